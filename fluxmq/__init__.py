@@ -1,0 +1,3 @@
+"""FluxMQ: a multi-protocol message broker, one shard process per core."""
+
+__version__ = "0.1.0"
