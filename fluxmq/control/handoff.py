@@ -1,0 +1,160 @@
+"""Accepted connections on their way from the acceptor to a shard.
+
+One AF_UNIX SOCK_SEQPACKET pair per shard.  A message carries up to 60 connections: their descriptors as
+SCM_RIGHTS and, in the same order, what is known of each::
+
+    u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
+
+``data`` is what the acceptor has already read; the shard treats it as the first bytes received.  Nothing
+here blocks: a full socket is an outcome, not an error, and the acceptor keeps what did not fit.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+"""The client listeners; a connection's listener is an index into this tuple."""
+
+BATCH_CONNECTIONS_MAX = 60
+"""Connections per message: far below the kernel's 253 descriptors per message, enough to amortise the call."""
+
+DATA_BYTES_MAX = 65535
+"""First bytes per connection: what the u16 length can say; the acceptor's own limit is lower."""
+
+MESSAGE_BYTES_MAX = 96 * 1024
+"""One message.  The kernel wants it below half of SO_SNDBUF's default (208 KiB) with its own overhead, so
+that a message is never too large for an empty socket; large first bytes make shorter batches."""
+
+PEER_BYTES_MAX = 255
+
+_COUNT = struct.Struct("<H")
+_RECORD = struct.Struct("<BBH")
+_RIGHTS_SPACE = socket.CMSG_SPACE(BATCH_CONNECTIONS_MAX * 4)
+
+assert BATCH_CONNECTIONS_MAX <= 253
+assert _COUNT.size + _RECORD.size + PEER_BYTES_MAX + DATA_BYTES_MAX <= MESSAGE_BYTES_MAX
+
+# A socket that is full, or a user with too many descriptors under way: the same answer, later.
+_TRY_LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
+
+
+class HandoffClosed(Exception):
+    """The other end of the pair is gone; only when the supervisor itself is."""
+
+
+class HandoffDamaged(Exception):
+    """A message does not follow the layout: the two processes are not of one version."""
+
+
+@dataclass(slots=True)
+class Handoff:
+    """One accepted connection.
+
+    ``fd`` is a non-blocking TCP socket that the holder must close or pass on; ``listener`` an index into
+    LISTENERS; ``peer`` is ``address:port``; ``data`` the bytes already read from the socket.
+    """
+
+    fd: int
+    listener: int
+    peer: str
+    data: bytes
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Make the two ends: the acceptor's, then the shard's.  Both non-blocking and close-on-exec."""
+    sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sender.setblocking(False)
+    receiver.setblocking(False)
+    return sender, receiver
+
+
+def adopt(fd: int) -> socket.socket:
+    """Make a socket object of an inherited end.  The object owns the descriptor from now on."""
+    sock = socket.socket(fileno=fd)
+    sock.setblocking(False)
+    return sock
+
+
+def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
+    """Send the first connections of ``batch`` in one message and return how many that were.
+
+    0 means that the socket is full: try again when it is writable.  The descriptors stay open here; the
+    caller closes those that were sent.  Raises HandoffClosed when the receiving end is gone, and OSError.
+    """
+    body = bytearray(_COUNT.size)
+    fds = array.array("i")
+    for connection in batch[:BATCH_CONNECTIONS_MAX]:
+        peer = connection.peer.encode("utf-8", "replace")[:PEER_BYTES_MAX]
+        data = connection.data
+        if len(body) + _RECORD.size + len(peer) + len(data) > MESSAGE_BYTES_MAX:
+            break
+        body += _RECORD.pack(connection.listener, len(peer), len(data))
+        body += peer
+        body += data
+        fds.append(connection.fd)
+    _COUNT.pack_into(body, 0, len(fds))
+    assert fds or not batch, "one connection always fits into a message"
+    try:
+        sock.sendmsg(
+            [body],
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)],
+            socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
+        )
+    except OSError as exc:
+        if exc.errno in _TRY_LATER:
+            return 0
+        if exc.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
+            raise HandoffClosed(os.strerror(exc.errno)) from exc
+        raise
+    return len(fds)
+
+
+def receive(sock: socket.socket) -> list[Handoff]:
+    """Receive one message; an empty list when there is none.  Call again until it is empty.
+
+    The descriptors are close-on-exec and belong to the caller.  When this process has too few free
+    descriptors, the kernel drops the rest of a message: those connections end, the others are returned.
+    Raises HandoffClosed when the acceptor's end is gone, HandoffDamaged, and OSError.
+    """
+    try:
+        body, ancillary, _, _ = sock.recvmsg(
+            MESSAGE_BYTES_MAX, _RIGHTS_SPACE, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+        )
+    except BlockingIOError:
+        return []
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if not body and not fds:
+        raise HandoffClosed("the sending end is closed")
+    try:
+        return _decode(body, fds)
+    except (struct.error, IndexError) as exc:
+        for fd in fds:
+            os.close(fd)
+        raise HandoffDamaged(f"a message of {len(body)} bytes does not follow the layout") from exc
+
+
+def _decode(body: bytes, fds: array.array[int]) -> list[Handoff]:
+    """Split a message into connections, as many as there are descriptors."""
+    (count,) = _COUNT.unpack_from(body)
+    offset = _COUNT.size
+    connections = []
+    for fd in fds[:count]:
+        listener, peer_length, data_length = _RECORD.unpack_from(body, offset)
+        offset += _RECORD.size
+        end = offset + peer_length + data_length
+        if end > len(body):
+            raise IndexError(end)
+        peer = body[offset : offset + peer_length].decode("utf-8", "replace")
+        connections.append(Handoff(fd, listener, peer, body[offset + peer_length : end]))
+        offset = end
+    return connections

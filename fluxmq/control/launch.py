@@ -1,0 +1,210 @@
+"""How the supervisor tells a child what it is, and what a child does first.
+
+A child is executed, not forked from a running program, so everything it must know crosses in one
+environment variable: a JSON object of descriptor numbers and facts.  The descriptors themselves are
+inherited.  This module knows their meaning but opens none of them; it refuses to know the settings'
+schema and handles them as bytes.
+
+The settings live in a memfd that the supervisor may rewrite while a child starts.  They are framed, so
+that a reader notices a write in progress and reads again::
+
+    0        4        8
+    | length | crc32  | JSON ... |        both u32, little endian; the checksum is over the JSON
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+if TYPE_CHECKING:
+    from fluxmq.control.table import ProcessTable
+
+ENVIRONMENT_KEY = "FLUXMQ_LAUNCH"
+"""Name of the environment variable that carries the launch description."""
+
+EXIT_OK = 0
+EXIT_BOOT_FAILURE = 3
+"""Exit code of a child that could not start for a lasting reason (address in use, unreadable key)."""
+
+SETTINGS_BYTES_MAX = 16 * 1024 * 1024
+"""Settings larger than this are a mistake; the frame's length is not trusted beyond it."""
+
+SETTINGS_READ_SECONDS = 2.0
+"""How long a reader waits for a rewrite in progress; writing takes microseconds."""
+
+CONTROL_SOCKET = "control.sock"
+"""File name of the control process's socket inside ``run_dir``."""
+
+Role = Literal["shard", "acceptor", "control"]
+LinkKind = Literal["ring", "socket"]
+
+_FRAME = struct.Struct("<II")
+_PR_SET_PDEATHSIG = 1
+
+
+class LaunchError(Exception):
+    """The launch description or what it points at is missing or malformed."""
+
+
+@dataclass(slots=True, frozen=True)
+class Link:
+    """Both directions between this shard and one peer shard.
+
+    ``send_fd`` and ``receive_fd`` are memfds holding one ring each, or, for links of kind ``socket``,
+    the two ends this shard uses of two AF_UNIX SOCK_SEQPACKET pairs.
+    """
+
+    peer: int
+    send_fd: int
+    receive_fd: int
+
+
+@dataclass(slots=True, frozen=True)
+class Launch:
+    """What one child is.  Descriptor numbers are valid in the child; ``slot`` is its row in the table.
+
+    ``handoff_fds``: for the acceptor its sending ends, index = shard; for a shard its one receiving end.
+    ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
+    ``cores``: the processors the child is bound to by the supervisor; informative.
+    ``pins``: groups pinned to shards by the operator, group name to shard index.
+    """
+
+    role: Role
+    index: int
+    workers: int
+    parent_pid: int
+    slot: int
+    settings_fd: int
+    table_fd: int
+    run_dir: str
+    data_dir: str
+    handoff_fds: list[int] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    link_kind: LinkKind = "socket"
+    ring_bytes: int = 0
+    wake_fds: list[int] = field(default_factory=list)
+    cores: list[int] = field(default_factory=list)
+    pins: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def process_name(self) -> str:
+        """The name of this process in logs and in the process table: ``shard-0``, ``acceptor``, ``control``."""
+        return process_name(self.role, self.index)
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the control process listens."""
+        return Path(self.run_dir) / CONTROL_SOCKET
+
+    def descriptors(self) -> list[int]:
+        """Every descriptor that the child inherits."""
+        found = {self.settings_fd, self.table_fd, *self.handoff_fds, *self.wake_fds}
+        for link in self.links:
+            found.update((link.send_fd, link.receive_fd))
+        return sorted(found)
+
+    def to_json(self) -> str:
+        """Encode for the environment variable."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Launch:
+        """Decode what ``to_json`` wrote.  Raises LaunchError."""
+        try:
+            raw = json.loads(text)
+            links = [Link(**link) for link in raw.pop("links")]
+            return cls(links=links, **raw)
+        except (ValueError, TypeError, KeyError, AttributeError) as exc:
+            raise LaunchError(f"malformed launch description: {exc}") from exc
+
+
+def process_name(role: str, index: int) -> str:
+    """The name of a process in logs and in the process table."""
+    return f"shard-{index}" if role == "shard" else role
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> Launch:
+    """Read this process's launch description.  Raises LaunchError when it was not started by a supervisor."""
+    text = (os.environ if environ is None else environ).get(ENVIRONMENT_KEY)
+    if text is None:
+        raise LaunchError(
+            f"{ENVIRONMENT_KEY} is not set: this program is started by fluxmq-supervisor"
+        )
+    return Launch.from_json(text)
+
+
+def bind_to_parent(launch: Launch | None = None) -> None:
+    """Die with the supervisor.  The first thing a child does.
+
+    SIGKILL rather than SIGTERM: a successor supervisor may already be starting on the same data
+    directory, and an orphan that drains for half a minute would write into it.
+    """
+    if launch is None:
+        launch = from_environment()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise LaunchError(f"cannot bind to the parent process: {os.strerror(code)}")
+    if os.getppid() != launch.parent_pid:  # it died before the line above took effect
+        os._exit(1)
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit on open files to the hard limit and return it: a connection is a descriptor."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft
+
+
+def fail_boot(reason: str, table: ProcessTable | None = None, slot: int = 0) -> NoReturn:
+    """End this process as one that could not start.
+
+    The reason goes to standard error and to the table's row, where the supervisor picks it up.
+    """
+    if table is not None:
+        table.set_reason(slot, reason)
+    print(reason, file=sys.stderr, flush=True)
+    raise SystemExit(EXIT_BOOT_FAILURE)
+
+
+def write_settings(fd: int, payload: bytes) -> None:
+    """Replace the settings in the memfd ``fd``.  Readers never see a mixture: they check the frame."""
+    if len(payload) > SETTINGS_BYTES_MAX:
+        raise LaunchError(f"settings take {len(payload)} bytes, more than {SETTINGS_BYTES_MAX}")
+    framed = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    if os.fstat(fd).st_size < len(framed):
+        os.ftruncate(fd, len(framed))
+    written = 0
+    while written < len(framed):
+        written += os.pwrite(fd, framed[written:], written)
+
+
+def read_settings(fd: int) -> bytes:
+    """Return the settings' JSON.  Raises LaunchError when no consistent copy can be read."""
+    deadline = time.monotonic() + SETTINGS_READ_SECONDS
+    while True:
+        header = os.pread(fd, _FRAME.size, 0)
+        if len(header) == _FRAME.size:
+            length, checksum = _FRAME.unpack(header)
+            if length <= SETTINGS_BYTES_MAX:
+                payload = os.pread(fd, length, _FRAME.size)
+                if len(payload) == length and zlib.crc32(payload) == checksum:
+                    return payload
+        if time.monotonic() > deadline:
+            raise LaunchError("the settings handed over by the supervisor are damaged")
+        time.sleep(0.001)

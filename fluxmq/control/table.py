@@ -1,0 +1,229 @@
+"""The process table: one shared page of vital signs, one fixed row per child.
+
+The supervisor creates it as a memfd and writes who lives where; each child writes only into its own
+row, from inside its own loop; everybody reads.  There is no lock: every number is an aligned 64-bit
+word, stored at once, and no reader needs two words to agree.
+
+Layout, in little-endian signed 64-bit words; a row is 512 bytes and row 0 starts at byte 512::
+
+    header  word 0 magic   1 version   2 rows
+    row     word 0 role    1 index     2 pid       3 core (-1: not pinned)   4 state
+                 5 started_at, ns since the epoch  6 restarts
+                 7 last exit (negative: signal)    8 heartbeat, CLOCK_MONOTONIC ns
+                 9 ready  10..17 connections per listener
+                18 last exit known (0 or 1)
+            bytes 256..511: reason of the last failure, length byte then UTF-8
+"""
+
+from __future__ import annotations
+
+import enum
+import fcntl
+import mmap
+import os
+from dataclasses import dataclass
+
+ROW_BYTES = 512
+ROW_WORDS = ROW_BYTES // 8
+REASON_OFFSET = 256
+REASON_BYTES_MAX = ROW_BYTES - REASON_OFFSET - 1
+LISTENERS_MAX = 8
+"""Listener indexes a row has room for; three are in use, see ``handoff.LISTENERS``."""
+
+NOT_PINNED = -1
+
+_MAGIC = 0x31585546_54424C45
+_VERSION = 1
+
+_ROLE, _INDEX, _PID, _CORE, _STATE, _STARTED, _RESTARTS, _EXIT, _BEAT, _READY = range(10)
+_CONNECTIONS = 10
+_EXIT_KNOWN = _CONNECTIONS + LISTENERS_MAX
+
+assert (_EXIT_KNOWN + 1) * 8 <= REASON_OFFSET
+assert REASON_BYTES_MAX <= 255
+
+ROLES = ("shard", "acceptor", "control")
+
+
+class State(enum.IntEnum):
+    """What the supervisor is doing with a child."""
+
+    STOPPED = 0
+    STARTING = 1
+    READY = 2
+    STOPPING = 3
+    BACKING_OFF = 4
+
+
+class TableError(Exception):
+    """The descriptor does not hold a process table of this version."""
+
+
+@dataclass(slots=True)
+class Row:
+    """A reading of one row.
+
+    ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is CLOCK_MONOTONIC
+    in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative for a signal, None
+    while the child has never ended; ``connections`` is indexed by listener.
+    """
+
+    slot: int
+    role: str
+    index: int
+    pid: int
+    core: int
+    state: State
+    started_at: float
+    restarts: int
+    last_exit: int | None
+    heartbeat: int
+    ready: bool
+    connections: tuple[int, ...]
+    reason: str
+
+
+class ProcessTable:
+    """The mapped table.  Cheap to keep open; one per process."""
+
+    def __init__(self, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        if size < 2 * ROW_BYTES:
+            raise TableError(f"descriptor {fd} is too small for a process table")
+        self.fd = fd
+        self._map = mmap.mmap(fd, size)
+        self._words = memoryview(self._map).cast("q")
+        if self._words[0] != _MAGIC or self._words[1] != _VERSION:
+            self.close()
+            raise TableError(f"descriptor {fd} does not hold a process table of version {_VERSION}")
+        self.slots = self._words[2]
+        if size < (self.slots + 1) * ROW_BYTES:
+            self.close()
+            raise TableError(f"the process table on descriptor {fd} is cut off")
+
+    @classmethod
+    def create(cls, slots: int) -> ProcessTable:
+        """Make a table of ``slots`` empty rows in a new memfd, sealed against being cut short."""
+        fd = os.memfd_create("fluxmq-processes", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, (slots + 1) * ROW_BYTES)
+        # A child that shrank the file would end every reader with SIGBUS.
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        with mmap.mmap(fd, ROW_BYTES) as header, memoryview(header).cast("q") as words:
+            words[0], words[1], words[2] = _MAGIC, _VERSION, slots
+        return cls(fd)
+
+    def close(self) -> None:
+        """Unmap.  The descriptor stays open; it belongs to the caller."""
+        self._words.release()
+        self._map.close()
+
+    # Written by the supervisor.
+
+    def assign(self, slot: int, role: str, index: int, core: int = NOT_PINNED) -> None:
+        """Say which child lives in ``slot``."""
+        base = self._base(slot)
+        self._words[base + _ROLE] = ROLES.index(role)
+        self._words[base + _INDEX] = index
+        self._words[base + _CORE] = core
+
+    def set_started(self, slot: int, pid: int, started_at_ns: int, restarts: int) -> None:
+        """A new process lives in ``slot``.  ``started_at_ns`` is in nanoseconds since the epoch."""
+        base = self._base(slot)
+        self._words[base + _PID] = pid
+        self._words[base + _STARTED] = started_at_ns
+        self._words[base + _RESTARTS] = restarts
+
+    def set_state(self, slot: int, state: State) -> None:
+        """Say what the supervisor is doing with the child."""
+        self._words[self._base(slot) + _STATE] = int(state)
+
+    def clear_vitals(self, slot: int) -> None:
+        """Forget heartbeat, readiness, connections and reason: before a start and after an end."""
+        base = self._base(slot)
+        self._words[base + _BEAT] = 0
+        self._words[base + _READY] = 0
+        for listener in range(LISTENERS_MAX):
+            self._words[base + _CONNECTIONS + listener] = 0
+        self.set_reason(slot, "")
+
+    def set_exited(self, slot: int, code: int) -> None:
+        """The child in ``slot`` ended with ``code`` (negative: killed by that signal)."""
+        base = self._base(slot)
+        self._words[base + _PID] = 0
+        self._words[base + _EXIT] = code
+        self._words[base + _EXIT_KNOWN] = 1
+
+    # Written by the child that lives in the row.
+
+    def beat(self, slot: int, now_ns: int) -> None:
+        """Heartbeat from inside the child's own loop.  ``now_ns`` is CLOCK_MONOTONIC in nanoseconds."""
+        self._words[(slot + 1) * ROW_WORDS + _BEAT] = now_ns
+
+    def set_ready(self, slot: int, ready: bool = True) -> None:
+        """The child serves (or, while draining, serves no longer)."""
+        self._words[self._base(slot) + _READY] = int(ready)
+
+    def set_connections(self, slot: int, listener: int, count: int) -> None:
+        """Publish how many connections of ``listener`` this shard holds now."""
+        assert 0 <= listener < LISTENERS_MAX
+        self._words[self._base(slot) + _CONNECTIONS + listener] = count
+
+    def set_reason(self, slot: int, reason: str) -> None:
+        """Leave one sentence about a failure, cut to what the row holds."""
+        encoded = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
+        start = (slot + 1) * ROW_BYTES + REASON_OFFSET
+        self._map[start] = 0  # a reader in between sees no reason rather than a torn one
+        self._map[start + 1 : start + 1 + len(encoded)] = encoded
+        self._map[start] = len(encoded)
+
+    # Read by everybody.
+
+    def heartbeat(self, slot: int) -> int:
+        """The last heartbeat in ``slot``, CLOCK_MONOTONIC in nanoseconds, 0 before the first."""
+        return self._words[self._base(slot) + _BEAT]
+
+    def ready(self, slot: int) -> bool:
+        """Whether the child in ``slot`` serves."""
+        return self._words[self._base(slot) + _READY] != 0
+
+    def connections(self, listener: int) -> int:
+        """Connections of ``listener`` over all rows."""
+        words = self._words
+        first = ROW_WORDS + _CONNECTIONS + listener
+        return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
+
+    def reason(self, slot: int) -> str:
+        """Why the child in ``slot`` failed last; empty when it did not say."""
+        self._base(slot)
+        start = (slot + 1) * ROW_BYTES + REASON_OFFSET
+        return self._map[start + 1 : start + 1 + self._map[start]].decode("utf-8", "replace")
+
+    def row(self, slot: int) -> Row:
+        """Read one row."""
+        base = self._base(slot)
+        words = self._words[base : base + _EXIT_KNOWN + 1].tolist()
+        return Row(
+            slot=slot,
+            role=ROLES[words[_ROLE] % len(ROLES)],
+            index=words[_INDEX],
+            pid=words[_PID],
+            core=words[_CORE],
+            state=State(words[_STATE]) if 0 <= words[_STATE] < len(State) else State.STOPPED,
+            started_at=words[_STARTED] / 1e9,
+            restarts=words[_RESTARTS],
+            last_exit=words[_EXIT] if words[_EXIT_KNOWN] else None,
+            heartbeat=words[_BEAT],
+            ready=words[_READY] != 0,
+            connections=tuple(words[_CONNECTIONS : _CONNECTIONS + LISTENERS_MAX]),
+            reason=self.reason(slot),
+        )
+
+    def rows(self) -> list[Row]:
+        """Read every row, in the order of the slots."""
+        return [self.row(slot) for slot in range(self.slots)]
+
+    def _base(self, slot: int) -> int:
+        assert 0 <= slot < self.slots, slot
+        return (slot + 1) * ROW_WORDS
