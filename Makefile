@@ -1,0 +1,103 @@
+# `make run` is enough on a fresh machine; `make help` names the rest.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+CONFIG ?= config/single-node.yaml
+WORKERS ?= auto
+# Passed on to pytest, for one: make test ARGS="tests/unit -x"
+ARGS ?=
+# Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
+PYTHON ?=
+
+BIN := $(VENV)/bin
+# A stamp keyed on what decides the installation: the second `make run` starts at once.
+KEYS := setup.cfg setup.py pyproject.toml
+HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help run install test check fix native bench docs coverage clean
+
+help:
+	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
+	@echo "make install   the same without starting"
+	@echo "make test      set up everything and run the tests, compiled and uncompiled"
+	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
+	@echo "make fix       format, and mend what ruff can mend"
+	@echo "make native    compile the hot path in place"
+	@echo "make bench     a short load run against a broker of its own"
+	@echo "make docs      write the generated pages of docs/ anew"
+	@echo "make coverage  the tests once, uncompiled, with a coverage report"
+	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
+
+run: install
+	@echo "==> starting: $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)   (Ctrl-C stops it)"
+	@exec $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)
+
+install: $(VENV)/.installed $(VENV)/.compiled
+
+native: $(VENV)/.compiled
+
+$(BIN)/python:
+	@python=$$(.ci/find-python $(PYTHON)); \
+	echo "==> making $(VENV) with $$($$python --version) ($$python)"; \
+	$$python -m venv $(VENV)
+
+# Without build isolation: setuptools and Cython are needed here anyway, to compile in place.
+$(VENV)/.installed: $(KEYS) | $(BIN)/python
+	@echo "==> installing fluxmq and what it needs into $(VENV)"
+	@$(BIN)/python -m pip install --quiet "setuptools>=69" "Cython>=3.1"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	@echo "==> installing what tests, checks and benchmarks need"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test,perf]'
+	@touch $@
+
+# No stamp unless everything compiled, so that a compiler installed later is noticed.
+$(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
+	@if [ "$${FLUXMQ_PURE:-}" = 1 ]; then echo "==> hot path: uncompiled, as FLUXMQ_PURE=1 asks"; exit 0; fi; \
+	mkdir -p build; \
+	echo "==> compiling the hot path (log: build/compile.log)"; \
+	$(BIN)/python setup.py --quiet build_ext --inplace > build/compile.log 2>&1 || true; \
+	grep -h '^hot path:' build/compile.log || true; \
+	if $(BIN)/python -c 'import setup; raise SystemExit(setup.report())'; then touch $@; fi
+
+test: $(VENV)/.installed-test $(VENV)/.compiled
+	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
+	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest $(ARGS); \
+	fi
+	@echo "==> tests, hot path uncompiled"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.installed-test
+	@echo "==> ruff format"; $(BIN)/ruff format --check .
+	@echo "==> ruff"; $(BIN)/ruff check .
+	@echo "==> mypy"; $(BIN)/mypy
+	@echo "==> import contracts"; $(BIN)/lint-imports
+	@$(MAKE) --no-print-directory test
+
+fix: $(VENV)/.installed-test
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-test $(VENV)/.compiled
+	@$(BIN)/python -m perf compare $(ARGS)
+
+docs: $(VENV)/.installed
+	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
+
+coverage: $(VENV)/.installed-test
+	@FLUXMQ_PURE=1 $(BIN)/python -m coverage run -m pytest $(ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report
+
+clean:
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache
+	find fluxmq perf tests -name __pycache__ -prune -exec rm -rf {} +
+	rm -f fluxmq/_hot/*.so

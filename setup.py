@@ -1,0 +1,158 @@
+"""The optional compiled hot path: which modules are extensions, and how they are built.
+
+Everything else about the project is in setup.cfg. Every module of ``fluxmq/_hot`` is ordinary Python that Cython can
+also compile, so each extension is optional: without a C compiler, or with ``FLUXMQ_PURE=1``, the same files run
+uncompiled and only speed is lost. A module whose docstring's first line says "uncompiled" is left alone.
+
+Building in place removes extensions that are older than their source or have none, before anything is compiled: a
+stale one would otherwise be imported instead of the newer source.
+"""
+
+import ast
+import os
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+HOT = Path("fluxmq") / "_hot"
+ROOT = Path(__file__).resolve().parent
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+}
+PROBE = "#include <Python.h>\nint main(void) { return 0; }\n"
+
+
+def hot_sources() -> dict[str, Path]:
+    """Modules to compile, by dotted name, each with its source relative to the project."""
+    found = {}
+    for source in sorted((ROOT / HOT).glob("*.py*")):
+        if source.suffix not in {".py", ".pyx"} or source.name == "__init__.py":
+            continue
+        if source.suffix == ".py":
+            docstring = ast.get_docstring(ast.parse(source.read_text("utf-8"))) or ""
+            if "uncompiled" in docstring.partition("\n")[0]:
+                continue
+        found[f"fluxmq._hot.{source.stem}"] = HOT / source.name
+    return found
+
+
+def built_path(name: str) -> Path:
+    """Where the extension of this module stands when built in place for the running interpreter."""
+    return ROOT / HOT / (name.rpartition(".")[2] + sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def is_stale(source: Path, built: Path) -> bool:
+    """Whether an extension is older than the source, or the declarations beside it, that it was built from."""
+    inputs = [ROOT / source, (ROOT / source).with_suffix(".pxd")]
+    return any(path.exists() and path.stat().st_mtime > built.stat().st_mtime for path in inputs)
+
+
+def missing() -> list[str]:
+    """Modules that should be compiled and have no current extension in the tree."""
+    return [
+        name
+        for name, source in hot_sources().items()
+        if not built_path(name).exists() or is_stale(source, built_path(name))
+    ]
+
+
+def report() -> int:
+    """Say in one line what of the hot path is compiled in the tree. 0: all of it."""
+    absent, total = missing(), len(hot_sources())
+    if not absent:
+        print(f"hot path: compiled ({total} modules)")
+    elif os.environ.get("FLUXMQ_PURE") == "1":
+        print("hot path: uncompiled, as FLUXMQ_PURE=1 asks")
+    else:
+        print(f"hot path: {total - len(absent)} of {total} modules compiled; the others run as Python, slower")
+    return 1 if absent else 0
+
+
+class BuildHotPath(build_ext):
+    """Translate and compile what can be; say plainly what cannot."""
+
+    def run(self) -> None:
+        """Build in the order: clear what is stale, look for a compiler, translate all, compile all."""
+        self._remove_stale()
+        if not self.extensions:
+            return
+        if not self._compiler_works():
+            print(
+                "hot path: no working C compiler with Python's headers was found;"
+                " it stays uncompiled: everything works, several times slower"
+            )
+            self.extensions = []
+            self.ext_map = {}
+            return
+        self._translate()
+        self.parallel = os.cpu_count()
+        super().run()
+
+    def _remove_stale(self) -> None:
+        sources = hot_sources()
+        for built in (ROOT / HOT).glob("*" + sysconfig.get_config_var("EXT_SUFFIX")):
+            source = sources.get(f"fluxmq._hot.{built.name.partition('.')[0]}")
+            if source is None or is_stale(source, built):
+                built.unlink()
+
+    def _compiler_works(self) -> bool:
+        from setuptools.errors import CompileError, ExecError, PlatformError
+
+        try:
+            from setuptools._distutils.ccompiler import new_compiler
+            from setuptools._distutils.sysconfig import customize_compiler
+        except ImportError:
+            from distutils.ccompiler import new_compiler
+            from distutils.sysconfig import customize_compiler
+
+        with tempfile.TemporaryDirectory() as scratch:
+            source = Path(scratch) / "probe.c"
+            source.write_text(PROBE)
+            try:
+                compiler = new_compiler()
+                customize_compiler(compiler)
+                include = [sysconfig.get_path("include"), sysconfig.get_path("platinclude")]
+                compiler.compile([str(source)], output_dir=scratch, include_dirs=include)
+            except (CompileError, ExecError, PlatformError, OSError) as error:
+                print(f"hot path: {error}")
+                return False
+        return True
+
+    def _translate(self) -> None:
+        from Cython.Build import cythonize
+
+        translated = cythonize(
+            self.extensions,
+            build_dir=str(Path("build") / "cython"),
+            compiler_directives=DIRECTIVES,
+            exclude_failures=True,
+            nthreads=os.cpu_count() or 1,
+            quiet=True,
+        )
+        sources = {extension.name: extension.sources for extension in translated}
+        for extension in self.extensions:
+            # One that Cython refused keeps its Python source, which no C compiler accepts: it is optional, and
+            # the build names it.
+            extension.sources = sources.get(extension.name, extension.sources)
+
+
+def extensions() -> list[Extension]:
+    """The extensions to build, none under ``FLUXMQ_PURE=1``."""
+    if os.environ.get("FLUXMQ_PURE") == "1":
+        return []
+    return [
+        Extension(name, [str(source)], extra_compile_args=["-O3"], optional=True)
+        for name, source in hot_sources().items()
+    ]
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildHotPath})
