@@ -45,11 +45,11 @@ assert _COUNT.size + _RECORD.size + PEER_BYTES_MAX + DATA_BYTES_MAX <= MESSAGE_B
 _TRY_LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 
 
-class HandoffClosed(Exception):
+class HandoffClosedError(Exception):
     """The other end of the pair is gone; only when the supervisor itself is."""
 
 
-class HandoffDamaged(Exception):
+class HandoffDamagedError(Exception):
     """A message does not follow the layout: the two processes are not of one version."""
 
 
@@ -86,7 +86,7 @@ def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
     """Send the first connections of ``batch`` in one message and return how many that were.
 
     0 means that the socket is full: try again when it is writable.  The descriptors stay open here; the
-    caller closes those that were sent.  Raises HandoffClosed when the receiving end is gone, and OSError.
+    caller closes those that were sent.  Raises HandoffClosedError when the receiving end is gone, and OSError.
     """
     body = bytearray(_COUNT.size)
     fds = array.array("i")
@@ -111,7 +111,7 @@ def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
         if exc.errno in _TRY_LATER:
             return 0
         if exc.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
-            raise HandoffClosed(os.strerror(exc.errno)) from exc
+            raise HandoffClosedError(os.strerror(exc.errno)) from exc
         raise
     return len(fds)
 
@@ -121,7 +121,7 @@ def receive(sock: socket.socket) -> list[Handoff]:
 
     The descriptors are close-on-exec and belong to the caller.  When this process has too few free
     descriptors, the kernel drops the rest of a message: those connections end, the others are returned.
-    Raises HandoffClosed when the acceptor's end is gone, HandoffDamaged, and OSError.
+    Raises HandoffClosedError when the acceptor's end is gone, HandoffDamagedError, and OSError.
     """
     try:
         body, ancillary, _, _ = sock.recvmsg(
@@ -134,13 +134,15 @@ def receive(sock: socket.socket) -> list[Handoff]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not body and not fds:
-        raise HandoffClosed("the sending end is closed")
+        raise HandoffClosedError("the sending end is closed")
     try:
         return _decode(body, fds)
     except (struct.error, IndexError) as exc:
         for fd in fds:
             os.close(fd)
-        raise HandoffDamaged(f"a message of {len(body)} bytes does not follow the layout") from exc
+        raise HandoffDamagedError(
+            f"a message of {len(body)} bytes does not follow the layout"
+        ) from exc
 
 
 def _decode(body: bytes, fds: array.array[int]) -> list[Handoff]:

@@ -178,7 +178,8 @@ def fail_boot(reason: str, table: ProcessTable | None = None, slot: int = 0) -> 
     """
     if table is not None:
         table.set_reason(slot, reason)
-    print(reason, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{reason}\n")
+    sys.stderr.flush()
     raise SystemExit(EXIT_BOOT_FAILURE)
 
 
