@@ -1,0 +1,108 @@
+"""What one client may publish and subscribe to: topic filters, filled in with the client's own names.
+
+A rule is a topic filter that may contain ``{client_id}`` and ``{username}``. Those values are chosen by the client (the
+client id always, the user name by whoever created it), so they must never widen a grant: a value that is empty, or
+contains ``+``, ``#``, ``/`` or NUL, or would make the filter begin with ``$``, makes that rule grant nothing. Values are
+put in once; a value that itself looks like a placeholder stays text.
+
+Publishing needs a rule that *matches* the topic. Subscribing needs one rule that *covers* the filter: being matched in
+part is not enough, and two rules are never added up. Wildcards at the start of a rule do not reach topics beginning
+with ``$``; such topics must be granted by name (``$SYS/#``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fluxmq.auth.filters import SHARE, covers, filter_problem, matches, shared_filter
+
+_PLACEHOLDER = re.compile(r"\{(client_id|username)\}")
+_LOOKS_LIKE_PLACEHOLDER = re.compile(r"\{\w*\}")
+_WIDENING = re.compile("[+#/\x00]")
+
+
+def rule_problem(rule: str) -> str | None:
+    """Return why `rule` cannot be a permission, or None when it can.
+
+    For whoever lets people enter rules: besides malformed filters this refuses shared-subscription prefixes (the filter
+    inside is what is checked) and misspelt placeholders, which would silently grant nothing.
+    """
+    unknown = _LOOKS_LIKE_PLACEHOLDER.search(_PLACEHOLDER.sub("", rule))
+    if unknown is not None:
+        return (
+            f"has unknown placeholder {unknown.group()}; known are {{client_id}} and {{username}}"
+        )
+    if rule == SHARE or rule.startswith(f"{SHARE}/"):
+        return "begins with $share; grant the filter inside instead"
+    return filter_problem(_PLACEHOLDER.sub("x", rule))
+
+
+def _fill(rule: str, values: dict[str, str | None]) -> tuple[str, ...] | None:
+    """Return the rule's levels with the client's values put in, or None when the rule grants nothing to this client."""
+    unusable = False
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal unusable
+        text = values[match.group(1)]
+        if not text or _WIDENING.search(text):
+            unusable = True
+            return ""
+        return text
+
+    filled = _PLACEHOLDER.sub(value, rule)
+    if unusable or filter_problem(filled) is not None:
+        return None
+    if filled.startswith("$") and not rule.startswith("$"):
+        return None
+    return tuple(filled.split("/"))
+
+
+class Policy:
+    """The permissions of one connected client; immutable, cheap to ask, made once per connection and users' revision.
+
+    `allows_everything` is true when both ``#`` are granted: then every topic and filter not beginning with ``$`` may be
+    used without asking further. Lives in a shard, shared by nothing.
+    """
+
+    __slots__ = ("_publish", "_subscribe", "allows_everything")
+
+    def __init__(
+        self,
+        publish: Iterable[str],
+        subscribe: Iterable[str],
+        *,
+        client_id: str | None = None,
+        username: str | None = None,
+    ) -> None:
+        """Take the rules and the client's names. Rules that are not well-formed filters grant nothing."""
+        values = {"client_id": client_id, "username": username}
+        self._publish = tuple(
+            levels for rule in publish if (levels := _fill(rule, values)) is not None
+        )
+        self._subscribe = tuple(
+            levels for rule in subscribe if (levels := _fill(rule, values)) is not None
+        )
+        self.allows_everything = ("#",) in self._publish and ("#",) in self._subscribe
+
+    def may_publish(self, topic: str) -> bool:
+        """Say whether the client may publish to this topic name. A name with wildcards is never allowed."""
+        if not topic or "+" in topic or "#" in topic:
+            return False
+        levels = topic.split("/")
+        return any(matches(rule, levels) for rule in self._publish)
+
+    def may_subscribe(self, topic_filter: str) -> bool:
+        """Say whether one rule covers the whole filter; of ``$share/<group>/<filter>`` the filter counts.
+
+        A malformed filter is never allowed.
+        """
+        if topic_filter == SHARE or topic_filter.startswith(f"{SHARE}/"):
+            inner = shared_filter(topic_filter)
+            if inner is None:
+                return False
+            topic_filter = inner
+        if filter_problem(topic_filter) is not None:
+            return False
+        levels = topic_filter.split("/")
+        return any(covers(rule, levels) for rule in self._subscribe)

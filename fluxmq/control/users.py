@@ -1,0 +1,309 @@
+"""The messages about users: the snapshot for shards, and the changes fluxmqctl asks for.
+
+Shards receive all users at once with a revision, at hello and after each change, and confirm it; a snapshot replaces
+what they had, and one with a smaller revision than theirs is ignored. Passwords never travel: fluxmqctl hashes them
+itself and sends hash and SCRAM keys. Pure, like `messages`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from fluxmq.auth.credentials import HASH_CHARACTERS_MAX
+from fluxmq.auth.scram import ITERATIONS_MAX, StoredKeys
+from fluxmq.auth.users import NAME_BYTES_MAX, RULE_BYTES_MAX, RULES_MAX, User, user_problem
+from fluxmq.control.framing import FRAME_BYTES_MAX
+from fluxmq.control.messages import (
+    ERROR_INVALID,
+    USER_ADD,
+    USER_DELETE,
+    USER_ENABLE,
+    USER_LIST,
+    USER_PASSWORD,
+    USER_PERMIT,
+    USERS,
+    Body,
+    Fields,
+    MessageError,
+)
+
+# All users travel in one frame. Adding a user that would push the snapshot past this is refused.
+USERS_MAX: Final = 16384
+SNAPSHOT_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
+_KEY_BYTES_MAX: Final = 64
+
+
+def keys_to_body(keys: StoredKeys | None) -> dict[str, object] | None:
+    """Return SCRAM keys as they travel."""
+    if keys is None:
+        return None
+    return {
+        "iterations": keys.iterations,
+        "salt": keys.salt,
+        "stored_key": keys.stored_key,
+        "server_key": keys.server_key,
+    }
+
+
+def keys_from_body(value: object) -> StoredKeys | None:
+    """Read SCRAM keys. Raises MessageError."""
+    if value is None:
+        return None
+    fields = Fields(value, "scram")
+    try:
+        return StoredKeys(
+            iterations=fields.integer("iterations", 1, ITERATIONS_MAX),
+            salt=fields.data("salt", _KEY_BYTES_MAX),
+            stored_key=fields.data("stored_key", _KEY_BYTES_MAX),
+            server_key=fields.data("server_key", _KEY_BYTES_MAX),
+        )
+    except ValueError as error:
+        raise MessageError(f"scram: {error}", ERROR_INVALID) from error
+
+
+def user_to_body(user: User) -> dict[str, object]:
+    """Return a user's record as it travels."""
+    return {
+        "name": user.name,
+        "hash": user.hash,
+        "scram": keys_to_body(user.scram),
+        "publish": list(user.publish),
+        "subscribe": list(user.subscribe),
+        "enabled": user.enabled,
+    }
+
+
+def user_from_body(value: object) -> User:
+    """Read a user's record and check that it is usable. Raises MessageError."""
+    fields = Fields(value, "user")
+    user = User(
+        name=fields.text("name", NAME_BYTES_MAX),
+        hash=fields.text("hash", HASH_CHARACTERS_MAX),
+        scram=keys_from_body(fields.optional("scram")),
+        publish=fields.texts("publish", RULES_MAX, RULE_BYTES_MAX),
+        subscribe=fields.texts("subscribe", RULES_MAX, RULE_BYTES_MAX),
+        enabled=fields.boolean("enabled"),
+    )
+    problem = user_problem(user)
+    if problem is not None:
+        raise MessageError(problem, ERROR_INVALID)
+    return user
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """All users at one revision, from control to shard; the shard replies with `Confirmed`."""
+
+    revision: int
+    users: tuple[User, ...]
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"revision": self.revision, "users": [user_to_body(user) for user in self.users]}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, USERS)
+        revision = fields.integer("revision")
+        return cls(
+            revision, tuple(user_from_body(item) for item in fields.items("users", USERS_MAX))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A shard's answer to users: the revision it now works by."""
+
+    revision: int
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"revision": self.revision}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(Fields(body, "confirmed").integer("revision"))
+
+
+@dataclass(frozen=True, slots=True)
+class UserAdd:
+    """Create a user; refused when the name is taken."""
+
+    user: User
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"user": user_to_body(self.user)}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(user_from_body(Fields(body, USER_ADD).optional("user")))
+
+
+@dataclass(frozen=True, slots=True)
+class UserPassword:
+    """Replace a user's password."""
+
+    name: str
+    hash: str
+    scram: StoredKeys | None
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"name": self.name, "hash": self.hash, "scram": keys_to_body(self.scram)}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, USER_PASSWORD)
+        name = fields.text("name", NAME_BYTES_MAX)
+        # Read through a whole record, so that the same rules apply.
+        user = user_from_body(
+            {**body, "name": name, "publish": [], "subscribe": [], "enabled": True}
+        )
+        return cls(user.name, user.hash, user.scram)
+
+
+@dataclass(frozen=True, slots=True)
+class UserPermit:
+    """Replace a user's permissions; None leaves that half as it is."""
+
+    name: str
+    publish: tuple[str, ...] | None
+    subscribe: tuple[str, ...] | None
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "name": self.name,
+            "publish": None if self.publish is None else list(self.publish),
+            "subscribe": None if self.subscribe is None else list(self.subscribe),
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, USER_PERMIT)
+
+        def rules(name: str) -> tuple[str, ...] | None:
+            return (
+                None
+                if fields.optional(name) is None
+                else fields.texts(name, RULES_MAX, RULE_BYTES_MAX)
+            )
+
+        return cls(fields.text("name", NAME_BYTES_MAX), rules("publish"), rules("subscribe"))
+
+
+@dataclass(frozen=True, slots=True)
+class UserEnable:
+    """Let a user log in, or not."""
+
+    name: str
+    enabled: bool
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"name": self.name, "enabled": self.enabled}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, USER_ENABLE)
+        return cls(fields.text("name", NAME_BYTES_MAX), fields.boolean("enabled"))
+
+
+@dataclass(frozen=True, slots=True)
+class UserDelete:
+    """Remove a user."""
+
+    name: str
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"name": self.name}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(Fields(body, USER_DELETE).text("name", NAME_BYTES_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class UserChanged:
+    """The answer to every change: the new revision, and the shards that did not confirm it in time."""
+
+    revision: int
+    unconfirmed: tuple[str, ...]
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"revision": self.revision, "unconfirmed": list(self.unconfirmed)}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, "user change")
+        return cls(fields.integer("revision"), fields.texts("unconfirmed", 1024))
+
+
+@dataclass(frozen=True, slots=True)
+class UserSummary:
+    """One user as listed: no hash, no keys."""
+
+    name: str
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    enabled: bool
+    scram: bool
+
+    @classmethod
+    def of(cls, user: User) -> Self:
+        """Return the summary of a user's record."""
+        return cls(user.name, user.publish, user.subscribe, user.enabled, user.scram is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class UserListing:
+    """The answer to user_list."""
+
+    revision: int
+    users: tuple[UserSummary, ...]
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "revision": self.revision,
+            "users": [
+                {
+                    "name": user.name,
+                    "publish": list(user.publish),
+                    "subscribe": list(user.subscribe),
+                    "enabled": user.enabled,
+                    "scram": user.scram,
+                }
+                for user in self.users
+            ],
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, USER_LIST)
+        summaries = []
+        for item in fields.items("users", USERS_MAX):
+            each = Fields(item, "user")
+            summaries.append(
+                UserSummary(
+                    each.text("name", NAME_BYTES_MAX),
+                    each.texts("publish", RULES_MAX, RULE_BYTES_MAX),
+                    each.texts("subscribe", RULES_MAX, RULE_BYTES_MAX),
+                    each.boolean("enabled"),
+                    each.boolean("scram"),
+                )
+            )
+        return cls(fields.integer("revision"), tuple(summaries))

@@ -1,0 +1,222 @@
+"""Every metric of the broker, declared once: name, kind, help, labels, and which process reports it.
+
+Names and units follow Prometheus' conventions: `fluxmq_` in front, base units (seconds, bytes),
+counters end in `_total`. A process may report only what is declared here; the control process adds
+the label `shard` to what shards report. Label values are few and known beforehand (a QoS, a reason,
+a packet type), never something a client chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+
+class Kind(Enum):
+    """How a metric behaves: only grows, goes up and down, or counts observations by size."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Scope(Enum):
+    """Who reports a metric. `SHARD` metrics get a label `shard`; `NODE` ones come from control."""
+
+    SHARD = "shard"
+    ACCEPTOR = "acceptor"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One declared metric. `labels` are those the reporting process gives, in order.
+
+    `buckets` are a histogram's upper bounds in ascending order, without the infinite one.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    scope: Scope = Scope.SHARD
+    buckets: tuple[float, ...] = ()
+
+
+# Why a message did not reach a subscriber or queue: the values of label `reason` of
+# fluxmq_messages_dropped_total.
+DROP_REASONS: Final = (
+    "slow_subscriber",  # QoS 0 for a connection whose output buffer is full
+    "offline_queue_full",  # the session's queue of an absent client is at its limit
+    "expired",  # message expiry interval passed
+    "too_large",  # above the receiver's maximum packet size
+    "no_permission",  # the publisher may not publish there
+    "shared_no_member",  # no connected member in the shared subscription's group
+    "link_full",  # QoS 0 for another shard while the link to it is full
+    "retained_full",  # the store of retained messages is at its limit; delivered, not kept
+)
+
+# Loop lag: how late the event loop came back to a tick that was due. From a quarter of a
+# millisecond (normal) to seconds (something blocked).
+LAG_BUCKETS: Final = (0.00025, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
+
+_C, _G, _H = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
+_ACCEPTOR, _NODE = Scope.ACCEPTOR, Scope.NODE
+
+_DECLARED: Final = (
+    # Connections and sessions
+    Metric("fluxmq_connections", _G, "Client connections open now.", ("listener",)),
+    Metric("fluxmq_connections_opened_total", _C, "Connections taken over.", ("listener",)),
+    Metric("fluxmq_connections_closed_total", _C, "Connections ended, by cause.", ("reason",)),
+    Metric("fluxmq_sessions", _G, "Sessions held, of connected and of absent clients.", ("state",)),
+    Metric("fluxmq_sessions_expired_total", _C, "Sessions removed at the end of their expiry."),
+    Metric("fluxmq_session_takeovers_total", _C, "Sessions taken over by a new connection."),
+    Metric("fluxmq_wills_pending", _G, "Wills waiting for their delay to pass."),
+    Metric("fluxmq_wills_published_total", _C, "Wills published."),
+    # Messages
+    Metric("fluxmq_messages_received_total", _C, "PUBLISH packets received.", ("qos",)),
+    Metric("fluxmq_messages_sent_total", _C, "PUBLISH packets sent to clients.", ("qos",)),
+    Metric(
+        "fluxmq_message_bytes_received_total", _C, "Bytes of PUBLISH packets received.", ("qos",)
+    ),
+    Metric("fluxmq_message_bytes_sent_total", _C, "Bytes of PUBLISH packets sent.", ("qos",)),
+    Metric("fluxmq_messages_dropped_total", _C, "Messages not delivered, by cause.", ("reason",)),
+    Metric("fluxmq_network_bytes_received_total", _C, "Bytes read from client sockets."),
+    Metric("fluxmq_network_bytes_sent_total", _C, "Bytes written to client sockets."),
+    Metric("fluxmq_packets_received_total", _C, "Control packets received.", ("type",)),
+    Metric("fluxmq_packets_sent_total", _C, "Control packets sent.", ("type",)),
+    Metric("fluxmq_inflight_messages", _G, "QoS 1 and 2 messages sent and not yet acknowledged."),
+    Metric("fluxmq_pending_messages", _G, "Messages waiting in sessions."),
+    Metric("fluxmq_pending_bytes", _G, "Bytes of messages waiting in sessions."),
+    Metric("fluxmq_retained_messages", _G, "Retained messages held by this shard."),
+    Metric("fluxmq_retained_bytes", _G, "Bytes of retained messages held by this shard."),
+    # Routing
+    Metric("fluxmq_subscriptions", _G, "Subscriptions of this shard's sessions."),
+    Metric("fluxmq_shared_groups", _G, "Groups of shared subscriptions known to this shard."),
+    Metric("fluxmq_route_cache_entries", _G, "Topics in the route cache."),
+    Metric("fluxmq_route_cache_hits_total", _C, "Runs routed from the cache."),
+    Metric("fluxmq_route_cache_misses_total", _C, "Runs routed by walking the subscriptions."),
+    # The loop and the links between shards
+    Metric("fluxmq_ticks_total", _C, "Turns of the shard's event loop."),
+    Metric(
+        "fluxmq_loop_lag_max_seconds", _G, "Longest delay of the event loop since the last scrape."
+    ),
+    Metric(
+        "fluxmq_loop_lag_seconds",
+        _H,
+        "Delay of the event loop against its timer.",
+        buckets=LAG_BUCKETS,
+    ),
+    Metric("fluxmq_link_up", _G, "1 while the link to the peer shard works.", ("peer",)),
+    Metric("fluxmq_link_bytes", _G, "Bytes waiting in the link to the peer shard.", ("peer",)),
+    Metric("fluxmq_link_bytes_sent_total", _C, "Bytes sent to the peer shard.", ("peer",)),
+    Metric("fluxmq_link_full_total", _C, "Times the link to the peer was full.", ("peer",)),
+    # What went wrong, and who was let in
+    Metric(
+        "fluxmq_protocol_errors_total", _C, "Connections ended for a protocol error.", ("code",)
+    ),
+    Metric("fluxmq_authentications_total", _C, "Attempts to authenticate.", ("method", "result")),
+    Metric("fluxmq_authentications_pending", _G, "Password verifications waiting or running."),
+    Metric(
+        "fluxmq_authorization_denied_total", _C, "Requests denied by permissions.", ("operation",)
+    ),
+    Metric("fluxmq_users_revision", _G, "Revision of the users this shard works by."),
+    Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines left out by rate limits."),
+    Metric("fluxmq_log_lines_dropped_total", _C, "Log lines that standard error did not take."),
+    # Acceptor
+    Metric("fluxmq_acceptor_accepted_total", _C, "Connections accepted.", ("listener",), _ACCEPTOR),
+    Metric(
+        "fluxmq_acceptor_handed_total",
+        _C,
+        "Connections handed to a shard.",
+        ("listener",),
+        _ACCEPTOR,
+    ),
+    Metric(
+        "fluxmq_acceptor_refused_total",
+        _C,
+        "Connections closed before a shard saw them.",
+        ("reason",),
+        _ACCEPTOR,
+    ),
+    Metric(
+        "fluxmq_acceptor_pending",
+        _G,
+        "Connections whose first bytes are still awaited.",
+        (),
+        _ACCEPTOR,
+    ),
+    # The node, from the control process
+    Metric("fluxmq_build_info", _G, "Always 1.", ("version", "python"), _NODE),
+    Metric("fluxmq_process_up", _G, "1 while the process is ready.", ("process",), _NODE),
+    Metric("fluxmq_process_restarts_total", _C, "Restarts of the process.", ("process",), _NODE),
+    Metric("fluxmq_process_uptime_seconds", _G, "Time since start.", ("process",), _NODE),
+    Metric(
+        "fluxmq_process_heartbeat_age_seconds",
+        _G,
+        "Time since the process's loop last came round.",
+        ("process",),
+        _NODE,
+    ),
+    Metric("fluxmq_process_resident_memory_bytes", _G, "Resident memory.", ("process",), _NODE),
+    Metric("fluxmq_process_cpu_seconds_total", _C, "CPU time used.", ("process",), _NODE),
+    Metric("fluxmq_users", _G, "Users known to the node.", (), _NODE),
+    Metric(
+        "fluxmq_scrape_stale",
+        _G,
+        "1 when the shard did not answer in time and its last numbers are shown.",
+        ("shard",),
+        _NODE,
+    ),
+    Metric(
+        "fluxmq_scrape_undeclared_samples_total",
+        _C,
+        "Reported samples left out because no such metric is declared.",
+        (),
+        _NODE,
+    ),
+)
+
+
+def _index() -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    for metric in _DECLARED:
+        assert metric.name not in metrics, metric.name
+        assert (metric.kind is Kind.COUNTER) == metric.name.endswith("_total"), metric.name
+        assert (metric.kind is Kind.HISTOGRAM) == bool(metric.buckets), metric.name
+        assert list(metric.buckets) == sorted(set(metric.buckets)), metric.name
+        assert metric.scope is Scope.NODE or "shard" not in metric.labels, metric.name
+        metrics[metric.name] = metric
+    return metrics
+
+
+METRICS: Final[Mapping[str, Metric]] = MappingProxyType(_index())
+
+
+def find(sample_name: str) -> Metric | None:
+    """Return the metric a sample belongs to, or None when it is not declared.
+
+    A histogram's samples carry `_bucket`, `_sum` or `_count` behind its name.
+    """
+    metric = METRICS.get(sample_name)
+    if metric is not None:
+        return None if metric.kind is Kind.HISTOGRAM else metric
+    for suffix in ("_bucket", "_sum", "_count"):
+        if sample_name.endswith(suffix):
+            metric = METRICS.get(sample_name[: -len(suffix)])
+            if metric is not None and metric.kind is Kind.HISTOGRAM:
+                return metric
+    return None
+
+
+def labels_problem(metric: Metric, sample_name: str, labels: Mapping[str, str]) -> str | None:
+    """Return why `labels` do not fit the declaration, or None when they do."""
+    expected = set(metric.labels)
+    if metric.kind is Kind.HISTOGRAM and sample_name.endswith("_bucket"):
+        expected.add("le")
+    if set(labels) != expected:
+        return f"{sample_name} has labels {sorted(labels)}, declared are {sorted(expected)}"
+    return None
