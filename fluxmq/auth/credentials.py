@@ -1,9 +1,9 @@
 """Passwords: argon2id (RFC 9106), with equal work whether or not the user exists.
 
-Hashes are strings in the usual ``$argon2id$v=19$m=..,t=..,p=..$salt$hash`` form, so parameters may change and old hashes
-still verify. One verification takes tens of milliseconds and the configured memory on purpose: callers run it on a
-thread (the library releases the interpreter lock), never on an event loop. Comparison inside the library takes constant
-time. Salts come from the caller.
+Hashes are strings in the usual ``$argon2id$v=19$m=..,t=..,p=..$salt$hash`` form, so parameters may
+change and old hashes still verify. One verification takes tens of milliseconds and the configured
+memory on purpose: callers run it on a thread (the library releases the interpreter lock), never on
+an event loop. Comparison inside the library takes constant time. Salts come from the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from argon2.low_level import Type, hash_secret, verify_secret
 
 SALT_BYTES: Final = 16  # RFC 9106 section 3.1 recommends 16
 HASH_BYTES: Final = 32
-# Longer passwords are refused, with the same work: nobody types them, and hashing input is work a stranger can order.
+# Longer passwords are refused, with the same work: nobody types them, and hashing input is work a
+# stranger can order.
 PASSWORD_BYTES_MAX: Final = 1024
 # The argon2 text form with our salt and hash is below 120 characters.
 HASH_CHARACTERS_MAX: Final = 256
@@ -75,10 +76,11 @@ def hash_problem(text: str) -> str | None:
 
 
 class PasswordVerifier:
-    """Verifies passwords, spending the same work on unknown users, disabled users and unusable hashes.
+    """Verifies passwords, spending the same work on unknown users, disabled users and unusable
+    hashes.
 
-    `parameters` are those new hashes are made with; `dummy_salt` is any `SALT_BYTES` random bytes. Stateless: may be
-    used from several threads at once.
+    `parameters` are those new hashes are made with; `dummy_salt` is any `SALT_BYTES` random bytes.
+    Stateless: may be used from several threads at once.
     """
 
     __slots__ = ("_dummy_salt", "_parameters")
@@ -90,7 +92,8 @@ class PasswordVerifier:
         self._dummy_salt = dummy_salt
 
     def verify(self, password: bytes, stored: str | None) -> bool:
-        """Say whether `password` is the one behind `stored`; None (no such user) costs the same and is always False.
+        """Say whether `password` is the one behind `stored`; None (no such user) costs the same and
+        is always False.
 
         Equal work holds as long as stored hashes were made with this verifier's parameters.
         """

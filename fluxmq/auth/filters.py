@@ -1,9 +1,10 @@
 """Topic filters as permissions see them: well-formed, matching, covering.
 
-Topics and filters are those of MQTT 5.0 section 4.7: levels between slashes, ``+`` for one level, ``#`` for the parent
-and everything below it, and a leading wildcard that never reaches topics beginning with ``$`` (4.7.2). The question a
-permission asks is different from a router's: not "does this topic match" but "is everything this filter could ever
-match already granted", which is `covers`.
+Topics and filters are those of MQTT 5.0 section 4.7: levels between slashes, ``+`` for one level,
+``#`` for the parent and everything below it, and a leading wildcard that never reaches topics
+beginning with ``$`` (4.7.2). The question a permission asks is different from a router's: not "does
+this topic match" but "is everything this filter could ever match already granted", which is
+`covers`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ SHARE = "$share"
 
 
 def filter_problem(text: str) -> str | None:
-    """Return why `text` is not a well-formed topic filter (MQTT 5.0, 4.7.1 and 4.7.3), or None when it is."""
+    """Return why `text` is not a well-formed topic filter (MQTT 5.0, 4.7.1 and 4.7.3), or None when
+    it is."""
     if not text:
         return "is empty"
     if "\x00" in text:
@@ -42,16 +44,18 @@ def matches(topic_filter: Sequence[str], topic: Sequence[str]) -> bool:
 
 
 def covers(granted: Sequence[str], requested: Sequence[str]) -> bool:
-    """Say whether every topic that `requested` matches is matched by `granted`; both are given as levels.
+    """Say whether every topic that `requested` matches is matched by `granted`; both are given as
+    levels.
 
-    Exact over all topics (an unlimited alphabet): never true when some topic escapes, never false when none does.
+    Exact over all topics (an unlimited alphabet): never true when some topic escapes, never false
+    when none does.
     """
     first = requested[0]
     if first.startswith("$") and granted[0] in ("+", "#"):
         return False
     if first == "#":
-        # Every topic has at least one level, so "+/#" is another way to write "#". Further down this does not hold:
-        # "a/#" matches "a" itself, "a/+/#" does not.
+        # Every topic has at least one level, so "+/#" is another way to write "#". Further down
+        # this does not hold: "a/#" matches "a" itself, "a/+/#" does not.
         return granted[0] == "#" or tuple(granted) == ("+", "#")
     last = len(requested)
     for index, level in enumerate(granted):
@@ -66,7 +70,8 @@ def covers(granted: Sequence[str], requested: Sequence[str]) -> bool:
 
 
 def shared_filter(text: str) -> str | None:
-    """Return the topic filter inside ``$share/<group>/<filter>``, or None when the shared form is malformed.
+    """Return the topic filter inside ``$share/<group>/<filter>``, or None when the shared form is
+    malformed.
 
     MQTT 5.0, 4.8.2: the group is at least one character without ``/ + #``, and a filter follows it.
     """

@@ -1,7 +1,8 @@
 """SASLprep (RFC 4013): one spelling for each name and password before they are compared or hashed.
 
-The profile of stringprep (RFC 3454) that SCRAM prescribes: some characters are mapped away, the rest is normalised
-(NFKC), then prohibited characters and mixed writing directions are refused. Pure.
+The profile of stringprep (RFC 3454) that SCRAM prescribes: some characters are mapped away, the
+rest is normalised (NFKC), then prohibited characters and mixed writing directions are refused.
+Pure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PROHIBITED = (
 
 
 def saslprep(text: str) -> str:
-    """Return the prepared form of a *stored* string (unassigned code points are refused, RFC 4013 section 2.5).
+    """Return the prepared form of a *stored* string (unassigned code points are refused, RFC 4013
+    section 2.5).
 
     Raises ValueError when the text contains what the profile prohibits.
     """
@@ -45,7 +47,8 @@ def saslprep(text: str) -> str:
 
 
 def _check_direction(text: str) -> None:
-    """RFC 3454 section 6: right-to-left text begins and ends with right-to-left characters and has no others."""
+    """RFC 3454 section 6: right-to-left text begins and ends with right-to-left characters and has
+    no others."""
     if not any(stringprep.in_table_d1(character) for character in text):
         return
     if any(stringprep.in_table_d2(character) for character in text):

@@ -10,10 +10,10 @@
       |  v=<server signature>                    |
       |<-----------------------------------------|
 
-The server stores no password and nothing a thief could log in with. Looking the user up is the caller's: between the
-first two calls. A user that does not exist is carried through to the end with a salt derived from a secret of this
-process, the same at each attempt, and fails at the proof like a wrong password. Channel binding is not offered: ``n``
-and ``y`` are accepted, ``p=`` is refused.
+The server stores no password and nothing a thief could log in with. Looking the user up is the
+caller's: between the first two calls. A user that does not exist is carried through to the end with
+a salt derived from a secret of this process, the same at each attempt, and fails at the proof like
+a wrong password. Channel binding is not offered: ``n`` and ``y`` are accepted, ``p=`` is refused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from typing import Final
 from fluxmq.auth.saslprep import saslprep
 
 MECHANISM: Final = "SCRAM-SHA-256"
-# RFC 7677 section 4: at least 4096, and about 15 000 recommended. One number for all users, so that the announced
-# count tells nothing about whether a user exists. The cost is the client's, at each login.
+# RFC 7677 section 4: at least 4096, and about 15 000 recommended. One number for all users, so that
+# the announced count tells nothing about whether a user exists. The cost is the client's, at each
+# login.
 ITERATIONS: Final = 15_000
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 10_000_000
@@ -50,7 +51,8 @@ _BAD_ESCAPE = re.compile("=(?!2C|3D)")
 
 
 class ScramError(Exception):
-    """The exchange failed; `server_error` is the value of RFC 5802's ``e=`` attribute, `final` the message with it."""
+    """The exchange failed; `server_error` is the value of RFC 5802's ``e=`` attribute, `final` the
+    message with it."""
 
     def __init__(self, server_error: str, text: str) -> None:
         super().__init__(text)
@@ -104,8 +106,8 @@ class _State(Enum):
 class ServerExchange:
     """One authentication by SCRAM-SHA-256; the three methods are called once each, in order.
 
-    After a ScramError the exchange stays failed. `username` is the prepared name once the first message was read;
-    it is proven only after `receive_client_final` returned.
+    After a ScramError the exchange stays failed. `username` is the prepared name once the first
+    message was read; it is proven only after `receive_client_final` returned.
     """
 
     __slots__ = (
@@ -120,7 +122,8 @@ class ServerExchange:
     )
 
     def __init__(self, server_nonce: str, fake_secret: bytes) -> None:
-        """Take our part of the nonce (fresh, printable, without comma) and the process's secret for unknown users."""
+        """Take our part of the nonce (fresh, printable, without comma) and the process's secret for
+        unknown users."""
         if _PRINTABLE.fullmatch(server_nonce) is None or len(fake_secret) < 16:
             raise ValueError("nonce must be printable without comma, secret at least 16 bytes")
         self._nonce = server_nonce
@@ -166,7 +169,8 @@ class ServerExchange:
         return self.username
 
     def server_first(self, keys: StoredKeys | None) -> bytes:
-        """Return the server-first-message for the user's keys; None stands for a user that may not log in."""
+        """Return the server-first-message for the user's keys; None stands for a user that may not
+        log in."""
         self._expect(_State.NAMED)
         self._keys = keys
         if keys is not None:
@@ -179,7 +183,8 @@ class ServerExchange:
         return self._server_first.encode("ascii")
 
     def receive_client_final(self, message: bytes) -> bytes:
-        """Check the client's proof and return the server-final-message. Raises ScramError; then nothing is proven."""
+        """Check the client's proof and return the server-final-message. Raises ScramError; then
+        nothing is proven."""
         self._expect(_State.CHALLENGED)
         text = _text(message)
         without_proof, separator, proof_text = text.rpartition(",p=")

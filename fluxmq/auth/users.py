@@ -1,6 +1,7 @@
 """The record of one user, and what a name and a set of rules must look like.
 
-Pure values. Where they are stored is the control process's affair, how they travel is `fluxmq.control.users`.
+Pure values. Where they are stored is the control process's affair, how they travel is
+`fluxmq.control.users`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from fluxmq.auth.scram import StoredKeys
 
 # Far above any real name, far below what a log line or a table column can bear.
 NAME_BYTES_MAX: Final = 256
-# Asked in turn at each SUBSCRIBE and (by run) PUBLISH: more rules than this belong in fewer, wider filters.
+# Asked in turn at each SUBSCRIBE and (by run) PUBLISH: more rules than this belong in fewer, wider
+# filters.
 RULES_MAX: Final = 128
 RULE_BYTES_MAX: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256 (None: password only).
+    """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256
+    (None: password only).
 
     `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``.
     """
@@ -48,7 +51,8 @@ def name_problem(name: str) -> str | None:
     if len(encoded) > NAME_BYTES_MAX:
         return f"name is longer than {NAME_BYTES_MAX} bytes"
     if prepared != name:
-        # SCRAM compares prepared names; a name that changes when prepared could never log in that way.
+        # SCRAM compares prepared names; a name that changes when prepared could never log in that
+        # way.
         return f"name is not in its normal form, which is {prepared!r}"
     if name != name.strip():
         return "name begins or ends with a space"
@@ -56,7 +60,8 @@ def name_problem(name: str) -> str | None:
 
 
 def rules_problem(rules: Sequence[str]) -> str | None:
-    """Return why `rules` cannot be a user's permissions to publish (or subscribe), or None when they can."""
+    """Return why `rules` cannot be a user's permissions to publish (or subscribe), or None when
+    they can."""
     if len(rules) > RULES_MAX:
         return f"more than {RULES_MAX} filters"
     for rule in rules:

@@ -4,8 +4,9 @@
     | length, u32 big end. | msgpack value, `length` bytes    |
     +----------------------+----------------------------------+
 
-Pure: bytes in, values out. Knows sizes and shapes of bytes, not what the values mean (that is `messages`). Both ends
-run as the same user on one machine, so a bad frame is a bug or a foreign program: it is refused, never repaired.
+Pure: bytes in, values out. Knows sizes and shapes of bytes, not what the values mean (that is
+`messages`). Both ends run as the same user on one machine, so a bad frame is a bug or a foreign
+program: it is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
-# A snapshot of all users is the largest message (see `users.SNAPSHOT_BYTES_MAX`, which leaves room for its envelope).
+# A snapshot of all users is the largest message (see `users.SNAPSHOT_BYTES_MAX`, which leaves room
+# for its envelope).
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 # Longest list or map in one message: a scrape of one shard has at most some thousand samples.
 ELEMENTS_MAX: Final = 65536
@@ -24,16 +26,18 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class FramingError(Exception):
-    """The bytes on the control socket are not frames, or a frame is larger than allowed; the connection must end."""
+    """The bytes on the control socket are not frames, or a frame is larger than allowed; the
+    connection must end."""
 
 
 def encode_frame(value: object) -> bytes:
     """Return the frame for a value of str, bytes, int, float, bool, None, list and dict.
 
-    Raises FramingError when the value cannot be encoded or the frame would exceed `FRAME_BYTES_MAX`.
+    Raises FramingError when the value cannot be encoded or the frame would exceed
+    `FRAME_BYTES_MAX`.
     """
     try:
-        body = msgpack.packb(value, use_bin_type=True)
+        body: bytes = msgpack.packb(value, use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise FramingError(f"value cannot be encoded: {error}") from error
     if len(body) > FRAME_BYTES_MAX:
@@ -64,8 +68,9 @@ def _decode(body: memoryview) -> object:
 class FrameDecoder:
     """Turns the bytes of one connection, however they were split, into the values of its frames.
 
-    Invariants: holds at most one incomplete frame plus what one `feed` brought; work is linear in the bytes fed. After
-    a FramingError the decoder only raises again, because the position in the stream is lost.
+    Invariants: holds at most one incomplete frame plus what one `feed` brought; work is linear in
+    the bytes fed. After a FramingError the decoder only raises again, because the position in the
+    stream is lost.
     """
 
     __slots__ = ("_broken", "_buffer", "_needed")
@@ -78,8 +83,8 @@ class FrameDecoder:
     def feed(self, data: bytes | bytearray | memoryview) -> list[object]:
         """Take the next bytes and return the values of all frames completed by them, in order.
 
-        Raises FramingError for a frame that is too long (as soon as its length is known) or not msgpack; values that
-        were complete before the bad frame are lost with the connection.
+        Raises FramingError for a frame that is too long (as soon as its length is known) or not
+        msgpack; values that were complete before the bad frame are lost with the connection.
         """
         if self._broken is not None:
             raise self._broken

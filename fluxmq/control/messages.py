@@ -1,17 +1,16 @@
 """What processes of one node say to the control process, and it to them.
 
-A frame (`framing`) holds ``[version, kind, id, body]``. Requests flow both ways; each side numbers its own. A *reply* or
-an *error* carries the id of the request it answers. A peer that speaks another version is answered with an error whose
-code is ``version`` and then disconnected.
+A frame (`framing`) holds ``[version, kind, id, body]``. Requests flow both ways; each side numbers
+its own. A *reply* or an *error* carries the id of the request it answers. A peer that speaks
+another version is answered with an error whose code is ``version`` and then disconnected.
 
-    shard, acceptor -> control   hello
-    control -> shard             users (after hello and at each change), collect, status
-    control -> acceptor          collect, status
-    fluxmqctl -> control         status, user_list, user_add, user_password, user_permit, user_enable, user_delete
-    anyone -> control            ping
+    shard, acceptor -> control   hello control -> shard             users (after hello and at each
+    change), collect, status control -> acceptor          collect, status fluxmqctl -> control
+    status, user_list, user_add, user_password, user_permit, user_enable, user_delete anyone ->
+    control            ping
 
-Pure: values to plain lists and maps and back; every body that arrives is checked here, field by field, before anyone
-uses it. The messages about users are in `users`.
+Pure: values to plain lists and maps and back; every body that arrives is checked here, field by
+field, before anyone uses it. The messages about users are in `users`.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
+
+from fluxmq.metrics.registry import Sample
 
 VERSION: Final = 1
 
@@ -58,7 +59,8 @@ LISTENERS_MAX: Final = 8
 
 
 class MessageError(Exception):
-    """A message that is not one of this protocol: wrong shape, missing or ill-typed field. `code` goes on the wire."""
+    """A message that is not one of this protocol: wrong shape, missing or ill-typed field. `code`
+    goes on the wire."""
 
     def __init__(self, text: str, code: str = ERROR_MALFORMED) -> None:
         super().__init__(text)
@@ -78,7 +80,8 @@ Body = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as framed: its kind, the sender's number for it (or the answered request's), and its body."""
+    """One message as framed: its kind, the sender's number for it (or the answered request's), and
+    its body."""
 
     kind: str
     id: int
@@ -90,7 +93,8 @@ class Message:
 
     @classmethod
     def from_wire(cls, value: object) -> Self:
-        """Read a framed value. Raises VersionMismatchError, or MessageError when it is no message at all."""
+        """Read a framed value. Raises VersionMismatchError, or MessageError when it is no message
+        at all."""
         if not isinstance(value, list) or len(value) != 4:
             raise MessageError("message is not [version, kind, id, body]")
         version, kind, message_id, body = value
@@ -110,7 +114,8 @@ def _is_integer(value: object) -> bool:
 
 
 class Fields:
-    """Typed, checked access to one body; every method raises MessageError naming the message and the field."""
+    """Typed, checked access to one body; every method raises MessageError naming the message and
+    the field."""
 
     __slots__ = ("_body", "_of")
 
@@ -229,15 +234,6 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One number of a metric: the sample's name, its labels (without the process's own), its value."""
-
-    name: str
-    labels: Mapping[str, str]
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """All numbers of one process at one moment: the answer to collect."""
 
@@ -266,12 +262,13 @@ def _samples(items: Iterable[object]) -> Iterable[Sample]:
             raise MessageError(f"collect.metrics: {name} is not a number")
         if not all(isinstance(key, str) and isinstance(text, str) for key, text in labels.items()):
             raise MessageError(f"collect.metrics: {name} has a label that is not text")
-        yield Sample(name, labels, value)
+        yield name, labels, value
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessNumbers:
-    """What a shard (or the acceptor) says about itself for `fluxmqctl status`; what does not apply is 0."""
+    """What a shard (or the acceptor) says about itself for `fluxmqctl status`; what does not apply
+    is 0."""
 
     connections: int = 0
     sessions: int = 0
@@ -296,8 +293,8 @@ class ProcessNumbers:
 class ProcessStatus:
     """One process of the node as the control process sees it.
 
-    Times are seconds; `heartbeat_age` is None before the first heartbeat. `connections` has one count per listener.
-    `numbers` is None when the process did not answer in time or has none.
+    Times are seconds; `heartbeat_age` is None before the first heartbeat. `connections` has one
+    count per listener. `numbers` is None when the process did not answer in time or has none.
     """
 
     role: str

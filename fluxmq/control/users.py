@@ -1,8 +1,8 @@
 """The messages about users: the snapshot for shards, and the changes fluxmqctl asks for.
 
-Shards receive all users at once with a revision, at hello and after each change, and confirm it; a snapshot replaces
-what they had, and one with a smaller revision than theirs is ignored. Passwords never travel: fluxmqctl hashes them
-itself and sends hash and SCRAM keys. Pure, like `messages`.
+Shards receive all users at once with a revision, at hello and after each change, and confirm it; a
+snapshot replaces what they had, and one with a smaller revision than theirs is ignored. Passwords
+never travel: fluxmqctl hashes them itself and sends hash and SCRAM keys. Pure, like `messages`.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ class UserDelete:
 
 @dataclass(frozen=True, slots=True)
 class UserChanged:
-    """The answer to every change: the new revision, and the shards that did not confirm it in time."""
+    """The answer to every change: the new revision, and the shards that did not confirm it in
+    time."""
 
     revision: int
     unconfirmed: tuple[str, ...]

@@ -1,9 +1,9 @@
 """Where log lines go, and the promise that writing them never stalls a process.
 
-Each process writes to its standard error, which the supervisor passed on. A terminal stopped by Ctrl-S or a pipe whose
-reader sleeps would block a plain write, and with it the event loop; so `LineHandler` asks first whether the descriptor
-can take a line, and drops and counts the line when it cannot. Lines are one `write` each, so that lines of several
-processes on one pipe do not mix.
+Each process writes to its standard error, which the supervisor passed on. A terminal stopped by
+Ctrl-S or a pipe whose reader sleeps would block a plain write, and with it the event loop; so
+`LineHandler` asks first whether the descriptor can take a line, and drops and counts the line when
+it cannot. Lines are one `write` each, so that lines of several processes on one pipe do not mix.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _LEVELS: Final = {
 
 
 class LineHandler(logging.Handler):
-    """Writes each record as one line to a descriptor, or counts it in `dropped` when the descriptor is not ready.
+    """Writes each record as one line to a descriptor, or counts it in `dropped` when the descriptor
+    is not ready.
 
-    The first line after a gap is preceded by one that says how many are missing. Lives in the process it was
-    configured in; `logging` serialises calls by the handler's lock.
+    The first line after a gap is preceded by one that says how many are missing. Lives in the
+    process it was configured in; `logging` serialises calls by the handler's lock.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -43,7 +44,8 @@ class LineHandler(logging.Handler):
         self._poll.register(descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record's line if that can be done at once; never raises for a closed or full descriptor."""
+        """Write the record's line if that can be done at once; never raises for a closed or full
+        descriptor."""
         if not self._ready():
             self._drop()
             return
@@ -71,7 +73,8 @@ class LineHandler(logging.Handler):
             while data:
                 data = data[os.write(self._descriptor, data) :]
         except OSError:
-            # Nobody reads standard error any more. There is no other place to say so; the count says it.
+            # Nobody reads standard error any more. There is no other place to say so; the count
+            # says it.
             self._drop()
 
     def _drop(self) -> None:
@@ -80,22 +83,24 @@ class LineHandler(logging.Handler):
 
 
 def configure(
-    level: str, format: LogFormat, process: str, *, descriptor: int = STANDARD_ERROR
-) -> LineHandler:  # noqa: A002
-    """Send every line of this process to `descriptor`; calling again replaces the earlier configuration.
+    level: str, line_format: LogFormat, process: str, *, descriptor: int = STANDARD_ERROR
+) -> LineHandler:
+    """Send every line of this process to `descriptor`; calling again replaces the earlier
+    configuration.
 
-    `level` is debug, info, warning or error; `format` is json, text, or auto (text on a terminal, else JSON);
-    `process` names this process in every line ("shard-0"). Colour is used only for text on a terminal. Libraries log
-    at warning or above. Raises ValueError for an unknown level or format.
+    `level` is debug, info, warning or error; `line_format` is json, text, or auto (text on a
+    terminal, else JSON); `process` names this process in every line ("shard-0"). Colour is used
+    only for text on a terminal. Libraries log at warning or above. Raises ValueError for an unknown
+    level or format.
     """
     number = _LEVELS.get(level.lower())
     if number is None:
         raise ValueError(f"log level must be one of {', '.join(_LEVELS)}, not {level!r}")
-    if format not in ("auto", "json", "text"):
-        raise ValueError(f"log format must be auto, json or text, not {format!r}")
+    if line_format not in ("auto", "json", "text"):
+        raise ValueError(f"log format must be auto, json or text, not {line_format!r}")
     terminal = _is_terminal(descriptor)
     formatter: logging.Formatter
-    if format == "json" or (format == "auto" and not terminal):
+    if line_format == "json" or (line_format == "auto" and not terminal):
         formatter = JsonFormatter(process)
     else:
         formatter = TextFormatter(process, colour=terminal)

@@ -1,16 +1,17 @@
 r"""Making text from outside harmless before it reaches a log line.
 
-Client ids, topics and peers' reason strings are chosen by strangers. Written raw they could forge a second line, move
-a terminal's cursor or reverse the order in which a line is read. Every character that can do so is written as an escape
-(``\n``, ``\x1b``, ``\u202e``) and every text is cut at a stated length. This module knows characters, not loggers.
+Client ids, topics and peers' reason strings are chosen by strangers. Written raw they could forge a
+second line, move a terminal's cursor or reverse the order in which a line is read. Every character
+that can do so is written as an escape (``\n``, ``\x1b``, ``\u202e``) and every text is cut at a
+stated length. This module knows characters, not loggers.
 """
 
 from __future__ import annotations
 
 import re
 
-# C0 and C1 controls, DEL, line and paragraph separators, bidirectional overrides and marks, the byte order mark, and
-# lone surrogates (which cannot be encoded as UTF-8 at all).
+# C0 and C1 controls, DEL, line and paragraph separators, bidirectional overrides and marks, the
+# byte order mark, and lone surrogates (which cannot be encoded as UTF-8 at all).
 _UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
@@ -27,10 +28,11 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def escape(text: str, limit: int) -> str:
-    """Return `text` with every unsafe character written as an escape, cut to `limit` characters of the original.
+    """Return `text` with every unsafe character written as an escape, cut to `limit` characters of
+    the original.
 
-    A cut is shown by a trailing ``…``. The result may be longer than `limit` by the escapes it contains (at most six
-    characters for one).
+    A cut is shown by a trailing ``…``. The result may be longer than `limit` by the escapes it
+    contains (at most six characters for one).
     """
     if len(text) > limit:
         text = text[:limit] + "…"
@@ -38,7 +40,8 @@ def escape(text: str, limit: int) -> str:
 
 
 def escape_lines(text: str, limit: int) -> str:
-    """Like `escape`, for a traceback: line ends stay, and a cut keeps the end, where the exception itself is."""
+    """Like `escape`, for a traceback: line ends stay, and a cut keeps the end, where the exception
+    itself is."""
     if len(text) > limit:
         text = "…" + text[-limit:]
     return "\n".join(_UNSAFE.sub(_escaped, line) for line in text.splitlines())

@@ -1,8 +1,8 @@
 """One log record to one line: JSON for machines, text for people.
 
-Pure: a record in, a string out; the time is the one that `logging` put into the record. Two promises are kept here for
-the whole broker: a field whose name says it is a secret is never shown, and bytes (payloads) are shown by their length
-only, whoever logs them.
+Pure: a record in, a string out; the time is the one that `logging` put into the record. Two
+promises are kept here for the whole broker: a field whose name says it is a secret is never shown,
+and bytes (payloads) are shown by their length only, whoever logs them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import orjson
 
 from fluxmq.logs.escaping import escape, escape_lines
 
-# A line is meant to be read. With these limits an ordinary line stays below PIPE_BUF (4096 bytes), so lines of several
-# processes that share one pipe do not mix; only a traceback may be longer.
+# A line is meant to be read. With these limits an ordinary line stays below PIPE_BUF (4096 bytes),
+# so lines of several processes that share one pipe do not mix; only a traceback may be longer.
 MESSAGE_CHARACTERS_MAX = 2048
 FIELD_CHARACTERS_MAX = 512
 FIELDS_MAX = 32
 EXCEPTION_CHARACTERS_MAX = 16384
 
-# What `logging` itself puts into every record; everything else in a record's dict came through `extra`.
+# What `logging` itself puts into every record; everything else in a record's dict came through
+# `extra`.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _COLUMNS = frozenset({"time", "level", "process", "logger", "message", "exception"})
 _SECRET_WORDS = (
@@ -83,7 +84,8 @@ def _message(record: logging.LogRecord) -> str:
         try:
             text = text % arguments
         except (TypeError, ValueError, KeyError):
-            # A wrong template must not cost the line: show the template, as it is ours and harmless.
+            # A wrong template must not cost the line: show the template, as it is ours and
+            # harmless.
             text = f"{text} (arguments do not fit the message)"
     return escape(text, MESSAGE_CHARACTERS_MAX)
 
@@ -116,7 +118,8 @@ def _level(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: time (ISO 8601, UTC), level, process, logger, message, extra fields, exception."""
+    """One JSON object per line: time (ISO 8601, UTC), level, process, logger, message, extra
+    fields, exception."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -139,7 +142,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for a person: time of day, level, process, message, then ``name=value`` fields; tracebacks indented."""
+    """Lines for a person: time of day, level, process, message, then ``name=value`` fields;
+    tracebacks indented."""
 
     def __init__(self, process: str, *, colour: bool) -> None:
         super().__init__()
@@ -147,7 +151,8 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line (or, with a traceback, lines of which only the first begins at the margin)."""
+        """Return the line (or, with a traceback, lines of which only the first begins at the
+        margin)."""
         moment = (
             datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
         )
@@ -167,7 +172,8 @@ class TextFormatter(logging.Formatter):
 
 
 def _quoted(value: FieldValue) -> str:
-    """Write a field's value so that it ends where it seems to end: quoted when it contains a space, quote or ``=``."""
+    """Write a field's value so that it ends where it seems to end: quoted when it contains a space,
+    quote or ``=``."""
     if value is None:
         return "-"
     text = str(value)

@@ -1,10 +1,10 @@
 """Saying something often without filling the disk: token buckets over log lines.
 
-A hostile peer can cause the same event a hundred thousand times a second. Each kind of event (its *key*) may write
-`per_second` lines with a burst of `burst`; the rest are counted, and the next line that is written says how many were
-left out. The table of keys is bounded: keys that have rested are forgotten, and when all are busy, further keys share
-one bucket, so the number of lines per second has an upper bound whatever the keys are. Time comes from the caller or
-from the injected clock.
+A hostile peer can cause the same event a hundred thousand times a second. Each kind of event (its
+*key*) may write `per_second` lines with a burst of `burst`; the rest are counted, and the next line
+that is written says how many were left out. The table of keys is bounded: keys that have rested are
+forgotten, and when all are busy, further keys share one bucket, so the number of lines per second
+has an upper bound whatever the keys are. Time comes from the caller or from the injected clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ OTHER_KEYS = "(other)"
 KEYS_MAX = 1024  # about 200 KiB of table; a kind of event rarely has more than a handful of keys
 
 
-# Names that `logging` keeps for itself: a field so called gets a trailing underscore instead of raising.
+# Names that `logging` keeps for itself: a field so called gets a trailing underscore instead of
+# raising.
 _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -40,8 +41,8 @@ class _Bucket:
 class RateLimited:
     """A logger whose lines are limited per key; every event is counted in `events`, written or not.
 
-    Invariants: at most `keys_max` + 1 buckets; each writes at most `burst` + `per_second` × elapsed lines;
-    `events` = lines written + `suppressed_total`.
+    Invariants: at most `keys_max` + 1 buckets; each writes at most `burst` + `per_second` × elapsed
+    lines; `events` = lines written + `suppressed_total`.
     """
 
     __slots__ = (
@@ -87,10 +88,11 @@ class RateLimited:
         now: float | None = None,
         fields: dict[str, object] | None = None,
     ) -> bool:
-        """Count one event of kind `key` and write its line if the key's rate allows; return whether it was written.
+        """Count one event of kind `key` and write its line if the key's rate allows; return whether
+        it was written.
 
-        `now` is in seconds on the same scale as the clock. `fields` become the line's extra fields; ``suppressed`` is
-        added when earlier lines of this key were left out.
+        `now` is in seconds on the same scale as the clock. `fields` become the line's extra fields;
+        ``suppressed`` is added when earlier lines of this key were left out.
         """
         self.events += 1
         if now is None:
@@ -113,7 +115,8 @@ class RateLimited:
         return True
 
     def warning(self, key: str, message: str, *arguments: object, **fields: object) -> bool:
-        """`log` at warning level with the clock's time; keyword arguments become the line's fields."""
+        """`log` at warning level with the clock's time; keyword arguments become the line's
+        fields."""
         return self.log(logging.WARNING, key, message, *arguments, fields=fields)
 
     def info(self, key: str, message: str, *arguments: object, **fields: object) -> bool:
@@ -121,10 +124,11 @@ class RateLimited:
         return self.log(logging.INFO, key, message, *arguments, fields=fields)
 
     def flush(self, now: float | None = None) -> int:
-        """Say for every key whose events stopped how many lines were left out; return the number of lines written.
+        """Say for every key whose events stopped how many lines were left out; return the number of
+        lines written.
 
-        To be called now and then by the owner (once a second, say): without it the last suppressed lines of a burst
-        would never be mentioned.
+        To be called now and then by the owner (once a second, say): without it the last suppressed
+        lines of a burst would never be mentioned.
         """
         if now is None:
             now = self._clock()
@@ -160,7 +164,8 @@ class RateLimited:
         return bucket
 
     def _forget_oldest(self, now: float) -> bool:
-        """Drop the key unused for longest if its bucket is full again and it has nothing left to report."""
+        """Drop the key unused for longest if its bucket is full again and it has nothing left to
+        report."""
         key, bucket = next(iter(self._buckets.items()))
         self._refill(bucket, now)
         if bucket.suppressed or bucket.tokens < self._burst:

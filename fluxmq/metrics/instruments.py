@@ -11,12 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
-from fluxmq.metrics.registry import METRICS, Kind, Metric
+from fluxmq.metrics.registry import METRICS, Kind, Metric, Sample
 
 # Series per process. Labels are fixed sets, so this is reached only by a bug; then it must be loud.
 SERIES_MAX = 4096
-
-Reported = tuple[str, dict[str, str], float]
 
 
 class Counter:
@@ -47,7 +45,7 @@ class Maximum:
 
     def observe(self, value: float) -> None:
         """Take one value, not negative."""
-        if value > self.value:  # noqa: PLR1730 - max() costs a call on every tick
+        if value > self.value:
             self.value = value
 
 
@@ -118,7 +116,7 @@ class Instruments:
         assert len(self._observed) < SERIES_MAX, name
         self._observed.append((name, labels, read))
 
-    def samples(self) -> Iterator[Reported]:
+    def samples(self) -> Iterator[Sample]:
         """Yield (name, labels, number) for every series; maxima start anew afterwards."""
         for (name, values), instrument in self._series.items():
             labels = dict(zip(METRICS[name].labels, values, strict=True))
@@ -150,9 +148,7 @@ def _key(metric: Metric, labels: dict[str, str]) -> tuple[str, ...]:
     return tuple(labels[label] for label in metric.labels)
 
 
-def _histogram_samples(
-    name: str, labels: dict[str, str], histogram: Histogram
-) -> Iterator[Reported]:
+def _histogram_samples(name: str, labels: dict[str, str], histogram: Histogram) -> Iterator[Sample]:
     cumulative = 0
     for bound, count in zip(histogram.bounds, histogram.counts, strict=False):
         cumulative += count

@@ -1,4 +1,4 @@
-"""Every metric of the broker, declared once: name, kind, help, labels, and which process reports it.
+"""Every metric of the broker, declared once: name, kind, help, labels, and who reports it.
 
 Names and units follow Prometheus' conventions: `fluxmq_` in front, base units (seconds, bytes),
 counters end in `_total`. A process may report only what is declared here; the control process adds
@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Final
+
+
+# One number as a process reports it: the sample's name, its labels, its value.
+Sample = tuple[str, Mapping[str, str], float]
 
 
 class Kind(Enum):
