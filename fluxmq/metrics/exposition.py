@@ -1,0 +1,95 @@
+"""Reports of all processes to what Prometheus reads.
+
+Pure: samples in, text out. Only declared metrics with their declared labels come through; anything
+else a process sends is left out and counted, so that a bug in one process cannot spoil the whole
+scrape. Shards' samples get the label `shard` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from fluxmq.metrics.registry import METRICS, Kind, Metric, Sample, Scope, find, labels_problem
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+UNDECLARED = "fluxmq_scrape_undeclared_samples_total"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The samples of one process; `shard` is its index for `Scope.SHARD`, else None."""
+
+    scope: Scope
+    samples: Iterable[Sample]
+    shard: int | None = None
+
+
+class Exposition:
+    """Collects the sources of one scrape; `undeclared` counts what had to be left out."""
+
+    __slots__ = ("_families", "_seen", "undeclared")
+
+    def __init__(self) -> None:
+        self._families: dict[str, Family] = {}
+        self._seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+        self.undeclared = 0
+
+    def add(self, source: Source) -> None:
+        """Take one process's samples. A series that is already there is left out and counted."""
+        for name, labels, value in source.samples:
+            metric = find(name)
+            if (
+                metric is None
+                or metric.scope is not source.scope
+                or labels_problem(metric, name, labels) is not None
+            ):
+                self.undeclared += 1
+                continue
+            shown = dict(labels)
+            if source.shard is not None:
+                shown["shard"] = str(source.shard)
+            series = (name, tuple(sorted(shown.items())))
+            if series in self._seen:
+                self.undeclared += 1
+                continue
+            self._seen.add(series)
+            self._family(metric).add_sample(name, shown, value)
+
+    def families(self) -> list[Family]:
+        """Return the metric families in the order of their declaration."""
+        return [self._families[name] for name in METRICS if name in self._families]
+
+    def text(self) -> bytes:
+        """Return all families in Prometheus' text format (`CONTENT_TYPE`)."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Fixed(self.families()))
+        return generate_latest(registry)
+
+    def _family(self, metric: Metric) -> Family:
+        family = self._families.get(metric.name)
+        if family is None:
+            # Prometheus names a counter's family without the suffix its samples carry.
+            name = (
+                metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
+            )
+            family = self._families[metric.name] = Family(name, metric.help, metric.kind.value)
+        return family
+
+
+class _Fixed(Collector):
+    """A collector of families that are already there."""
+
+    def __init__(self, families: list[Family]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Family]:
+        return self._families
+
+    def describe(self) -> Iterable[Family]:
+        return ()
