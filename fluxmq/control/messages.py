@@ -241,9 +241,7 @@ class Report:
 
     def to_body(self) -> dict[str, object]:
         """Return the body to send."""
-        return {
-            "metrics": [[sample.name, dict(sample.labels), sample.value] for sample in self.samples]
-        }
+        return {"metrics": [[name, dict(labels), value] for name, labels, value in self.samples]}
 
     @classmethod
     def from_body(cls, body: Body) -> Self:

@@ -14,7 +14,6 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-
 # One number as a process reports it: the sample's name, its labels, its value.
 Sample = tuple[str, Mapping[str, str], float]
 
