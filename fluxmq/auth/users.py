@@ -1,7 +1,7 @@
 """The record of one user, and what a name and a set of rules must look like.
 
 Pure values. Where they are stored is the control process's affair, how they travel is
-`fluxmq.control.users`.
+`fluxmq.control.user_messages`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ another version is answered with an error whose code is ``version`` and then dis
     control            ping
 
 Pure: values to plain lists and maps and back; every body that arrives is checked here, field by
-field, before anyone uses it. The messages about users are in `users`.
+field, before anyone uses it. The messages about users are in `user_messages`.
 """
 
 from __future__ import annotations
