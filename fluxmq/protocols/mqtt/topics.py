@@ -1,0 +1,114 @@
+"""What a topic name and a topic filter may look like (MQTT 5 section 4.7, shared ones 4.8.2).
+
+Works on the bytes of the wire, because routing keys are bytes. Wildcards out of place are answered
+with the reason code that names the field, 0x90 for a topic name and 0x8F for a filter: the
+specification gives no code for them, and these tell the client's author what to look at. Limits are
+arguments; beyond them the same codes apply ("correctly formed, but not accepted by this Server").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason, malformed
+from fluxmq.protocols.mqtt.wire import FIELD_BYTES_MAX
+
+LEVELS_MAX: Final = FIELD_BYTES_MAX + 1
+"""No topic of 65 535 bytes has more levels: the default, meaning "no limit of its own"."""
+
+_SHARE_PREFIX: Final = b"$share/"
+
+
+@dataclass(slots=True, frozen=True)
+class ParsedFilter:
+    """A topic filter taken apart.
+
+    `group` is the share name of `$share/<group>/<filter>`, None for an ordinary subscription;
+    `filter` is what to match topics with; `wildcard` tells whether it holds `+` or `#`.
+    """
+
+    group: bytes | None
+    filter: bytes
+    wildcard: bool
+
+
+def validate_topic(
+    topic: bytes, max_bytes: int = FIELD_BYTES_MAX, max_levels: int = LEVELS_MAX
+) -> None:
+    """Check the topic name of a PUBLISH or a will.
+
+    Raises `ProtocolError`: malformed for a string that is not UTF-8 or holds U+0000
+    ([MQTT-1.5.4-1], [MQTT-1.5.4-2]); topic name invalid when it is empty [MQTT-4.7.3-1], holds
+    wildcards [MQTT-3.3.2-2], or is longer or deeper than the limits.
+    """
+    if not topic:
+        raise _bad_topic("topic name is empty")
+    _check_text(topic)
+    if b"+" in topic or b"#" in topic:
+        raise _bad_topic("topic name holds a wildcard")
+    if len(topic) > max_bytes:
+        raise _bad_topic("topic name is longer than this server accepts")
+    if topic.count(b"/") >= max_levels:
+        raise _bad_topic("topic name has more levels than this server accepts")
+
+
+def validate_filter(
+    raw: bytes, max_bytes: int = FIELD_BYTES_MAX, max_levels: int = LEVELS_MAX
+) -> ParsedFilter:
+    """Check a topic filter and take it apart; the limits count the whole field.
+
+    Raises `ProtocolError`: malformed for bad UTF-8; topic filter invalid when it is empty
+    [MQTT-4.7.3-1], has wildcards out of place ([MQTT-4.7.1-1], [MQTT-4.7.1-2]), is a shared
+    subscription without a name, with wildcards in it or without a filter ([MQTT-4.8.2-1],
+    [MQTT-4.8.2-2]), or is longer or deeper than the limits.
+    """
+    if not raw:
+        raise _bad_filter("topic filter is empty")
+    _check_text(raw)
+    if len(raw) > max_bytes:
+        raise _bad_filter("topic filter is longer than this server accepts")
+    if raw.count(b"/") >= max_levels:
+        raise _bad_filter("topic filter has more levels than this server accepts")
+    group: bytes | None = None
+    body = raw
+    if raw.startswith(_SHARE_PREFIX):
+        group, slash, body = raw[len(_SHARE_PREFIX) :].partition(b"/")
+        if not group:
+            raise _bad_filter("shared subscription has an empty name")
+        if b"+" in group or b"#" in group:
+            raise _bad_filter("shared subscription's name holds a wildcard")
+        if not slash or not body:
+            raise _bad_filter("shared subscription lacks its topic filter")
+    wildcard = b"+" in body or b"#" in body
+    if wildcard:
+        _check_wildcards(body)
+    return ParsedFilter(group, body, wildcard)
+
+
+def _check_wildcards(topic_filter: bytes) -> None:
+    levels = topic_filter.split(b"/")
+    last = len(levels) - 1
+    for index, level in enumerate(levels):
+        if b"#" in level and (index != last or level != b"#"):
+            raise _bad_filter("'#' must be a whole level and the last")
+        if b"+" in level and level != b"+":
+            raise _bad_filter("'+' must be a whole level")
+
+
+def _check_text(raw: bytes) -> None:
+    if 0 in raw:
+        raise malformed("string holds U+0000")
+    if not raw.isascii():
+        try:
+            raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise malformed("string is not well-formed UTF-8") from None
+
+
+def _bad_topic(text: str) -> ProtocolError:
+    return ProtocolError(Reason.TOPIC_NAME_INVALID, text)
+
+
+def _bad_filter(text: str) -> ProtocolError:
+    return ProtocolError(Reason.TOPIC_FILTER_INVALID, text)
