@@ -1,0 +1,125 @@
+"""One connection to the control process, as seen by a shard or the acceptor: no socket, no clock.
+
+Bytes received go in, bytes to send come out, and the process's own functions are called in between.
+The adapters (`client` for asyncio, `polling` for an epoll loop) only move bytes. What a process
+answers is a function of its state at that moment; nothing waits here, so control can never stall a
+shard by asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from fluxmq.control.framing import FrameDecoder, encode_frame
+from fluxmq.control.messages import (
+    COLLECT,
+    ERROR,
+    ERROR_UNKNOWN_KIND,
+    HELLO,
+    REPLY,
+    STATUS,
+    USERS,
+    Failure,
+    Hello,
+    Message,
+    MessageError,
+    ProcessNumbers,
+    Report,
+    error,
+    reply,
+)
+from fluxmq.control.user_messages import Confirmed, Users
+from fluxmq.metrics.registry import Sample
+
+# Waits between attempts to connect, in seconds: the control process is back within about one.
+BACK_OFF_FIRST: Final = 0.05
+BACK_OFF_MAX: Final = 1.0
+
+_HELLO_ID: Final = 1
+
+
+class RefusedError(Exception):
+    """The control process refused this peer; the text says why (another version, foreign user)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What this process does when control asks.
+
+    `users` takes a new snapshot (called only when its revision is newer than the last one taken);
+    `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
+    process's own loop and must not block. `users` is None for processes that authenticate nobody.
+    """
+
+    collect: Callable[[], Iterable[Sample]]
+    status: Callable[[], ProcessNumbers]
+    users: Callable[[Users], None] | None = None
+
+
+def back_off(attempt: int) -> float:
+    """Return the wait in seconds before attempt number `attempt` (the first is 1)."""
+    return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0 ** min(attempt - 1, 16))
+
+
+class Conversation:
+    """The state of this process towards control; outlives connections, one connection at a time.
+
+    `users_revision` is that of the last snapshot taken, -1 before the first. A reconnect says hello
+    again and gets the snapshot again; a revision already held is confirmed without another call.
+    """
+
+    __slots__ = ("_decoder", "_handlers", "_hello", "established", "users_revision")
+
+    def __init__(self, hello: Hello, handlers: Handlers) -> None:
+        self._hello = hello
+        self._handlers = handlers
+        self._decoder = FrameDecoder()
+        self.established = False
+        self.users_revision = -1
+
+    def connected(self) -> bytes:
+        """Begin a connection; return the first bytes to send."""
+        self._decoder = FrameDecoder()
+        self.established = False
+        return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
+
+    def disconnected(self) -> None:
+        """Note that the connection is gone."""
+        self.established = False
+
+    def receive(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take bytes from control and return the answers.
+
+        Raises FramingError or MessageError when the peer does not speak this protocol, RefusedError
+        when it refused hello; in each case the connection is to be closed.
+        """
+        answers = [self._answer(Message.from_wire(value)) for value in self._decoder.feed(data)]
+        return b"".join(encode_frame(answer.to_wire()) for answer in answers if answer is not None)
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.kind == REPLY:
+            self.established = self.established or message.id == _HELLO_ID
+            return None
+        if message.kind == ERROR:
+            failure = Failure.from_body(message.body)
+            raise RefusedError(f"{failure.code}: {failure.text}")
+        if message.kind == COLLECT:
+            return reply(message, Report(tuple(self._handlers.collect())).to_body())
+        if message.kind == STATUS:
+            return reply(message, self._handlers.status().to_body())
+        if message.kind == USERS and self._handlers.users is not None:
+            return self._take_users(message, self._handlers.users)
+        return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    def _take_users(self, message: Message, take: Callable[[Users], None]) -> Message:
+        try:
+            users = Users.from_body(message.body)
+        except MessageError as problem:
+            # The last good snapshot stays in force; control reports the shard as unconfirmed.
+            return error(message.id, problem.code, str(problem))
+        if users.revision > self.users_revision:
+            take(users)
+            self.users_revision = users.revision
+        return reply(message, Confirmed(self.users_revision).to_body())
