@@ -1,0 +1,147 @@
+"""What to generate: one immutable description per run, which travels to the generator processes as JSON.
+
+A workload says who publishes to whom, how messages leave (many in one send, or each in its own), and what
+bounds the unfinished ones. It knows no broker, address or process; those are ``perf.run``'s.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from perf.codec import HEAD_BYTES
+
+CHUNK_BYTES = 65_536
+"""Most bytes a streaming publisher hands to one send: a quarter of a usual loopback socket buffer."""
+
+OUTSTANDING_BYTES = 16 * 1024 * 1024
+"""Most bytes published and not yet delivered in a run, whatever the message size."""
+
+PUBLISHERS_MAX = 10_000
+SUBSCRIBERS_MAX = 10_000
+"""More connections than this need more descriptors than a process usually gets."""
+
+
+class WorkloadError(ValueError):
+    """A description that cannot be run, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One run of a generator.
+
+    ``kind`` is ``messages`` or ``churn``; for churn ``publishers`` is the number of connections being set
+    up at once and the message fields do not apply. ``shape`` is ``all`` (every subscriber receives every
+    message) or ``pairs`` (publisher i to subscriber i). ``mode`` is ``stream`` (one send takes a chunk of
+    messages) or ``single`` (one send per message). ``window`` bounds unacknowledged messages per publisher
+    above QoS 0. ``outstanding`` bounds deliveries under way in the whole run. ``rate`` is in messages per
+    second over all publishers; 0 means as fast as the bounds allow.
+    """
+
+    kind: str = "messages"
+    protocol: str = "mqtt"
+    version: int = 4
+    qos: int = 0
+    publishers: int = 1
+    subscribers: int = 1
+    shape: str = "all"
+    mode: str = "stream"
+    payload: int = 256
+    window: int = 100
+    outstanding: int = 4_000
+    rate: float = 0.0
+    chunk_bytes: int = CHUNK_BYTES
+    topic: str = "perf"
+    client_prefix: str = "perf"
+    publisher_ids: tuple[str, ...] = ()
+    subscriber_ids: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Raise ``WorkloadError`` when the description makes no sense."""
+        rules = (
+            (self.kind in ("messages", "churn"), "kind is messages or churn"),
+            (self.protocol in ("mqtt", "nats"), "protocol is mqtt or nats"),
+            (self.version in (4, 5), "version is 4 (MQTT 3.1.1) or 5"),
+            (self.qos in (0, 1, 2), "qos is 0, 1 or 2"),
+            (self.protocol == "mqtt" or self.qos == 0, "NATS core has no QoS above 0"),
+            (self.protocol == "mqtt" or self.kind == "messages", "churn is measured over MQTT"),
+            (1 <= self.publishers <= PUBLISHERS_MAX, f"publishers are 1 to {PUBLISHERS_MAX}"),
+            (0 <= self.subscribers <= SUBSCRIBERS_MAX, f"subscribers are 0 to {SUBSCRIBERS_MAX}"),
+            (self.kind == "churn" or self.subscribers > 0, "messages need a subscriber"),
+            (self.shape in ("all", "pairs"), "shape is all or pairs"),
+            (
+                self.shape == "all" or self.publishers == self.subscribers,
+                "pairs need as many subscribers as publishers",
+            ),
+            (self.mode in ("stream", "single"), "mode is stream or single"),
+            (HEAD_BYTES <= self.payload <= 1 << 20, f"payload is {HEAD_BYTES} to 1048576 bytes"),
+            (1 <= self.window <= 32_767, "window is 1 to 32767"),
+            (self.outstanding >= 1, "outstanding is at least 1"),
+            (self.rate >= 0, "rate is not negative"),
+            (
+                len(self.publisher_ids) in (0, self.publishers)
+                and len(self.subscriber_ids) in (0, self.subscribers),
+                "client ids are given for all or for none",
+            ),
+        )
+        for holds, sentence in rules:
+            if not holds:
+                raise WorkloadError(sentence)
+
+    @property
+    def fan_out(self) -> int:
+        """Deliveries of one published message."""
+        return self.subscribers if self.shape == "all" else 1
+
+    def deliveries_max(self) -> int:
+        """The bound on deliveries under way: ``outstanding`` and ``OUTSTANDING_BYTES``, at least one message."""
+        return max(self.fan_out, min(self.outstanding, OUTSTANDING_BYTES // self.payload))
+
+    def publisher_topic(self, index: int) -> str:
+        """Where a publisher publishes: one topic for a lone publisher, else each its own."""
+        separator = "." if self.protocol == "nats" else "/"
+        return f"{self.topic}{separator}{index}"
+
+    def subscriber_filter(self, index: int) -> str:
+        """What a subscriber subscribes to: the exact topic where there is one, else a wildcard."""
+        separator = "." if self.protocol == "nats" else "/"
+        if self.shape == "pairs":
+            return self.publisher_topic(index)
+        if self.publishers == 1:
+            return self.publisher_topic(0)
+        wildcard = "*" if self.protocol == "nats" else "+"
+        return f"{self.topic}{separator}{wildcard}"
+
+    def client_id(self, role: str, index: int) -> str:
+        """The client identifier of a publisher (role ``p``) or subscriber (``s``)."""
+        given = self.publisher_ids if role == "p" else self.subscriber_ids
+        return given[index] if given else f"{self.client_prefix}-{role}{index}"
+
+    def chunk_messages(self, stride: int) -> int:
+        """Messages in one send of a publisher, given the size of one: at most half of what may be under way."""
+        if self.mode == "single":
+            return 1
+        half = self.deliveries_max() // self.fan_out // 2
+        return max(1, min(self.chunk_bytes // stride, half))
+
+    def to_json(self) -> str:
+        """JSON that ``from_json`` reads back."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Workload:
+        """The inverse of ``to_json``; raises ``WorkloadError`` for what ``check`` refuses."""
+        given: dict[str, Any] = json.loads(text)
+        known = {field.name for field in fields(cls)}
+        if unknown := set(given) - known:
+            raise WorkloadError(f"unknown fields: {', '.join(sorted(unknown))}")
+        for name in ("publisher_ids", "subscriber_ids"):
+            given[name] = tuple(given.get(name, ()))
+        workload = cls(**given)
+        workload.check()
+        return workload
+
+    def changed(self, **changes: Any) -> Workload:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
