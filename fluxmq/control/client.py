@@ -92,20 +92,24 @@ class ControlClient:
     async def run(self) -> None:
         """Connect, serve, and connect again after a loss, until the task is cancelled."""
         attempt = 0
-        loop = asyncio.get_running_loop()
         while True:
             attempt += 1
-            connection = _Connection(self._conversation, self._log)
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                    await loop.create_unix_connection(lambda: connection, str(self._path))
-            except (OSError, TimeoutError) as problem:
-                self._log.info("connect", "control not reachable, trying again: %s", problem)
-            else:
-                try:
-                    await connection.closed.wait()
-                finally:
-                    connection.abort()
-                if connection.served:
-                    attempt = 1
+            if await self._serve_once():
+                attempt = 1
             await asyncio.sleep(back_off(attempt))
+
+    async def _serve_once(self) -> bool:
+        """Hold one connection until it ends; return whether control had answered hello."""
+        connection = _Connection(self._conversation, self._log)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                await loop.create_unix_connection(lambda: connection, str(self._path))
+        except (OSError, TimeoutError) as problem:
+            self._log.info("connect", "control not reachable, trying again: %s", problem)
+            return False
+        try:
+            await connection.closed.wait()
+        finally:
+            connection.abort()
+        return connection.served

@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
 from fluxmq.control.framing import FrameDecoder, FramingError, encode_frame
@@ -162,7 +162,7 @@ class ControlCaller:
             self._socket.close()
             raise
 
-    def __enter__(self) -> ControlCaller:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
