@@ -1,0 +1,33 @@
+from fluxmq._hot.run cimport Run
+
+cdef class Tally:
+    cdef public double now
+    cdef public long long received0, received1, received2, received_bytes0, received_bytes1, received_bytes2
+    cdef public long long sent0, sent1, sent2, sent_bytes0, sent_bytes1, sent_bytes2
+    cdef public long long dropped_slow, dropped_full, dropped_expired, dropped_large
+    cdef public long long route_hits, route_misses, ticks, runs
+
+    cpdef int sent(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
+
+cdef class Connection:
+    cdef public int fd, version, paused, listener, alias_maximum
+    cdef public bint open, closing, dirty, waiting, feeding
+    cdef public double active
+    cdef public Py_ssize_t limit, max_packet_out, sent, size, gathered, encoded
+    cdef public Tally tally
+    cdef public list dirty_list, chunks
+    cdef public bytes tail
+    cdef public bytearray gathering, out
+    cdef public dict aliases
+    cdef public object allowed, stream, handler, delivery, identity
+    cdef object __weakref__
+
+    cpdef bytearray buffer(self)
+    cpdef int append(self, bytes data) except -1
+    cpdef int append_chunk(self, bytes data) except -1
+    cpdef int append_run(self, Run run) except -1
+    cpdef Py_ssize_t write(self, object data, Py_ssize_t start, Py_ssize_t end) except -2
+    cpdef int flush(self) except -2
+    cpdef int encode(self) except -1
+    cpdef Py_ssize_t room(self) except? -1
+    cpdef int alias(self, bytes topic) except? -1

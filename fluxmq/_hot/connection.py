@@ -1,0 +1,267 @@
+"""One client connection's bytes: what came in but is not whole, what is to go out.
+
+A connection is written once per tick: everything appended during the tick lies in ``out`` (small pieces,
+copied together) and ``chunks`` (large pieces, shared by all who get them), and ``flush`` hands it to the
+kernel. An idle connection holds no buffers. Output is bounded by whoever appends: ``room`` says how much
+may still be appended; beyond it QoS 0 is dropped and QoS 1 and 2 stay in their session.
+
+``stream`` is the filter of TLS and WebSocket connections (``shards/streams``); plain TCP has none and takes
+the short way. This module knows bytes only: meaning is in ``handler``, delivery in ``delivery``.
+"""
+
+from __future__ import annotations
+
+import os
+
+import cython
+
+from fluxmq._hot.run import Run
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq._hot.run import Run, pointer  # noqa: F811
+    from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+    from cython.cimports.posix.unistd import write as posix_write
+
+CHUNK_MIN = 4096
+"""A slice this long is shared rather than copied into the output buffer."""
+DIRECT_MIN = 32768
+"""A slice this long is written straight from the receive buffer when nothing else is waiting."""
+
+
+class Tally:
+    """The shard's clock reading and its counts, written by the hot path, read by the metrics.
+
+    ``now``: monotonic seconds at the start of the tick. Counts are messages, bytes or events since start.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.received0 = self.received1 = self.received2 = 0
+        self.received_bytes0 = self.received_bytes1 = self.received_bytes2 = 0
+        self.sent0 = self.sent1 = self.sent2 = 0
+        self.sent_bytes0 = self.sent_bytes1 = self.sent_bytes2 = 0
+        self.dropped_slow = self.dropped_full = self.dropped_expired = self.dropped_large = 0
+        self.route_hits = self.route_misses = 0
+        self.ticks = self.runs = 0
+
+    def sent(
+        self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.int:
+        """Count ``count`` messages of ``qos``, together ``size`` bytes, given to a connection."""
+        if qos == 0:
+            self.sent0 += count
+            self.sent_bytes0 += size
+        elif qos == 1:
+            self.sent1 += count
+            self.sent_bytes1 += size
+        else:
+            self.sent2 += count
+            self.sent_bytes2 += size
+        return 0
+
+
+class Connection:
+    """A client connection. ``fd``: its socket, -1 once closed. ``limit``: bytes of output it may hold.
+
+    ``version``: MQTT version, 4 or 5, 0 before CONNECT. ``open``: CONNECT was accepted. ``paused``: reasons
+    for not reading, as bits. ``waiting``: the kernel's buffer was full and the poller tells when it is not.
+    ``active``: when bytes last came, monotonic seconds. ``max_packet_out``: largest packet the client takes.
+    """
+
+    def __init__(self, fd: cython.int, tally: Tally, dirty: list, limit: cython.Py_ssize_t) -> None:
+        self.fd = fd
+        self.tally = tally
+        self.dirty_list = dirty
+        self.limit = limit
+        self.version = 0
+        self.open = False
+        self.closing = False
+        self.dirty = False
+        self.waiting = False
+        self.feeding = False
+        self.paused = 0
+        self.listener = 0
+        self.active = 0.0
+        self.max_packet_out = 1 << 30
+        self.tail = None
+        self.gathering = None
+        self.gathered = 0
+        self.out = None
+        self.chunks = None
+        self.encoded = 0
+        self.sent = 0
+        self.size = 0
+        self.alias_maximum = 0
+        self.aliases = None
+        self.allowed = None
+        self.stream = None
+        self.handler = None
+        self.delivery = None
+        self.identity = None
+
+    def buffer(self) -> bytearray:
+        """The output buffer, to append to; the connection is written at the end of the tick."""
+        if not self.dirty:
+            self.dirty = True
+            self.dirty_list.append(self)
+        if self.out is None:
+            self.out = bytearray()
+        return self.out
+
+    def append(self, data: bytes) -> cython.int:
+        """Send ``data`` with this tick."""
+        length: cython.Py_ssize_t = len(data)
+        if length >= CHUNK_MIN:
+            self.append_chunk(data)
+        else:
+            self.buffer()
+            self.out += data
+        self.size += length
+        return 0
+
+    def append_chunk(self, data: bytes) -> cython.int:
+        """Queue a large piece by reference; the caller counts its size."""
+        if not self.dirty:
+            self.dirty = True
+            self.dirty_list.append(self)
+        if self.chunks is None:
+            self.chunks = []
+        if self.out is not None:
+            self.chunks.append(self.out)
+            self.out = None
+        self.chunks.append(data)
+        return 0
+
+    def append_run(self, run: Run) -> cython.int:
+        """Send a run's bytes as they are: shared or straight to the kernel when large, else copied."""
+        length: cython.Py_ssize_t = run.end - run.start
+        done: cython.Py_ssize_t = 0
+        if length < CHUNK_MIN:
+            self.buffer()
+            if cython.compiled:
+                self.out += pointer(run.buffer)[run.start : run.end]
+            else:
+                self.out += memoryview(run.buffer)[run.start : run.end]
+            self.size += length
+            return 0
+        if not run.kept and length >= DIRECT_MIN and self.size == 0 and self.stream is None:
+            done = self.write(run.buffer, run.start, run.end)
+            if done == length:
+                return 0
+            if done < 0:
+                done = 0
+            if cython.compiled:
+                self.append_chunk(pointer(run.buffer)[run.start + done : run.end])
+            else:
+                self.append_chunk(bytes(memoryview(run.buffer)[run.start + done : run.end]))
+        else:
+            run.detach()
+            if run.start == 0 and run.end == len(run.buffer):
+                self.append_chunk(run.buffer)
+            else:
+                self.append_chunk(bytes(memoryview(run.buffer)[run.start : run.end]))
+        self.size += length - done
+        return 0
+
+    def write(
+        self, data: bytes | bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Write to the socket: bytes taken, 0 when it is full, -1 when the connection is lost."""
+        done: cython.Py_ssize_t
+        if cython.compiled:
+            while True:
+                done = posix_write(self.fd, pointer(data) + start, end - start)
+                if done >= 0:
+                    return done
+                if errno != EINTR:
+                    return 0 if errno == EAGAIN else -1
+        try:
+            return os.write(self.fd, memoryview(data)[start:end])
+        except BlockingIOError:
+            return 0
+        except OSError:
+            return -1
+
+    def flush(self) -> cython.int:
+        """Write what is due. 1: all written, 0: the socket is full, -1: the connection is lost."""
+        length: cython.Py_ssize_t
+        done: cython.Py_ssize_t
+        self.dirty = False
+        if self.fd < 0:
+            return -1
+        if self.stream is not None:
+            self.encode()
+        while True:
+            if self.chunks:
+                item = self.chunks[0]
+            elif self.out is not None:
+                item = self.out
+            else:
+                self.size = 0
+                return 1
+            length = len(item)
+            if length > self.sent:
+                done = self.write(item, self.sent, length)
+                if done < 0:
+                    return -1
+                self.size -= done
+                self.sent += done
+                if self.sent < length:
+                    # Freeze what is being written, so that its sent part can be let go of.
+                    if not self.chunks:
+                        self.chunks = [self.out]
+                        self.out = None
+                    return 0
+            self.sent = 0
+            if self.chunks:
+                del self.chunks[0]
+                if self.encoded:
+                    self.encoded -= 1
+                if not self.chunks:
+                    self.chunks = None
+            else:
+                self.out = None
+
+    def encode(self) -> cython.int:
+        """Pass the output through the stream filter; what it yields is what is written."""
+        plain: list = self.chunks if self.chunks is not None else []
+        if self.out is not None:
+            plain.append(self.out)
+            self.out = None
+        # Pieces encoded by an earlier flush stand first and must not be encoded again.
+        done: list = plain[: self.encoded]
+        fresh: list = plain[self.encoded :]
+        own: bytes = self.stream.pending()
+        if own:
+            done.append(own)
+        if fresh:
+            done.append(self.stream.encode(fresh))
+        self.encoded = len(done)
+        self.chunks = done if done else None
+        self.size = -self.sent
+        for piece in done:
+            self.size += len(piece)
+        return 0
+
+    def room(self) -> cython.Py_ssize_t:
+        """Bytes that may still be appended; not positive when the client is too slow."""
+        return self.limit - self.size
+
+    def alias(self, topic: bytes) -> cython.int:
+        """The topic alias for ``topic``: positive when the client knows it, negative when it is new, 0 for none.
+
+        Source: MQTT 5.0 section 3.3.2.3.4.
+        """
+        if self.alias_maximum == 0:
+            return 0
+        if self.aliases is None:
+            self.aliases = {}
+        known = self.aliases.get(topic)
+        if known is not None:
+            return known
+        if len(self.aliases) >= self.alias_maximum:
+            return 0
+        number: cython.int = len(self.aliases) + 1
+        self.aliases[topic] = number
+        return -number

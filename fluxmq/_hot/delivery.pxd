@@ -1,0 +1,55 @@
+cimport cython
+from fluxmq._hot.connection cimport Connection, Tally
+from fluxmq._hot.run cimport Run
+
+cdef class Target:
+    cdef public Delivery delivery
+    cdef public int qos
+    cdef public bint no_local, keep_retain
+    cdef public bytes subscription_ids
+
+@cython.freelist(64)
+cdef class Portion:
+    cdef public Run run
+    cdef public Py_ssize_t offset, count, acknowledged
+    cdef public int qos, retain, pid
+    cdef public bytes subscription_ids
+    cdef public object group
+
+    cpdef Portion take(self, Py_ssize_t count)
+
+cdef class Delivery:
+    cdef public Tally tally
+    cdef public Py_ssize_t pending_max, pending_max_connected, pending_bytes_max, pending_count, pending_bytes
+    cdef public int policy, window, inflight, next_pid, free_until
+    cdef public Connection connection
+    cdef public object session, pending, flight, resend
+    cdef public set early
+    cdef public dict released
+    cdef object __weakref__
+
+    cpdef int offer(self, Run run, Target target) except -1
+    cpdef int send_now(self, Run run, int retain, bytes subscription_ids) except -1
+    cpdef int enqueue(self, Run run, int qos, int retain, bytes subscription_ids, object group) except -1
+    cpdef int enqueue_portion(self, Portion portion) except -1
+    cpdef Py_ssize_t weight(self, Portion portion) except -1
+    cpdef Py_ssize_t bound(self) except -1
+    cpdef int trim(self) except -1
+    cpdef list fitting(self, Portion portion)
+    cpdef bint maybe_large(self, Portion portion) except -1
+    cpdef int pump(self) except -1
+    cpdef int forget_pending(self, Portion portion) except -1
+    cpdef int skip_large(self, Portion portion) except -1
+    cpdef Py_ssize_t free_identifiers(self) except -1
+    cpdef int write_messages(self, Portion portion, int pid, bint again) except -1
+    cpdef bint acknowledge(self, int pid, int qos) except -1
+    cpdef int advance(self, Py_ssize_t count) except -1
+    cpdef bint acknowledge_early(self, int pid, int qos) except -1
+    cpdef int acknowledge_run(self, bytearray buffer, Py_ssize_t start, Py_ssize_t count) except -1
+    cpdef bint receive(self, int pid) except -1
+    cpdef bint refuse(self, int pid, int qos) except -1
+    cpdef bint complete(self, int pid) except -1
+    cpdef int detach(self) except -1
+    cpdef int unanswered(self, Portion portion, list again) except -1
+    cpdef int attach(self, Connection connection, int window) except -1
+    cpdef list drain(self)

@@ -1,0 +1,639 @@
+"""Delivery of messages to one session: what is in flight, what waits, what is resumed.
+
+Messages of QoS 1 and 2 are held as *portions*: stretches of a run with consecutive packet identifiers. A
+portion waits in ``pending`` until the client's receive window, its connection's output and the identifier
+space have room, is then written and moves to ``flight`` until acknowledged. Acknowledgements in order (what
+clients do) advance one counter; others are remembered in a set. So a session costs one object per run and
+subscriber, never one per message. After a lost connection what was in flight moves to ``resend`` and is
+written again, with DUP and its old identifiers, before anything new.
+
+QoS 2 messages pass from ``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+
+Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering), 4.9 (flow control).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import cython
+
+from fluxmq._hot.connection import Connection, Tally
+from fluxmq._hot.run import HIGH, LOW, Run, append_numbered, append_publishes, properties_field
+
+if cython.compiled:
+    from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
+    from cython.cimports.fluxmq._hot.run import (  # noqa: F811
+        Run,
+        append_numbered,
+        append_publishes,
+        properties_field,
+    )
+
+PACKET_ID_MAX = 65535
+EVICT = 0
+"""A full offline queue drops its oldest messages."""
+GROWTH_MAX = 16
+"""Bytes a message may grow by when written for another version: packet identifier, length of the
+properties, expiry, longer remaining length. Subscription identifiers come on top."""
+REJECT = 1
+"""A full offline queue drops the message that arrives."""
+
+
+class Target:
+    """A session's interest in a topic: all its matching subscriptions taken together.
+
+    ``qos``: the highest granted. ``no_local``: not to the publisher itself. ``keep_retain``: retain as
+    published. ``subscription_ids``: Subscription Identifier properties, encoded.
+    """
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        qos: cython.int,
+        no_local: bool = False,
+        keep_retain: bool = False,
+        subscription_ids: bytes = b"",
+    ) -> None:
+        self.delivery = delivery
+        self.qos = qos
+        self.no_local = no_local
+        self.keep_retain = keep_retain
+        self.subscription_ids = subscription_ids
+
+
+class Portion:
+    """``count`` messages of ``run`` from byte ``offset`` on, for one session at ``qos``.
+
+    ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the front on are
+    answered. ``group``: the shared subscription it came by, which gets it back when the session ends.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        offset: cython.Py_ssize_t,
+        count: cython.Py_ssize_t,
+        qos: cython.int,
+        retain: cython.int,
+        subscription_ids: bytes,
+        group: object,
+    ) -> None:
+        self.run = run
+        self.offset = offset
+        self.count = count
+        self.qos = qos
+        self.retain = retain
+        self.subscription_ids = subscription_ids
+        self.group = group
+        self.pid = 0
+        self.acknowledged = 0
+
+    def take(self, count: cython.Py_ssize_t) -> Portion:
+        """Split off the first ``count`` messages."""
+        front: Portion = Portion(
+            self.run, self.offset, count, self.qos, self.retain, self.subscription_ids, self.group
+        )
+        front.pid = self.pid
+        self.offset = self.run.skip(self.offset, count)
+        self.count -= count
+        if self.pid:
+            self.pid += count
+        return front
+
+
+class Delivery:
+    """What one session is owed. ``connection`` is None while the client is away.
+
+    ``window``: QoS 1 and 2 messages that may be unacknowledged at once; ``inflight``: those that are.
+    ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound what waits;
+    ``policy`` says what goes when it is full.
+    """
+
+    def __init__(
+        self,
+        tally: Tally,
+        pending_max: cython.Py_ssize_t,
+        pending_max_connected: cython.Py_ssize_t,
+        pending_bytes_max: cython.Py_ssize_t,
+        policy: cython.int,
+    ) -> None:
+        self.tally = tally
+        self.pending_max = pending_max
+        self.pending_max_connected = pending_max_connected
+        self.pending_bytes_max = pending_bytes_max
+        self.policy = policy
+        self.connection = None
+        self.session = None
+        self.window = PACKET_ID_MAX
+        self.inflight = 0
+        self.next_pid = 1
+        self.free_until = PACKET_ID_MAX + 1
+        self.pending_count = 0
+        self.pending_bytes = 0
+        self.pending = None
+        self.flight = None
+        self.resend = None
+        self.early = None
+        self.released = None
+
+    def offer(self, run: Run, target: Target) -> cython.int:
+        """Deliver a run that a subscription matched."""
+        qos: cython.int = run.qos if run.qos < target.qos else target.qos
+        retain: cython.int = 1 if (run.retain and target.keep_retain) else 0
+        if qos == 0:
+            if self.connection is not None:
+                self.send_now(run, retain, target.subscription_ids)
+            return 0
+        return self.enqueue(run, qos, retain, target.subscription_ids, None)
+
+    def send_now(self, run: Run, retain: cython.int, subscription_ids: bytes) -> cython.int:
+        """Write a run at QoS 0, or drop it when the client is too slow or takes no packets that large."""
+        connection: Connection = self.connection
+        size: cython.Py_ssize_t
+        data: bytes
+        portion: Portion
+        if connection.size >= connection.limit:
+            # The tick may just be long: what is due now is written before anything is given up.
+            if connection.waiting or connection.flush() != 1:
+                connection.buffer()
+                self.tally.dropped_slow += run.count
+                return 0
+        if run.deadline != 0.0 and run.deadline <= self.tally.now:
+            self.tally.dropped_expired += run.count
+            return 0
+        if (
+            retain == 0
+            and not subscription_ids
+            and connection.alias_maximum == 0
+            and run.deadline == 0.0
+            and run.largest + GROWTH_MAX <= connection.max_packet_out
+        ):
+            if run.qos == 0 and run.verbatim and run.version == connection.version:
+                size = run.end - run.start
+                connection.append_run(run)
+            else:
+                data = run.plain(connection.version)
+                size = len(data)
+                connection.append(data)
+            self.tally.sent(0, run.count, size)
+            return 0
+        portion = Portion(run, run.start, run.count, 0, retain, subscription_ids, None)
+        if self.maybe_large(portion):
+            for piece in self.fitting(portion):
+                self.write_messages(piece, 0, False)
+        else:
+            self.write_messages(portion, 0, False)
+        return 0
+
+    def enqueue(
+        self,
+        run: Run,
+        qos: cython.int,
+        retain: cython.int,
+        subscription_ids: bytes,
+        group: object,
+    ) -> cython.int:
+        """Deliver a run at QoS 1 or 2: at once as far as the window allows, the rest in its turn."""
+        run.detach()
+        self.enqueue_portion(
+            Portion(run, run.start, run.count, qos, retain, subscription_ids, group)
+        )
+        return 0
+
+    def enqueue_portion(self, portion: Portion) -> cython.int:
+        """Take over a portion, new or handed over by another session."""
+        if self.pending is None:
+            self.pending = deque()
+            self.flight = deque()
+        self.pending.append(portion)
+        self.pending_count += portion.count
+        self.pending_bytes += self.weight(portion)
+        if self.connection is not None:
+            self.pump()
+        if self.pending_count > self.bound() or self.pending_bytes > self.pending_bytes_max:
+            self.trim()
+        return 0
+
+    def bound(self) -> cython.Py_ssize_t:
+        """How many messages may wait: a connected client that is slow is given more than one that is away."""
+        return self.pending_max if self.connection is None else self.pending_max_connected
+
+    def weight(self, portion: Portion) -> cython.Py_ssize_t:
+        """About how many bytes a portion keeps alive."""
+        run: Run = portion.run
+        if run.count == 0:
+            return 0
+        return (run.end - run.start) * portion.count // run.count
+
+    def trim(self) -> cython.int:
+        """Bring what waits back within its bounds."""
+        portion: Portion
+        excess: cython.Py_ssize_t
+        bound: cython.Py_ssize_t = self.bound()
+        while self.pending_count > bound or self.pending_bytes > self.pending_bytes_max:
+            if not self.pending:
+                return 0
+            portion = self.pending[0 if self.policy == EVICT else len(self.pending) - 1]
+            excess = self.pending_count - bound
+            if excess < 1:
+                excess = 1
+            if excess > portion.count:
+                excess = portion.count
+            self.pending_bytes -= self.weight(portion)
+            if excess == portion.count:
+                if self.policy == EVICT:
+                    self.pending.popleft()
+                else:
+                    self.pending.pop()
+            else:
+                if self.policy == EVICT:
+                    portion.take(excess)
+                else:
+                    portion.count -= excess
+                self.pending_bytes += self.weight(portion)
+            self.pending_count -= excess
+            self.tally.dropped_full += excess
+        return 0
+
+    def pump(self) -> cython.int:
+        """Write what waits, as far as window, output and identifiers allow."""
+        connection: Connection = self.connection
+        portion: Portion
+        front: Portion
+        count: cython.Py_ssize_t
+        if connection is None:
+            return 0
+        while self.inflight < self.window and connection.size < connection.limit:
+            if self.resend:
+                portion = self.resend[0]
+                count = self.window - self.inflight
+                if count >= portion.count:
+                    front = self.resend.popleft()
+                else:
+                    front = portion.take(count)
+                self.write_messages(front, front.pid, True)
+                self.flight.append(front)
+                self.inflight += front.count
+                continue
+            if not self.pending:
+                return 0
+            portion = self.pending[0]
+            if portion.run.deadline != 0.0 and portion.run.deadline <= self.tally.now:
+                self.forget_pending(portion)
+                self.tally.dropped_expired += portion.count
+                continue
+            if self.maybe_large(portion):
+                self.skip_large(portion)
+                continue
+            count = self.free_identifiers()
+            if count == 0:
+                return 0
+            if count > self.window - self.inflight:
+                count = self.window - self.inflight
+            self.pending_bytes -= self.weight(portion)
+            if count >= portion.count:
+                front = self.pending.popleft()
+            else:
+                front = portion.take(count)
+                self.pending_bytes += self.weight(portion)
+            self.pending_count -= front.count
+            front.pid = self.next_pid
+            self.write_messages(front, front.pid, False)
+            self.flight.append(front)
+            self.inflight += front.count
+            self.next_pid += front.count
+        return 0
+
+    def maybe_large(self, portion: Portion) -> cython.bint:
+        """Whether some message might exceed the client's Maximum Packet Size once written for it."""
+        run: Run = portion.run
+        return run.largest != 0 and (
+            run.largest + len(portion.subscription_ids) + GROWTH_MAX
+            > self.connection.max_packet_out
+        )
+
+    def forget_pending(self, portion: Portion) -> cython.int:
+        """Remove the first waiting portion."""
+        self.pending.popleft()
+        self.pending_count -= portion.count
+        self.pending_bytes -= self.weight(portion)
+        return 0
+
+    def skip_large(self, portion: Portion) -> cython.int:
+        """Split the first waiting portion so that messages too large for the client are left out."""
+        kept: list = self.fitting(portion)
+        self.forget_pending(portion)
+        for item in reversed(kept):
+            self.pending.appendleft(item)
+            self.pending_count += 1
+            self.pending_bytes += self.weight(item)
+        return 0
+
+    def fitting(self, portion: Portion) -> list[Portion]:
+        """The messages that the client takes, one portion each; the others are counted as dropped.
+
+        Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been sent.
+        """
+        run: Run = portion.run
+        offset: cython.Py_ssize_t = portion.offset
+        size: cython.Py_ssize_t
+        fixed: cython.Py_ssize_t
+        index: cython.Py_ssize_t
+        body: cython.Py_ssize_t
+        kept: list = []
+        piece: Run
+        fixed = 2 + len(run.topic) + (2 if portion.qos else 0)
+        fixed += len(
+            properties_field(
+                self.connection.version,
+                run.properties,
+                1 if run.deadline != 0.0 else 0,
+                0,
+                portion.subscription_ids,
+            )
+        )
+        for index in range(portion.count):  # noqa: B007 - counts messages
+            body = run.body_at(offset)
+            size = fixed + run.body_length
+            size += 1 + (1 if size < 128 else 2 if size < 16384 else 3 if size < 2097152 else 4)
+            if size <= self.connection.max_packet_out:
+                piece = run.part(offset, body + run.body_length, 1)
+                piece.largest = 0
+                kept.append(
+                    Portion(
+                        piece,
+                        offset,
+                        1,
+                        portion.qos,
+                        portion.retain,
+                        portion.subscription_ids,
+                        portion.group,
+                    )
+                )
+            else:
+                self.tally.dropped_large += 1
+            offset = body + run.body_length
+        return kept
+
+    def free_identifiers(self) -> cython.Py_ssize_t:
+        """How many consecutive identifiers are free from ``next_pid`` on.
+
+        Identifiers below ``free_until`` were seen to be free when the circle last came by; only this method
+        and the sending of messages make them used, so the search is repeated once per lap or obstacle.
+        """
+        used: set
+        portion: Portion
+        if self.next_pid < self.free_until:
+            return self.free_until - self.next_pid
+        if self.next_pid > PACKET_ID_MAX:
+            self.next_pid = 1
+        used = set(self.released) if self.released else set()
+        for item in self.flight:
+            portion = item
+            used.update(range(portion.pid, portion.pid + portion.count))
+        if self.resend:
+            for item in self.resend:
+                portion = item
+                used.update(range(portion.pid, portion.pid + portion.count))
+        while self.next_pid in used:
+            self.next_pid += 1
+            if self.next_pid > PACKET_ID_MAX:
+                # What lies at the start of the circle is looked at when it is next asked for.
+                self.next_pid = 1
+                self.free_until = 0
+                return 0 if len(used) >= PACKET_ID_MAX else self.free_identifiers()
+        self.free_until = PACKET_ID_MAX + 1
+        for pid in used:
+            if self.next_pid < pid < self.free_until:
+                self.free_until = pid
+        return self.free_until - self.next_pid
+
+    def write_messages(self, portion: Portion, pid: cython.int, again: cython.bint) -> cython.int:
+        """Write a portion to the connection. ``pid`` 0 means QoS 0; ``again`` sets DUP."""
+        connection: Connection = self.connection
+        run: Run = portion.run
+        first: cython.int = 0x30 | (portion.qos << 1) | portion.retain | (8 if again else 0)
+        out: bytearray = connection.buffer()
+        before: cython.Py_ssize_t = len(out)
+        expiry: cython.long = 0
+        alias: cython.int = 0
+        offset: cython.Py_ssize_t = portion.offset
+        count: cython.Py_ssize_t = portion.count
+        properties: bytes
+        if (
+            pid
+            and run.qos
+            and run.verbatim
+            and run.version == connection.version
+            and connection.alias_maximum == 0
+            and not portion.subscription_ids
+            and run.deadline == 0.0
+        ):
+            append_numbered(out, run, offset, count, first, pid)
+        else:
+            if run.deadline != 0.0:
+                expiry = cython.cast(cython.long, run.deadline - self.tally.now) + 1
+                if expiry < 1:
+                    expiry = 1
+            if not again:
+                alias = connection.alias(run.topic)
+            if alias < 0:
+                # The first message names the topic and its alias, the others the alias alone.
+                properties = properties_field(
+                    connection.version, run.properties, expiry, -alias, portion.subscription_ids
+                )
+                offset = append_publishes(out, run, offset, 1, first, run.topic, properties, pid)
+                count -= 1
+                alias = -alias
+                if pid:
+                    pid += 1
+            if count:
+                properties = properties_field(
+                    connection.version, run.properties, expiry, alias, portion.subscription_ids
+                )
+                append_publishes(
+                    out, run, offset, count, first, b"" if alias else run.topic, properties, pid
+                )
+        connection.size += len(out) - before
+        self.tally.sent(portion.qos, portion.count, len(out) - before)
+        return 0
+
+    def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """PUBACK (``qos`` 1) or PUBREC (2) for a message: True when it was waited for."""
+        front: Portion
+        if not self.flight:
+            return False
+        front = self.flight[0]
+        if front.qos == qos and pid == front.pid + front.acknowledged:
+            self.advance(1)
+        elif not self.acknowledge_early(pid, qos):
+            return False
+        if qos == 1:
+            self.inflight -= 1
+        return True
+
+    def advance(self, count: cython.Py_ssize_t) -> cython.int:
+        """The first ``count`` messages of the first portion are answered."""
+        front: Portion = self.flight[0]
+        front.acknowledged += count
+        while True:
+            if front.acknowledged == front.count:
+                self.flight.popleft()
+                if not self.flight:
+                    return 0
+                front = self.flight[0]
+            if not self.early or (front.pid + front.acknowledged) not in self.early:
+                return 0
+            self.early.remove(front.pid + front.acknowledged)
+            front.acknowledged += 1
+
+    def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """An answer out of order: remembered until those before it have come."""
+        portion: Portion
+        for item in self.flight:
+            portion = item
+            if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
+                if portion.qos != qos:
+                    return False
+                if self.early is None:
+                    self.early = set()
+                if pid in self.early:
+                    return False
+                self.early.add(pid)
+                return True
+        return False
+
+    def acknowledge_run(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.int:
+        """A run of plain PUBACKs from ``buffer[start:]``."""
+        index: cython.Py_ssize_t
+        pid: cython.int
+        if not cython.compiled:
+            done = self.acknowledge_in_order(buffer, start, count)
+            start += 4 * done
+            count -= done
+        for index in range(count):
+            pid = (buffer[start + 4 * index + 2] << 8) | buffer[start + 4 * index + 3]
+            self.acknowledge(pid, 1)
+        if self.pending or self.resend:
+            self.pump()
+        return 0
+
+    def acknowledge_in_order(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Take the PUBACKs that come in the order of sending by comparing whole stretches (uncompiled)."""
+        done: cython.Py_ssize_t = 0
+        high = bytes(buffer[start + 2 : start + 4 * count : 4])
+        low = bytes(buffer[start + 3 : start + 4 * count : 4])
+        while done < count and self.flight:
+            front = self.flight[0]
+            pid = front.pid + front.acknowledged
+            size = min(count - done, front.count - front.acknowledged)
+            if front.qos != 1 or not (
+                high.startswith(HIGH[pid : pid + size], done)
+                and low.startswith(LOW[pid : pid + size], done)
+            ):
+                break
+            self.advance(size)
+            self.inflight -= size
+            done += size
+        return done
+
+    def receive(self, pid: cython.int) -> cython.bint:
+        """PUBREC: the message is kept no longer, its identifier is until PUBCOMP."""
+        if self.released is not None and pid in self.released:
+            return True
+        if not self.acknowledge(pid, 2):
+            return False
+        if self.released is None:
+            self.released = {}
+        self.released[pid] = None
+        return True
+
+    def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """PUBACK or PUBREC with an error: the message is done with."""
+        if not self.acknowledge(pid, qos):
+            return False
+        if qos == 2:
+            self.inflight -= 1
+        self.pump()
+        return True
+
+    def complete(self, pid: cython.int) -> cython.bint:
+        """PUBCOMP: True when it was waited for."""
+        if self.released is None or pid not in self.released:
+            return False
+        del self.released[pid]
+        self.inflight -= 1
+        self.pump()
+        return True
+
+    def detach(self) -> cython.int:
+        """The connection is gone: what was in flight will be written again."""
+        portion: Portion
+        again: list = []
+        self.connection = None
+        if self.flight:
+            while self.flight:
+                portion = self.flight.popleft()
+                self.unanswered(portion, again)
+            if self.resend is None:
+                self.resend = deque()
+            self.resend.extendleft(reversed(again))
+        self.early = None
+        self.inflight = len(self.released) if self.released else 0
+        return 0
+
+    def unanswered(self, portion: Portion, again: list) -> cython.int:
+        """Append what of a portion is not answered, cut where answers came out of order."""
+        stretch: cython.Py_ssize_t
+        if portion.acknowledged:
+            portion.take(portion.acknowledged)
+            portion.acknowledged = 0
+        while portion.count:
+            stretch = 0
+            while stretch < portion.count and not (
+                self.early and (portion.pid + stretch) in self.early
+            ):
+                stretch += 1
+            if stretch == portion.count:
+                again.append(portion)
+                return 0
+            if stretch:
+                again.append(portion.take(stretch))
+            portion.take(1)
+        return 0
+
+    def attach(self, connection: Connection, window: cython.int) -> cython.int:
+        """A client is back (or new): PUBRELs again, then unanswered messages, then what waits."""
+        out: bytearray
+        before: cython.Py_ssize_t
+        self.connection = connection
+        self.window = window
+        if self.flight is None:
+            self.flight = deque()
+        if self.released:
+            out = connection.buffer()
+            before = len(out)
+            for pid in self.released:
+                out += b"\x62\x02"
+                out += pid.to_bytes(2, "big")
+            connection.size += len(out) - before
+        self.pump()
+        return 0
+
+    def drain(self) -> list[Portion]:
+        """Everything owed, oldest first, and nothing is owed any more: for hand-over and export."""
+        owed: list = []
+        if self.connection is not None:
+            self.detach()
+        if self.resend:
+            owed.extend(self.resend)
+        if self.pending:
+            owed.extend(self.pending)
+        self.pending = self.resend = self.released = None
+        self.pending_count = self.pending_bytes = self.inflight = 0
+        return owed

@@ -1,0 +1,34 @@
+from fluxmq._hot.connection cimport Connection, Tally
+from fluxmq._hot.delivery cimport Delivery, Target
+from fluxmq._hot.run cimport Run
+from fluxmq._hot.scan cimport Scanner
+
+cdef class Route:
+    cdef public list targets, links, groups
+
+cdef class Reactor:
+    cdef public object host, poller
+    cdef public Tally tally
+    cdef public dict connections, others, routes
+    cdef public list dirty, inbound
+    cdef public Py_ssize_t routes_max, max_packet, max_first_packet
+    cdef public int max_qos
+    cdef public bint link_full
+    cdef public bytearray buffer
+    cdef public Scanner scanner
+
+    cpdef int tick(self) except -1
+    cpdef int flush(self) except -1
+    cpdef int drained(self, Connection connection) except -1
+    cpdef int writable(self, Connection connection) except -1
+    cpdef int readable(self, Connection connection) except -1
+    cdef Py_ssize_t receive(self, int fd, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3
+    cpdef int filtered(self, Connection connection, bytes data) except -1
+    cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
+    cpdef int acknowledge(self, Connection connection, bytearray buffer) except -1
+    cpdef int gather(self, Connection connection, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t needed=*) except -1
+    cpdef int publish(self, Connection connection, bytearray buffer) except -1
+    cpdef int accept(self, Connection connection, Run run) except -1
+    cpdef int publish_run(self, Run run) except -2
+    cpdef int forward(self, Run run, Route route) except -1
+    cpdef int deliver(self, Run run, Route route) except -1

@@ -1,0 +1,491 @@
+"""The shard's loop body: read what is ready, route it by runs, write every connection once.
+
+All client sockets of a shard sit in one epoll set of their own, which the event loop watches as a single
+descriptor. A tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and
+at its end writes every connection that has output. So work batches by itself under load, and a lone message
+costs one read, one write and two looks at the poll set.
+
+What a packet means is decided elsewhere: the ``handler`` of a connection gets every packet that is not a
+plain run, the ``host`` (the shard) answers what a topic leads to. Both are called with whole runs or single
+control packets, never per message.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+from time import monotonic
+
+import cython
+
+from fluxmq._hot.connection import Connection, Tally
+from fluxmq._hot.delivery import Delivery, Target
+from fluxmq._hot.run import Run, append_acknowledgements
+from fluxmq._hot.scan import Scanner
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
+    from cython.cimports.fluxmq._hot.delivery import Delivery, Target  # noqa: F811
+    from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements  # noqa: F811
+    from cython.cimports.fluxmq._hot.scan import Scanner  # noqa: F811
+    from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.unistd import read as posix_read
+
+EVENTS_MAX = 512
+"""Sockets handled in one tick; the others' turn comes in the next."""
+TICKS_MAX = 16
+"""Ticks before the event loop gets its turn for timers and control messages."""
+PAUSED_LINK = 1
+"""Not reading: a ring to another shard is full."""
+PAUSED_STEP = 2
+"""Not reading: an answer from elsewhere (credentials, another shard) is awaited."""
+TOPIC_NAME_INVALID = 0x90
+QOS_NOT_SUPPORTED = 0x9B
+PACKET_TOO_LARGE = 0x95
+
+_IN = select.EPOLLIN
+_OUT = select.EPOLLOUT
+_BROKEN = select.EPOLLERR | select.EPOLLHUP
+
+
+class Route:
+    """Where a topic leads: ``targets`` of this shard, ``links`` to other shards, shared ``groups``."""
+
+    def __init__(self, targets: list, links: list, groups: list) -> None:
+        self.targets = targets
+        self.links = links
+        self.groups = groups
+
+
+class Reactor:
+    """Owns the poll set, the receive buffer and the connections of one shard."""
+
+    def __init__(
+        self,
+        host: object,
+        receive_bytes: int,
+        max_packet: int,
+        max_first_packet: int,
+        routes_max: int,
+    ) -> None:
+        self.host = host
+        self.tally = Tally()
+        self.poller = select.epoll()
+        self.connections = {}
+        self.others = {}
+        self.dirty = []
+        self.routes = {}
+        self.routes_max = routes_max
+        self.max_packet = max_packet
+        self.max_first_packet = max_first_packet
+        self.max_qos = 2
+        self.buffer = bytearray(receive_bytes)
+        self.scanner = Scanner(max_packet)
+        self.inbound = []
+        self.link_full = False
+
+    def fileno(self) -> int:
+        """The descriptor for the event loop to watch."""
+        return self.poller.fileno()
+
+    def watch(self, fd: int, callback: Callable[[], object]) -> None:
+        """Call ``callback`` in the tick in which another descriptor (eventfd, hand-over) is readable."""
+        self.others[fd] = callback
+        self.poller.register(fd, _IN)
+
+    def add(self, connection: Connection) -> None:
+        """Start reading a connection."""
+        self.connections[connection.fd] = connection
+        connection.active = self.tally.now
+        self.poller.register(connection.fd, _IN)
+
+    def discard(self, connection: Connection) -> None:
+        """Close a connection's socket and forget it."""
+        fd = connection.fd
+        if fd < 0:
+            return
+        connection.fd = -1
+        connection.chunks = None
+        connection.out = None
+        connection.tail = None
+        connection.gathering = None
+        connection.size = 0
+        self.connections.pop(fd, None)
+        os.close(fd)  # closing takes it out of the poll set
+
+    def pause(self, connection: Connection, reason: cython.int) -> None:
+        """Stop reading for ``reason``, one of the PAUSED bits."""
+        before: cython.int = connection.paused
+        connection.paused = before | reason
+        if before == 0 and connection.fd >= 0:
+            self.interest(connection)
+
+    def resume(self, connection: Connection, reason: cython.int) -> None:
+        """Take a reason for not reading away; what had been received already is processed now."""
+        if not connection.paused & reason:
+            return
+        connection.paused &= ~reason
+        if connection.paused or connection.fd < 0:
+            return
+        self.interest(connection)
+        tail: bytes | None = connection.tail
+        if tail is not None:
+            connection.tail = None
+            data = bytearray(tail)
+            self.process(connection, data, len(data))
+
+    def interest(self, connection: Connection) -> None:
+        """Tell the poll set what the connection waits for."""
+        events = 0 if connection.paused else _IN
+        if connection.waiting:
+            events |= _OUT
+        self.poller.modify(connection.fd, events)
+
+    def run_ready(self) -> None:
+        """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
+        ticks: cython.int
+        for ticks in range(TICKS_MAX):  # noqa: B007 - bounds the loop
+            if self.tick() == 0:
+                break
+        for link in self.inbound:
+            link.sleep()
+
+    def tick(self) -> cython.int:
+        """Handle what is ready now; how much there was."""
+        connection: Connection
+        mask: cython.int
+        work: cython.int
+        events = self.poller.poll(0, EVENTS_MAX)
+        work = len(events)
+        self.tally.now = monotonic()
+        self.tally.ticks += 1
+        for fd, events_of in events:
+            mask = events_of
+            found = self.connections.get(fd)
+            if found is None:
+                callback = self.others.get(fd)
+                if callback is not None:
+                    callback()
+                continue
+            connection = found
+            if mask & _OUT:
+                self.writable(connection)
+            if mask & _IN:
+                if connection.fd >= 0:
+                    self.readable(connection)
+            elif mask & _BROKEN and connection.fd >= 0:
+                connection.handler.lost(connection)
+        for link in self.inbound:
+            work += link.receive()
+        self.flush()
+        return work
+
+    def flush(self) -> cython.int:
+        """Write every connection that has output."""
+        connection: Connection
+        delivery: Delivery
+        state: cython.int
+        while self.dirty:
+            dirty: list = self.dirty[:]
+            self.dirty.clear()
+            for item in dirty:
+                connection = item
+                if connection.fd < 0:
+                    continue
+                state = connection.flush()
+                if state == 1:
+                    self.drained(connection)
+                elif state == 0:
+                    if not connection.waiting:
+                        connection.waiting = True
+                        self.interest(connection)
+                else:
+                    connection.handler.lost(connection)
+        return 0
+
+    def drained(self, connection: Connection) -> cython.int:
+        """All output is with the kernel: close, or go on with what waited for room."""
+        delivery: Delivery = connection.delivery
+        if connection.waiting:
+            connection.waiting = False
+            self.interest(connection)
+        if connection.closing:
+            connection.handler.flushed(connection)
+            return 0
+        if delivery is not None and (delivery.pending or delivery.resend):
+            delivery.pump()
+        if connection.feeding:
+            connection.handler.drained(connection)
+        return 0
+
+    def writable(self, connection: Connection) -> cython.int:
+        """The kernel takes output again."""
+        state: cython.int = connection.flush()
+        if state == 1:
+            self.drained(connection)
+        elif state < 0:
+            connection.handler.lost(connection)
+        return 0
+
+    def readable(self, connection: Connection) -> cython.int:
+        """Read once and process what came."""
+        start: cython.Py_ssize_t = 0
+        count: cython.Py_ssize_t
+        capacity: cython.Py_ssize_t = len(self.buffer)
+        tail: bytes
+        target: bytearray = self.buffer
+        if connection.gathering is not None:
+            target = connection.gathering
+            start = connection.gathered
+            capacity = len(target)
+        elif connection.tail is not None and connection.stream is None:
+            tail = connection.tail
+            start = len(tail)
+            if start >= capacity:
+                connection.handler.broken(connection, PACKET_TOO_LARGE)
+                return 0
+            if cython.compiled:
+                memcpy(PyByteArray_AS_STRING(target), cython.cast(cython.p_char, tail), start)
+            else:
+                target[0:start] = tail
+            connection.tail = None
+        count = self.receive(connection.fd, target, start, capacity)
+        if count <= 0:
+            if count == -1:
+                if start and connection.gathering is None:
+                    connection.tail = tail
+                return 0
+            connection.handler.lost(connection)
+            return 0
+        connection.active = self.tally.now
+        if connection.stream is not None:
+            self.filtered(connection, bytes(memoryview(target)[:count]))
+        elif connection.gathering is not None:
+            connection.gathered = start + count
+            if connection.gathered == capacity:
+                connection.gathering = None
+                self.process(connection, target, capacity)
+        else:
+            self.process(connection, target, start + count)
+        return 0
+
+    def receive(
+        self, fd: cython.int, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Read into ``target[start:end]``: bytes read, 0 at the end, -1 when nothing is there, -2 on failure."""
+        count: cython.Py_ssize_t
+        if cython.compiled:
+            while True:
+                count = posix_read(fd, PyByteArray_AS_STRING(target) + start, end - start)
+                if count >= 0:
+                    return count
+                if errno != EINTR:
+                    return -1 if errno == EAGAIN else -2
+        try:
+            return os.readv(fd, [memoryview(target)[start:end]])
+        except BlockingIOError:
+            return -1
+        except OSError:
+            return -2
+
+    def filtered(self, connection: Connection, data: bytes) -> cython.int:
+        """Pass received bytes through the stream filter and process what it yields."""
+        stream = connection.stream
+        plain: bytes = stream.feed(data)
+        connection.buffer()  # the filter may have something to say (handshake, pong)
+        if plain:
+            if connection.tail is not None:
+                plain = connection.tail + plain
+                connection.tail = None
+            whole = bytearray(plain)
+            if connection.paused or connection.closing:
+                connection.tail = plain
+            else:
+                self.process(connection, whole, len(whole))
+        if stream.closed and connection.fd >= 0:
+            connection.handler.lost(connection)
+        return 0
+
+    def process(
+        self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
+    ) -> cython.int:
+        """Take runs and packets from ``buffer[:end]``; keep what is incomplete."""
+        scanner: Scanner = self.scanner
+        at: cython.Py_ssize_t = 0
+        following: cython.Py_ssize_t
+        kind: cython.int = 0
+        needed: cython.Py_ssize_t = 0
+        while at < end:
+            scanner.version = connection.version
+            scanner.max_packet = self.max_packet if connection.open else self.max_first_packet
+            kind = scanner.next(buffer, at, end)
+            if kind == 0:
+                needed = scanner.needed
+                break
+            if kind == 4:
+                connection.handler.broken(connection, scanner.reason)
+                return 0
+            following = scanner.end
+            if kind == 1 and connection.open:
+                self.publish(connection, buffer)
+            elif kind == 2 and connection.open:
+                if connection.delivery is not None:
+                    self.acknowledge(connection, buffer)
+            elif scanner.first == 0xC0 and connection.open and scanner.stride == 2:
+                connection.buffer()
+                connection.out += b"\xd0\x00"
+                connection.size += 2
+            else:
+                if kind != 3:
+                    # A run is whole packets: before CONNECT already the first is out of order.
+                    following = at + scanner.header
+                connection.handler.packet(
+                    connection,
+                    scanner.first,
+                    bytes(memoryview(buffer)[at + scanner.header : following]),
+                )
+            at = following
+            if connection.fd < 0 or connection.closing:
+                return 0
+            if connection.paused:
+                break
+        if at < end:
+            self.gather(connection, buffer, at, end, needed)
+        return 0
+
+    def acknowledge(self, connection: Connection, buffer: bytearray) -> cython.int:
+        """A run of PUBACKs."""
+        delivery: Delivery = connection.delivery
+        delivery.acknowledge_run(buffer, self.scanner.start, self.scanner.count)
+        return 0
+
+    def gather(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        needed: cython.Py_ssize_t = 0,
+    ) -> cython.int:
+        """Keep the incomplete packet at ``buffer[at:end]``; one larger than the buffer gets its own."""
+        if needed > len(self.buffer) and connection.stream is None:
+            connection.gathering = bytearray(needed)
+            connection.gathered = end - at
+            connection.gathering[: end - at] = memoryview(buffer)[at:end]
+        else:
+            connection.tail = bytes(memoryview(buffer)[at:end])
+        return 0
+
+    def publish(self, connection: Connection, buffer: bytearray) -> cython.int:
+        """Route the run of PUBLISH packets the scanner found, and answer it."""
+        scanner: Scanner = self.scanner
+        count: cython.Py_ssize_t = scanner.count
+        size: cython.Py_ssize_t = scanner.end - scanner.start
+        topic: bytes
+        raw: bytes
+        run: Run
+        if cython.compiled:
+            topic = (PyByteArray_AS_STRING(buffer) + scanner.topic_at)[: scanner.topic_length]
+        else:
+            topic = bytes(buffer[scanner.topic_at : scanner.topic_at + scanner.topic_length])
+        run = Run(
+            buffer,
+            scanner.start,
+            scanner.end,
+            count,
+            scanner.stride,
+            connection.version,
+            scanner.first,
+            scanner.variable,
+            scanner.pid_at,
+            scanner.largest,
+            topic,
+        )
+        run.publisher = connection.delivery
+        tally: Tally = self.tally
+        tally.runs += 1
+        if run.qos == 0:
+            tally.received0 += count
+            tally.received_bytes0 += size
+        elif run.qos == 1:
+            tally.received1 += count
+            tally.received_bytes1 += size
+        else:
+            tally.received2 += count
+            tally.received_bytes2 += size
+        if run.qos > self.max_qos:
+            connection.handler.broken(connection, QOS_NOT_SUPPORTED)
+            return 0
+        if (
+            scanner.properties_length
+            or scanner.topic_length == 0
+            or run.retain
+            or run.qos == 2
+            or (connection.allowed is not None and topic not in connection.allowed)
+        ):
+            raw = bytes(
+                memoryview(buffer)[
+                    scanner.properties_at : scanner.properties_at + scanner.properties_length
+                ]
+            )
+            if not connection.handler.publish(connection, run, raw):
+                return 0
+        return self.accept(connection, run)
+
+    def accept(self, connection: Connection, run: Run) -> cython.int:
+        """Forward a run that may be published and acknowledge it."""
+        if self.publish_run(run) < 0:
+            connection.handler.broken(connection, TOPIC_NAME_INVALID)
+            return 0
+        if run.qos and connection.fd >= 0:
+            connection.buffer()
+            append_acknowledgements(connection.out, run, 0x40 if run.qos == 1 else 0x50)
+            connection.size += 4 * run.count
+        if self.link_full:
+            self.host.link_full(connection)
+        return 0
+
+    def publish_run(self, run: Run) -> cython.int:
+        """Forward a run to everything its topic leads to; -1 when the topic is not a valid one."""
+        found = self.routes.get(run.topic)
+        if found is None:
+            self.tally.route_misses += 1
+            found = self.host.route(run.topic)
+            if found is None:
+                return -1
+            if len(self.routes) >= self.routes_max:
+                self.routes.clear()
+            self.routes[run.topic] = found
+        else:
+            self.tally.route_hits += 1
+        self.forward(run, found)
+        return 0
+
+    def forward(self, run: Run, route: Route) -> cython.int:
+        """Give a run to everything on its route."""
+        self.deliver(run, route)
+        if route.links:
+            for link in route.links:
+                link.send_run(run)
+        if route.groups:
+            for group in route.groups:
+                group.offer(run)
+        return 0
+
+    def deliver(self, run: Run, route: Route) -> cython.int:
+        """Give a run to the sessions of this shard."""
+        target: Target
+        delivery: Delivery
+        if len(route.targets) > 1 and run.end - run.start >= 4096:
+            # Many get the same bytes: one copy, shared.
+            run.detach()
+        for item in route.targets:
+            target = item
+            delivery = target.delivery
+            if target.no_local and delivery is run.publisher:
+                continue
+            delivery.offer(run, target)
+        return 0
