@@ -1,0 +1,273 @@
+"""The ``cluster``, ``queue_manager`` and ``queues`` sections: other nodes, and what is replicated between them.
+
+The keys are fixed by the founding documents and load as they stand there. What of them this version cannot do is said
+by ``checks.refusals``, which stops a start, and ``checks.notes``, which does not.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from fluxmq.settings.section import Section
+from fluxmq.settings.values import Address, Duration, FilePath, Size, TopicFilter, split_address
+
+Timeout = Annotated[Duration, Field(ge=0.001, le=3600)]
+Replicas = Annotated[int, Field(ge=1, le=10)]
+
+
+def _name(text: str) -> str:
+    """Names stand in file names, keys of the metadata store and topics, so they stay simple."""
+    allowed = text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    if not allowed or len(text) > 128 or text.startswith("."):
+        raise ValueError("is not a name; use up to 128 letters, digits, - _ and .")
+    return text
+
+
+def _members(text: str) -> str:
+    """``name=http://host:port`` for each member, separated by commas, as etcd writes it."""
+    for member in text.split(","):
+        name, equals, url = member.strip().partition("=")
+        scheme, found, address = url.partition("://")
+        if not (name and equals and found and scheme in ("http", "https")):
+            raise ValueError(
+                "is not a member list; write name=http://host:port, with commas between"
+            )
+        split_address(address.rstrip("/"))
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+
+
+class Etcd(Section):
+    """The embedded etcd member: the cluster's metadata."""
+
+    data_dir: str | None = None
+    """Directory of the member; without it, etcd below storage.data_dir."""
+    bind_addr: Address = "127.0.0.1:2380"
+    """Address for the other members."""
+    client_addr: Address = "127.0.0.1:2379"
+    """Address for the brokers."""
+    initial_cluster: Annotated[str, AfterValidator(_members)] | None = None
+    """The members at the first start, as name=http://host:port, with commas between."""
+    bootstrap: bool = True
+    """true forms a new cluster, false joins an existing one."""
+    hybrid_retained_size_threshold: Annotated[Size, Field(ge=0, le=1 << 20)] = 1024
+    """Retained messages and wills below this size are kept in etcd whole; of larger ones only the metadata."""
+
+
+class Transport(Section):
+    """gRPC between nodes: routed messages, queue deliveries, session takeover."""
+
+    bind_addr: Address = "127.0.0.1:7948"
+    """Address for the other nodes."""
+    peers: dict[Name, Address] = Field(default_factory=dict)
+    """The other nodes: node_id to "host:port"."""
+    route_batch_max_size: Annotated[int, Field(ge=1, le=65_536)] = 256
+    """Messages routed together at most."""
+    route_batch_max_delay: Annotated[Duration, Field(ge=0, le=1)] = 0.005
+    """Longest wait for more messages to route together."""
+    route_batch_flush_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    """Batches under way to one node at once."""
+    route_publish_timeout: Timeout = 15.0
+    """Time for another node to accept a routed message."""
+    tls_enabled: bool = False
+    """Whether nodes speak TLS to each other and check each other's certificates."""
+    tls_cert_file: FilePath | None = None
+    """PEM file with this node's certificate; required with tls_enabled."""
+    tls_key_file: FilePath | None = None
+    """PEM file with its private key; required with tls_enabled."""
+    tls_ca_file: FilePath | None = None
+    """PEM file with the cluster's authority; required with tls_enabled."""
+
+
+class RaftGroup(Section):
+    """One replication group. What it leaves out it takes from cluster.raft."""
+
+    enabled: bool = True
+    """Whether this node runs the group; the default group cannot be disabled."""
+    bind_addr: Address | None = None
+    """Address of the group's endpoint on this node; unique."""
+    data_dir: str | None = None
+    """Directory of the group on this node; unique; without it, groups/<id> below cluster.raft.data_dir."""
+    peers: dict[Name, Address] = Field(default_factory=dict)
+    """The group on the other nodes: node_id to "host:port"."""
+    replication_factor: Replicas | None = None
+    """Copies of the group's data."""
+    sync_mode: bool | None = None
+    """true answers a publisher after commit and apply, false after the leader's own write."""
+    min_in_sync_replicas: Replicas | None = None
+    """Copies that must hold a write before it is answered, if above the majority."""
+    ack_timeout: Timeout | None = None
+    """Longest wait for that."""
+    heartbeat_timeout: Timeout | None = None
+    """Time without word from the leader before a follower doubts it."""
+    election_timeout: Timeout | None = None
+    """Time of one election round; above heartbeat_timeout."""
+    snapshot_interval: Annotated[Duration, Field(ge=1, le=604_800)] | None = None
+    """Time between two looks at whether a snapshot is due."""
+    snapshot_threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """Entries since the last snapshot that make one due."""
+
+
+class Raft(Section):
+    """Replication of durable queues. What stands here is the default group, and the base of the others."""
+
+    enabled: bool = False
+    """Whether queues may be replicated."""
+    auto_provision_groups: bool = True
+    """Whether a queue may name a group that groups does not list; it is then made on first use."""
+    write_policy: Literal["forward", "reject", "local"] = "forward"
+    """A publish that reaches a node without the leader: forward it, reject it, or append it locally."""
+    distribution_mode: Literal["forward", "replicate"] = "forward"
+    """Delivery on other nodes: forward messages from the leader, or deliver from the local copy of the log."""
+    bind_addr: Address = "127.0.0.1:7100"
+    """Address of the default group's endpoint on this node."""
+    data_dir: str | None = None
+    """Directory of the default group, and of the others below it; without it, raft below storage.data_dir."""
+    peers: dict[Name, Address] = Field(default_factory=dict)
+    """The default group on the other nodes: node_id to "host:port"."""
+    replication_factor: Replicas = 3
+    """Copies of a group's data."""
+    sync_mode: bool = True
+    """true answers a publisher after commit and apply, false after the leader's own write."""
+    min_in_sync_replicas: Replicas = 2
+    """Copies that must hold a write before it is answered, if above the majority."""
+    ack_timeout: Timeout = 5.0
+    """Longest wait for that."""
+    heartbeat_timeout: Timeout = 1.0
+    """Time without word from the leader before a follower doubts it."""
+    election_timeout: Timeout = 3.0
+    """Time of one election round; above heartbeat_timeout."""
+    snapshot_interval: Annotated[Duration, Field(ge=1, le=604_800)] = 300.0
+    """Time between two looks at whether a snapshot is due."""
+    snapshot_threshold: Annotated[int, Field(ge=1, le=100_000_000)] = 8192
+    """Entries since the last snapshot that make one due."""
+    groups: dict[Name, RaftGroup] = Field(default_factory=dict)
+    """Replication groups by id; default is the group of queues that name none."""
+
+
+class Cluster(Section):
+    """Other nodes. This version runs on one node: with enabled true it refuses to start."""
+
+    enabled: bool = False
+    """Whether this node is part of a cluster."""
+    node_id: Name = "broker-1"
+    """Name of this node, unique in the cluster and for ever its own."""
+    etcd: Etcd = Etcd()
+    """Metadata: who owns, subscribes, consumes."""
+    transport: Transport = Transport()
+    """Data between nodes."""
+    raft: Raft = Raft()
+    """Replication of durable queues."""
+
+
+class QueueManager(Section):
+    """Settings common to all durable queues; without effect in this version, which has none."""
+
+    auto_commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 5.0
+    """Longest time between a stream consumer's acknowledgement and its offset being kept."""
+    capture_workers: Annotated[int, Field(ge=1, le=64)] = 4
+    """Lanes that copy ordinary publishes into queues whose topics match."""
+    capture_queue_depth: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
+    """Copies waiting per lane."""
+    capture_drain_timeout: Timeout = 5.0
+    """Time that waiting copies get when the node stops."""
+
+
+class Retention(Section):
+    """What a queue forgets; 0 means no limit."""
+
+    max_age: Annotated[Duration, Field(ge=0, le=10 * 366 * 86_400)] = 0.0
+    """Age beyond which messages are dropped."""
+    max_length_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 0
+    """Size beyond which the oldest messages are dropped."""
+    max_length_messages: Annotated[int, Field(ge=0, le=1 << 50)] = 0
+    """Count beyond which the oldest messages are dropped."""
+
+
+class QueueLimits(Section):
+    """What a queue accepts."""
+
+    max_message_size: Annotated[Size, Field(ge=1, le=1 << 30)] = 10 << 20
+    """Largest message."""
+    max_depth: Annotated[int, Field(ge=1, le=1 << 50)] = 100_000
+    """Most messages not yet settled."""
+    message_ttl: Annotated[Duration, Field(ge=0, le=10 * 366 * 86_400)] = 604_800.0
+    """Time after which a message expires; 0 is never."""
+
+
+class Retry(Section):
+    """When a refused message is offered again."""
+
+    max_retries: Annotated[int, Field(ge=0, le=1_000_000)] = 10
+    """Times it is offered again."""
+    initial_backoff: Timeout = 5.0
+    """Wait before the first."""
+    max_backoff: Annotated[Duration, Field(ge=0.001, le=86_400)] = 300.0
+    """Longest wait."""
+    multiplier: Annotated[float, Field(ge=1, le=100)] = 2.0
+    """Growth of the wait."""
+
+
+class DeadLetter(Section):
+    """Where a message goes that no consumer took."""
+
+    enabled: bool = False
+    """Whether such messages are kept."""
+    topic: str | None = None
+    """Topic of the dead-letter queue; without it, $dlq/<name>."""
+
+
+class Replication(Section):
+    """Which replication group holds the queue. Group timings given here override the group's own."""
+
+    enabled: bool = False
+    """Whether the queue is replicated."""
+    group: str = ""
+    """Id of the replication group; empty for the default group. Fixed once the queue holds messages."""
+    replication_factor: Replicas = 3
+    """Copies of the queue."""
+    mode: Literal["sync", "async"] = "sync"
+    """sync answers a publisher after commit, async after the leader's own write."""
+    min_in_sync_replicas: Replicas = 2
+    """Copies that must hold a write before it is answered, if above the majority."""
+    ack_timeout: Timeout = 5.0
+    """Longest wait for that."""
+    heartbeat_timeout: Timeout | None = None
+    """As in cluster.raft.groups."""
+    election_timeout: Timeout | None = None
+    """As in cluster.raft.groups."""
+    snapshot_interval: Annotated[Duration, Field(ge=1, le=604_800)] | None = None
+    """As in cluster.raft.groups."""
+    snapshot_threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
+    """As in cluster.raft.groups."""
+
+
+class Queue(Section):
+    """A durable queue. This version has none: with any listed it refuses to start."""
+
+    name: Name
+    """Name, unique; clients address it as $queue/<name>."""
+    topics: Annotated[tuple[TopicFilter, ...], Field(min_length=1)]
+    """Topic filters whose publishes the queue keeps a copy of."""
+    reserved: bool = False
+    """Whether clients may not delete or redefine it."""
+    type: Literal["classic", "quorum", "stream"] = "classic"
+    """classic: a work queue; quorum: the same, always replicated; stream: a log that consumers read."""
+    primary_group: str = ""
+    """Consumer group whose progress a stream's consumers are told."""
+    ack_durability: Literal["buffered", "fsync"] = "fsync"
+    """What a publisher's acknowledgement means on one node: written, or synced to disk."""
+    retention: Retention = Retention()
+    """What the queue forgets."""
+    limits: QueueLimits = QueueLimits()
+    """What the queue accepts."""
+    retry: Retry = Retry()
+    """When a refused message is offered again."""
+    dlq: DeadLetter = DeadLetter()
+    """Where a message goes that no consumer took."""
+    replication: Replication = Replication()
+    """Which replication group holds the queue."""

@@ -1,0 +1,150 @@
+"""A settings file on disk to ``Settings``. All that touches the file system is here.
+
+Looked at on disk are the file itself, the files that ``*_file`` keys name, and whether a TLS certificate and its key
+belong together; what a listener would only find out when its first client comes is found out before the start.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
+from fluxmq.settings.decode import decode, parse
+from fluxmq.settings.listeners import TlsListener
+from fluxmq.settings.problems import Problem, SettingsError
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.section import Path as KeyPath
+from fluxmq.settings.section import Section, shape_at, spell
+from fluxmq.settings.values import Secret
+
+
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
+    """The settings in this file, with variables taken from ``environ``.
+
+    Raises SettingsError holding every problem found: in the file itself, among its values, and with the files they name.
+    """
+    try:
+        text = _read(path, SETTINGS_FILE_BYTES_MAX)
+    except (OSError, ValueError) as error:
+        raise SettingsError([Problem("", f"{path}: {_reason(error)}")]) from None
+    data, problems = parse(text, environ)
+    problems += _take_secrets(data)
+    settings, more = decode(data)
+    problems += more
+    problems += _files(data)
+    problems += _tls(settings.server.mqtt.tls, {problem.path for problem in problems})
+    if problems:
+        order = {problem: index for index, problem in enumerate(dict.fromkeys(problems))}
+        raise SettingsError(sorted(order, key=lambda problem: (_rank(problem), order[problem])))
+    return settings
+
+
+def _rank(problem: Problem) -> int:
+    """Position of a problem's section in the file, as the schema orders it; the file as a whole comes first."""
+    section = problem.path.partition(".")[0].partition("[")[0]
+    names = list(Settings.model_fields)
+    return names.index(section) if section in names else -1
+
+
+def _read(path: Path, bytes_max: int) -> str:
+    with path.open("rb") as file:
+        content = file.read(bytes_max + 1)
+    if len(content) > bytes_max:
+        raise ValueError(f"is larger than {bytes_max} bytes")
+    return content.decode("utf-8-sig")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror[0].lower() + error.strerror[1:]
+    return str(error)
+
+
+def _take_secrets(data: dict[str, Any]) -> list[Problem]:
+    """Replace each ``x_file`` beside a secret ``x`` by the secret itself, in place; the file's name is kept too."""
+    problems = []
+    for section, values, path in list(_sections(Settings, data)):
+        for name in section.model_fields:
+            shape = shape_at(section, (name,))
+            source = values.get(f"{name}_file")
+            if shape is None or shape.type is not Secret or not isinstance(source, str):
+                continue
+            place = spell((*path, f"{name}_file"))
+            if name in values:
+                problems.append(Problem(place, f"cannot be given together with {name}"))
+                continue
+            try:
+                values[name] = _secret(Path(source))
+            except FileNotFoundError:
+                continue  # said with all other absent files
+            except (OSError, ValueError) as error:
+                problems.append(Problem(place, f"{source}: {_reason(error)}"))
+    return problems
+
+
+def _sections(
+    section: type[Section], values: Any, path: KeyPath = ()
+) -> Iterator[tuple[type[Section], dict[str, Any], KeyPath]]:
+    """Every section present in plain values, with its schema and path; what does not fit the schema is passed over."""
+    if not isinstance(values, dict):
+        return
+    yield section, values, path
+    for name, value in values.items():
+        shape = shape_at(section, (name,))
+        if shape is not None and shape.section is not None:
+            yield from _sections(shape.section, value, (*path, name))
+
+
+def _secret(path: Path) -> str:
+    mode = path.stat().st_mode
+    if mode & (stat.S_IROTH | stat.S_IWOTH):
+        raise ValueError(f"every user of this machine can read or write it; chmod o-rw {path}")
+    text = _read(path, SECRET_FILE_BYTES_MAX).removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def _files(data: dict[str, Any]) -> Iterator[Problem]:
+    """Files that the settings name and that cannot be read."""
+    for section, values, path in _sections(Settings, data):
+        for name, value in values.items():
+            shape = shape_at(section, (name,))
+            if shape is None or shape.kind != "file" or not isinstance(value, str):
+                continue
+            if not Path(value).is_file():
+                yield Problem(spell((*path, name)), f"{value}: no such file")
+            elif not os.access(value, os.R_OK):
+                yield Problem(spell((*path, name)), f"{value}: cannot be read by this user")
+
+
+def _tls(tls: TlsListener | None, known: set[str]) -> Iterator[Problem]:
+    """Whether certificate, key and authorities work; not asked while something simpler is wrong with them."""
+    if tls is None or any(path.startswith("server.mqtt.tls.") for path in known):
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    # Without a password of our own, OpenSSL would ask for one on the terminal.
+    password = tls.key_password.reveal() if tls.key_password is not None else ""
+    try:
+        context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        yield Problem(
+            "server.mqtt.tls.cert_file", f"cannot be used with key_file: {_tls_reason(error)}"
+        )
+    if tls.ca_file is not None:
+        try:
+            context.load_verify_locations(tls.ca_file)
+        except (ssl.SSLError, OSError) as error:
+            yield Problem("server.mqtt.tls.ca_file", f"holds no certificates: {_tls_reason(error)}")
+
+
+def _tls_reason(error: Exception) -> str:
+    reason = getattr(error, "reason", None)
+    return str(reason).replace("_", " ").lower() if reason else str(error)

@@ -1,0 +1,40 @@
+"""What a running node may take over from a changed file, and what waits for a restart.
+
+Live are the settings that are looked up when they are used and belong to no table, socket or file that was sized or
+opened with them. Session limits hold for sessions made from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.section import Path, Shape, leaves, spell
+
+LIVE: Final[tuple[Path, ...]] = (
+    ("log",),
+    ("ratelimit",),
+    ("auth",),
+    ("session",),
+    ("broker", "max_qos"),
+)
+"""Sections and keys that SIGHUP changes in a running node."""
+
+
+def changes(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
+    """Paths that differ: those that can change live, and those that need a restart, each in the file's order."""
+    before, after = _values(old), _values(new)
+    live: list[str] = []
+    restart: list[str] = []
+    for path in dict.fromkeys([*before, *after]):
+        if before.get(path, _ABSENT) != after.get(path, _ABSENT):
+            is_live = any(path[: len(prefix)] == prefix for prefix in LIVE)
+            (live if is_live else restart).append(spell(path))
+    return live, restart
+
+
+_ABSENT: Final = object()
+
+
+def _values(settings: Settings) -> dict[Path, object]:
+    return {path: value for path, value, _ in leaves(settings, Shape(Settings))}

@@ -1,0 +1,193 @@
+"""The settings file as a type: every key, its default, its unit, its bounds, one sentence each.
+
+This is data. How the file is read is in ``load``, how values relate to one another in ``checks``. Durations are float
+seconds and sizes int bytes once decoded. The whole travels to child processes as JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fluxmq.model.limits import (
+    MQTT_EXPIRY_SECONDS_MAX,
+    MQTT_KEEP_ALIVE_SECONDS_MAX,
+    MQTT_PACKET_BYTES_MAX,
+    MQTT_PACKET_ID_MAX,
+    MQTT_STRING_BYTES_MAX,
+    MQTT_TOPIC_ALIAS_MAX,
+)
+from fluxmq.settings.clustering import Cluster, Queue, QueueManager
+from fluxmq.settings.listeners import Listener, Server
+from fluxmq.settings.section import Section
+from fluxmq.settings.values import Duration, Size, TopicFilter
+
+Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
+
+
+class Broker(Section):
+    """What MQTT clients may send and ask for."""
+
+    max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 1 << 20
+    """Largest packet accepted after CONNECT, whole; told to MQTT 5 clients, a larger one ends the connection."""
+    max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 8 << 10
+    """Largest CONNECT packet, will included: all that a client may send before it is known."""
+    max_will_size: Annotated[Size, Field(ge=0, le=1 << 20)] = 256 << 10
+    """Largest will payload; max_connect_size bounds it as well, since the will is part of CONNECT."""
+    max_qos: Annotated[int, Field(ge=0, le=2)] = 2
+    """Highest quality of service that clients may publish with, and that subscriptions are granted."""
+    max_topic_bytes: Annotated[int, Field(ge=16, le=MQTT_STRING_BYTES_MAX)] = 4096
+    """Longest topic name or filter, in bytes of UTF-8."""
+    max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 128
+    """Most levels of a topic name or filter."""
+    max_subscriptions_per_session: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Subscriptions that one session may hold."""
+    max_retained_messages: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000
+    """Retained messages kept; 0 keeps none."""
+    max_retained_bytes: Annotated[Size, Field(ge=0, le=1 << 40)] = 256 << 20
+    """Memory of all retained messages together, topics and properties included."""
+    topic_alias_maximum: Annotated[int, Field(ge=0, le=MQTT_TOPIC_ALIAS_MAX)] = 128
+    """Topic aliases that an MQTT 5 client may use towards the broker."""
+    topic_alias_maximum_out: Annotated[int, Field(ge=0, le=MQTT_TOPIC_ALIAS_MAX)] = 128
+    """Topic aliases that the broker uses towards a client at most, however many the client allows."""
+    keep_alive_maximum: Annotated[Duration, Field(ge=0, le=MQTT_KEEP_ALIVE_SECONDS_MAX)] = 0.0
+    """Longest keep alive, in whole seconds, imposed on MQTT 5 clients; 0 leaves it to the client."""
+    max_user_properties: Annotated[int, Field(ge=0, le=65_535)] = 128
+    """User properties in one MQTT 5 packet."""
+    sys_interval: Annotated[Duration, Field(ge=0.05, le=3600)] = 10.0
+    """Time between two publications of the $SYS/broker/... topics."""
+    route_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
+    """Topics per shard whose subscribers are remembered, so that a publish need not search for them."""
+    ring_bytes: Annotated[Size, Field(ge=4096, le=1 << 30, multiple_of=4096)] = 4 << 20
+    """Shared memory per ordered pair of shards, for messages under way between them."""
+
+
+class Session(Section):
+    """What is kept for a client, connected or not."""
+
+    max_sessions: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
+    """Sessions of the whole node, connected or not; when reached, new client ids are refused."""
+    default_expiry_interval: Expiry = 7200.0
+    """How long a persistent MQTT 3.1.1 session outlives its connection; MQTT 5 clients say it themselves."""
+    max_expiry_interval: Expiry = 604_800.0
+    """Longest session expiry that an MQTT 5 client gets; told to it when it asked for more."""
+    max_offline_queue_size: Annotated[int, Field(ge=1, le=100_000_000)] = 1000
+    """Messages that wait for one absent or slow session."""
+    max_offline_queue_bytes: Annotated[Size, Field(ge=1024, le=1 << 40)] = 64 << 20
+    """Memory of the messages that wait for one absent or slow session."""
+    offline_queue_policy: Literal["evict", "reject"] = "evict"
+    """When that queue is full: evict drops its oldest message, reject the new one; both are counted."""
+    max_inflight_messages: Annotated[int, Field(ge=1, le=MQTT_PACKET_ID_MAX)] = 1024
+    """Unacknowledged QoS 1 and 2 messages per session and direction (MQTT 5: Receive Maximum)."""
+    max_output_bytes: Annotated[Size, Field(ge=1024, le=1 << 30)] = 1 << 20
+    """Bytes encoded but not yet taken by a slow client; above it QoS 0 is dropped, QoS 1 and 2 wait."""
+
+
+class AnonymousAccess(Section):
+    """Clients that name no user."""
+
+    allow: Literal["loopback", "always", "never"] = "loopback"
+    """From where they are let in: from this machine only, from anywhere, from nowhere."""
+    publish: tuple[TopicFilter, ...] = ("#",)
+    """Topic filters that they may publish to."""
+    subscribe: tuple[TopicFilter, ...] = ("#",)
+    """Topic filters that cover what they may subscribe to."""
+
+
+class Argon2(Section):
+    """How expensive a password's hash is made (argon2id); applies to passwords set from now on."""
+
+    time_cost: Annotated[int, Field(ge=1, le=64)] = 3
+    """Passes over the memory."""
+    memory_cost: Annotated[Size, Field(ge=8 << 10, le=4 << 30, multiple_of=1024)] = 64 << 20
+    """Memory per verification."""
+    parallelism: Annotated[int, Field(ge=1, le=16)] = 1
+    """Lanes computed side by side."""
+
+
+class Auth(Section):
+    """Who may connect, and how passwords are verified. Users are kept by ``fluxmqctl user``."""
+
+    anonymous: AnonymousAccess = AnonymousAccess()
+    """Clients that name no user."""
+    argon2: Argon2 = Argon2()
+    """Cost of a password's hash."""
+    verify_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Threads per shard that verify passwords, so that the event loop never waits for one."""
+    max_pending_verifications: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Password verifications waiting per shard; beyond it, new connections are refused as busy."""
+
+
+class ConnectionRate(Section):
+    """New connections per client address: a bucket that holds burst and refills with rate."""
+
+    enabled: bool = True
+    """Whether the limit applies."""
+    rate: Annotated[float, Field(gt=0, le=1_000_000)] = 500.0
+    """Connections per second and address, on average."""
+    burst: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
+    """Connections that an address may open at once."""
+    max_addresses: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
+    """Addresses remembered; the longest idle are forgotten first."""
+    exempt_loopback: bool = True
+    """Whether connections from this machine are let through uncounted."""
+
+
+class RateLimit(Section):
+    """How fast clients may come."""
+
+    connection: ConnectionRate = ConnectionRate()
+    """New connections per client address."""
+
+
+class Log(Section):
+    """What is logged, and how."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe level that is written."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """json: one object per line; text: lines for people; auto: text on a terminal, json elsewhere."""
+
+
+class Storage(Section):
+    """What is kept on disk, and where."""
+
+    data_dir: Annotated[str, Field(min_length=1)] = "./data"
+    """Directory of everything the node keeps; relative to the working directory, made with mode 0700."""
+
+
+class Settings(Section):
+    """The whole file."""
+
+    server: Server = Server()
+    """Listeners, and how the node stops."""
+    broker: Broker = Broker()
+    """What MQTT clients may send and ask for."""
+    session: Session = Session()
+    """What is kept for a client, connected or not."""
+    auth: Auth = Auth()
+    """Who may connect."""
+    ratelimit: RateLimit = RateLimit()
+    """How fast clients may come."""
+    log: Log = Log()
+    """What is logged, and how."""
+    storage: Storage = Storage()
+    """What is kept on disk, and where."""
+    cluster: Cluster = Cluster()
+    """Other nodes: metadata, transport, replication."""
+    queue_manager: QueueManager = QueueManager()
+    """Settings common to all durable queues."""
+    queues: tuple[Queue, ...] = ()
+    """Durable queues that exist from the start."""
+
+    def listeners(self) -> list[tuple[str, Listener]]:
+        """The listeners that the file names, each with its path, in the order tcp, tls, websocket, http."""
+        mqtt = self.server.mqtt
+        named = [
+            ("server.mqtt.tcp", mqtt.tcp),
+            ("server.mqtt.tls", mqtt.tls),
+            ("server.mqtt.websocket", mqtt.websocket),
+            ("server.http", self.server.http),
+        ]
+        return [(path, listener) for path, listener in named if listener is not None]
