@@ -19,6 +19,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fluxmq.model.errors import FluxmqError
+
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
 """The client listeners; a connection's listener is an index into this tuple."""
 
@@ -45,11 +47,11 @@ assert _COUNT.size + _RECORD.size + PEER_BYTES_MAX + DATA_BYTES_MAX <= MESSAGE_B
 _TRY_LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.ETOOMANYREFS})
 
 
-class HandoffClosedError(Exception):
+class HandoffClosedError(FluxmqError):
     """The other end of the pair is gone; only when the supervisor itself is."""
 
 
-class HandoffDamagedError(Exception):
+class HandoffDamagedError(FluxmqError):
     """A message does not follow the layout: the two processes are not of one version."""
 
 

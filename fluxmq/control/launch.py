@@ -29,6 +29,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from fluxmq.model.errors import FluxmqError
+
 if TYPE_CHECKING:
     from fluxmq.control.table import ProcessTable
 
@@ -55,7 +57,7 @@ _FRAME = struct.Struct("<II")
 _PR_SET_PDEATHSIG = 1
 
 
-class LaunchError(Exception):
+class LaunchError(FluxmqError):
     """The launch description or what it points at is missing or malformed."""
 
 

@@ -23,6 +23,8 @@ import mmap
 import os
 from dataclasses import dataclass
 
+from fluxmq.model.errors import FluxmqError
+
 ROW_BYTES = 512
 ROW_WORDS = ROW_BYTES // 8
 REASON_OFFSET = 256
@@ -55,7 +57,7 @@ class State(enum.IntEnum):
     BACKING_OFF = 4
 
 
-class TableError(Exception):
+class TableError(FluxmqError):
     """The descriptor does not hold a process table of this version."""
 
 

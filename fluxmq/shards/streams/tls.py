@@ -14,9 +14,9 @@ import contextlib
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
 
+from fluxmq.model.errors import FluxmqError
+from fluxmq.settings.listeners import TlsListener
 from fluxmq.shards.streams import Chunk
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
@@ -32,31 +32,7 @@ _CLIENT_AUTH = {
 }
 
 
-class TlsSettings(Protocol):
-    """What ``server_context`` needs of a listener's settings."""
-
-    @property
-    def cert_file(self) -> Path | str:
-        """Certificate chain, PEM."""
-
-    @property
-    def key_file(self) -> Path | str:
-        """Private key, PEM."""
-
-    @property
-    def ca_file(self) -> Path | str | None:
-        """Authorities that may sign client certificates, PEM."""
-
-    @property
-    def client_auth(self) -> str:
-        """``none``, ``request`` (verified when offered) or ``require``."""
-
-    @property
-    def min_version(self) -> str:
-        """``1.2`` or ``1.3``."""
-
-
-class TlsSettingsError(Exception):
+class TlsSettingsError(FluxmqError):
     """The certificate, key or authorities cannot be used; the message names the file."""
 
 
@@ -71,14 +47,16 @@ class PeerIdentity:
     alternative_names: tuple[tuple[str, str], ...]
 
 
-def server_context(settings: TlsSettings) -> ssl.SSLContext:
+def server_context(settings: TlsListener) -> ssl.SSLContext:
     """Build the context that all connections of a listener share.  Raises TlsSettingsError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.min_version]
     # Renegotiation lets a client make the server compute for free; TLS 1.3 has none.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    # Without a password of our own, OpenSSL would ask for one on the terminal.
+    password = settings.key_password.reveal() if settings.key_password is not None else ""
     try:
-        context.load_cert_chain(settings.cert_file, settings.key_file)
+        context.load_cert_chain(settings.cert_file, settings.key_file, lambda: password)
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         raise TlsSettingsError(
             f"certificate {settings.cert_file} with key {settings.key_file}: {exc}"

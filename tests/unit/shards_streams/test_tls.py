@@ -1,28 +1,35 @@
 """The TLS filter against OpenSSL's own client, both ends in memory."""
 
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.settings.listeners import TlsListener
 from fluxmq.shards.streams import tls
 from fluxmq.shards.streams.tls import TlsStream, server_context
 
 CERTIFICATES = Path(__file__).parents[2] / "data" / "tls"
 
 
-@dataclass
-class Listener:
-    """A listener's settings."""
-
-    cert_file: Path = CERTIFICATES / "server.pem"
-    key_file: Path = CERTIFICATES / "server.key"
-    ca_file: Path | None = None
-    client_auth: str = "none"
-    min_version: str = "1.2"
+def listener(
+    ca_file: Path | None = None,
+    client_auth: Literal["none", "request", "require"] = "none",
+    min_version: Literal["1.2", "1.3"] = "1.2",
+    cert_file: Path = CERTIFICATES / "server.pem",
+    key_file: Path = CERTIFICATES / "server.key",
+) -> TlsListener:
+    return TlsListener(
+        addr="127.0.0.1:8883",
+        cert_file=str(cert_file),
+        key_file=str(key_file),
+        ca_file=None if ca_file is None else str(ca_file),
+        client_auth=client_auth,
+        min_version=min_version,
+    )
 
 
 class Client:
@@ -71,8 +78,8 @@ def client_context(
     return context
 
 
-PLAIN_SERVER = server_context(Listener())
-MUTUAL_SERVER = server_context(Listener(ca_file=CERTIFICATES / "ca.pem", client_auth="require"))
+PLAIN_SERVER = server_context(listener())
+MUTUAL_SERVER = server_context(listener(ca_file=CERTIFICATES / "ca.pem", client_auth="require"))
 PLAIN_CLIENT = client_context()
 
 
@@ -203,14 +210,14 @@ def test_mutual_tls_refuses_a_client_without_a_certificate(version: ssl.TLSVersi
 
 
 def test_a_requested_certificate_may_be_missing() -> None:
-    server = server_context(Listener(ca_file=CERTIFICATES / "ca.pem", client_auth="request"))
+    server = server_context(listener(ca_file=CERTIFICATES / "ca.pem", client_auth="request"))
     stream, peer = connected(server)
     assert stream.peer_identity() is None
     assert stream.feed(peer.encrypt(b"x")) == b"x"
 
 
 def test_the_minimum_version_holds() -> None:
-    stream = TlsStream(server_context(Listener(min_version="1.3")))
+    stream = TlsStream(server_context(listener(min_version="1.3")))
     peer = Client(client_context(ssl.TLSVersion.TLSv1_2))
     assert stream.feed(peer.shake_hands(b"")) == b""
     assert stream.closed
@@ -230,10 +237,10 @@ def test_a_handshake_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unusable_files_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing.pem"
     with pytest.raises(tls.TlsSettingsError, match=r"missing\.pem"):
-        server_context(Listener(cert_file=missing))
+        server_context(listener(cert_file=missing))
     with pytest.raises(tls.TlsSettingsError, match=r"missing\.pem"):
-        server_context(Listener(ca_file=missing))
+        server_context(listener(ca_file=missing))
     with pytest.raises(tls.TlsSettingsError, match="ca_file"):
-        server_context(Listener(client_auth="require"))
+        server_context(listener(client_auth="require"))
     with pytest.raises(tls.TlsSettingsError, match=r"client\.key"):
-        server_context(Listener(key_file=CERTIFICATES / "client.key"))
+        server_context(listener(key_file=CERTIFICATES / "client.key"))
