@@ -23,7 +23,7 @@ PASSWORD_BYTES_MAX: Final = 1024
 # The argon2 text form with our salt and hash is below 120 characters.
 HASH_CHARACTERS_MAX: Final = 256
 # Work that a stored hash may order, whoever stored it.
-MEMORY_COST_MAX_KIB: Final = 1024 * 1024
+MEMORY_COST_MAX_KIB: Final = 4 * 1024 * 1024
 TIME_COST_MAX: Final = 64
 PARALLELISM_MAX: Final = 64
 

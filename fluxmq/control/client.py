@@ -11,6 +11,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from fluxmq.control import unix_socket
 from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
 from fluxmq.control.framing import FramingError
 from fluxmq.control.messages import Hello, MessageError
@@ -104,7 +105,8 @@ class ControlClient:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                await loop.create_unix_connection(lambda: connection, str(self._path))
+                opened = unix_socket.connect(self._path, 0.0)
+                await loop.create_unix_connection(lambda: connection, sock=opened)
         except (OSError, TimeoutError) as problem:
             self._log.info("connect", "control not reachable, trying again: %s", problem)
             return False

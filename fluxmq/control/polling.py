@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, Self
 
+from fluxmq.control import unix_socket
 from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
 from fluxmq.control.framing import FrameDecoder, FramingError, encode_frame
 from fluxmq.control.messages import (
@@ -68,14 +69,10 @@ class PollingClient:
             return
         self._attempt += 1
         self._next_attempt = now + back_off(self._attempt)
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.setblocking(False)
         try:
-            # A Unix socket connects at once or not at all: EAGAIN means that control's queue of
-            # connections is full, which is a failure like any other here.
-            connection.connect(str(self._path))
+            # EAGAIN means that control's queue of connections is full: a failure like any other.
+            connection = unix_socket.connect(self._path, 0.0)
         except OSError as problem:
-            connection.close()
             self._log.info("connect", "control not reachable, trying again: %s", problem)
             return
         self._socket = connection
@@ -154,13 +151,7 @@ class ControlCaller:
         self._timeout = timeout
         self._decoder = FrameDecoder()
         self._next_id = 1
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout)
-        try:
-            self._socket.connect(str(path))
-        except OSError:
-            self._socket.close()
-            raise
+        self._socket = unix_socket.connect(path, timeout)
 
     def __enter__(self) -> Self:
         return self
