@@ -8,6 +8,7 @@ does not read its answers, the connection is dropped rather than the answers pil
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Final
 
@@ -46,13 +47,15 @@ class _Connection(asyncio.Protocol):
         try:
             answers = self._conversation.receive(data)
         except (FramingError, MessageError, RefusedError) as problem:
-            self._log.warning("refused", "control connection ended: %s", problem)
+            self._log.event(logging.WARNING, "refused", "control connection ended: %s", problem)
             transport.abort()
             return
         if not answers:
             return
         if transport.get_write_buffer_size() + len(answers) > OUTPUT_BYTES_MAX:
-            self._log.warning("output", "control connection ended: control does not read")
+            self._log.event(
+                logging.WARNING, "output", "control connection ended: control does not read"
+            )
             transport.abort()
             return
         transport.write(answers)
@@ -108,7 +111,9 @@ class ControlClient:
                 opened = unix_socket.connect(self._path, 0.0)
                 await loop.create_unix_connection(lambda: connection, sock=opened)
         except (OSError, TimeoutError) as problem:
-            self._log.info("connect", "control not reachable, trying again: %s", problem)
+            self._log.event(
+                logging.INFO, "connect", "control not reachable, trying again: %s", problem
+            )
             return False
         try:
             await connection.closed.wait()

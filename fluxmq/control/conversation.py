@@ -32,6 +32,7 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.user_messages import Confirmed, Users
 from fluxmq.metrics.registry import Sample
+from fluxmq.model.errors import FluxmqError
 
 # Waits between attempts to connect, in seconds: the control process is back within about one.
 BACK_OFF_FIRST: Final = 0.05
@@ -40,7 +41,7 @@ BACK_OFF_MAX: Final = 1.0
 _HELLO_ID: Final = 1
 
 
-class RefusedError(Exception):
+class RefusedError(FluxmqError):
     """The control process refused this peer; the text says why (another version, foreign user)."""
 
 

@@ -16,6 +16,8 @@ from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
 
+from fluxmq.model.errors import FluxmqError
+
 # A snapshot of all users is the largest message (see `user_messages.SNAPSHOT_BYTES_MAX`, which leaves room
 # for its envelope).
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -25,7 +27,7 @@ ELEMENTS_MAX: Final = 65536
 _LENGTH: Final = struct.Struct(">I")
 
 
-class FramingError(Exception):
+class FramingError(FluxmqError):
     """The bytes on the control socket are not frames, or a frame is larger than allowed; the
     connection must end."""
 

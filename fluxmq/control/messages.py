@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from fluxmq.metrics.registry import Sample
+from fluxmq.model.errors import FluxmqError
 
 VERSION: Final = 1
 
@@ -58,7 +59,7 @@ PROCESSES_MAX: Final = 1024
 LISTENERS_MAX: Final = 8
 
 
-class MessageError(Exception):
+class MessageError(FluxmqError):
     """A message that is not one of this protocol: wrong shape, missing or ill-typed field. `code`
     goes on the wire."""
 

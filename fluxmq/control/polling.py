@@ -6,6 +6,7 @@ and when to try again. `ControlCaller` is fluxmqctl's: one request, one answer, 
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from fluxmq.control.messages import (
     MessageError,
 )
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.errors import FluxmqError
 
 OUTPUT_BYTES_MAX: Final = 1024 * 1024
 _READ_BYTES: Final = 65536
@@ -73,7 +75,9 @@ class PollingClient:
             # EAGAIN means that control's queue of connections is full: a failure like any other.
             connection = unix_socket.connect(self._path, 0.0)
         except OSError as problem:
-            self._log.info("connect", "control not reachable, trying again: %s", problem)
+            self._log.event(
+                logging.INFO, "connect", "control not reachable, trying again: %s", problem
+            )
             return
         self._socket = connection
         self._output += self._conversation.connected()
@@ -126,7 +130,7 @@ class PollingClient:
         self._next_attempt = float("inf")
 
     def _drop(self, now: float, reason: str) -> None:
-        self._log.warning("lost", "control connection ended: %s", reason)
+        self._log.event(logging.WARNING, "lost", "control connection ended: %s", reason)
         self._conversation.disconnected()
         if self._socket is not None:
             self._socket.close()
@@ -135,7 +139,7 @@ class PollingClient:
         self._next_attempt = now + back_off(max(1, self._attempt))
 
 
-class CallError(Exception):
+class CallError(FluxmqError):
     """The control process answered a request with an error; `code` is one of `messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:

@@ -79,17 +79,16 @@ class RateLimited:
         self.events = 0
         self.suppressed_total = 0
 
-    def log(
+    def event(
         self,
         level: int,
         key: str,
         message: str,
         *arguments: object,
         now: float | None = None,
-        fields: dict[str, object] | None = None,
+        **fields: object,
     ) -> bool:
-        """Count one event of kind `key` and write its line if the key's rate allows; return whether
-        it was written.
+        """Count one event of kind `key`; write its line, and return True, if the key's rate allows.
 
         `now` is in seconds on the same scale as the clock. `fields` become the line's extra fields;
         ``suppressed`` is added when earlier lines of this key were left out.
@@ -105,23 +104,12 @@ class RateLimited:
             self.suppressed_total += 1
             return False
         bucket.tokens -= 1.0
-        extra: dict[str, object] = {
-            _field_name(name): value for name, value in (fields or {}).items()
-        }
+        extra: dict[str, object] = {_field_name(name): value for name, value in fields.items()}
         if bucket.suppressed:
             extra["suppressed"] = bucket.suppressed
             bucket.suppressed = 0
         self._logger.log(level, message, *arguments, extra=extra)
         return True
-
-    def warning(self, key: str, message: str, *arguments: object, **fields: object) -> bool:
-        """`log` at warning level with the clock's time; keyword arguments become the line's
-        fields."""
-        return self.log(logging.WARNING, key, message, *arguments, fields=fields)
-
-    def info(self, key: str, message: str, *arguments: object, **fields: object) -> bool:
-        """`log` at info level with the clock's time; keyword arguments become the line's fields."""
-        return self.log(logging.INFO, key, message, *arguments, fields=fields)
 
     def flush(self, now: float | None = None) -> int:
         """Say for every key whose events stopped how many lines were left out; return the number of

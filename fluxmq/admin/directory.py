@@ -1,0 +1,159 @@
+"""The node's users: changes go to disk, then to every shard, and are answered when all confirmed.
+
+The snapshot in force is held here and replaced by revision. A shard that says hello gets it at once;
+after a change every connected shard gets the new one. The caller of a change hears which live shards
+did not confirm within `CONFIRM_SECONDS`; those get the snapshot when they come back, because hello
+always brings it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from fluxmq.admin.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.admin.peers import Peer, PeerError, RequestError
+from fluxmq.control.messages import (
+    ERROR_UNKNOWN_KIND,
+    USER_ADD,
+    USER_DELETE,
+    USER_ENABLE,
+    USER_LIST,
+    USER_PASSWORD,
+    USER_PERMIT,
+    USERS,
+    Body,
+    Message,
+    MessageError,
+)
+from fluxmq.control.user_messages import (
+    Confirmed,
+    UserAdd,
+    UserChanged,
+    UserDelete,
+    UserEnable,
+    UserListing,
+    UserPassword,
+    UserPermit,
+    Users,
+    UserSummary,
+)
+from fluxmq.logs import get_logger
+
+CONFIRM_SECONDS: Final = 2.0
+
+_log = get_logger(__name__)
+
+
+def change_of(message: Message) -> Callable[[MetadataStore], Users]:
+    """Return the change that a request asks for. Raises MessageError or RequestError."""
+    body = message.body
+    match message.kind:
+        case "user_add":
+            add = UserAdd.from_body(body)
+            return lambda store: store.add(add.user)
+        case "user_password":
+            password = UserPassword.from_body(body)
+            return lambda store: store.set_password(password.name, password.hash, password.scram)
+        case "user_permit":
+            permit = UserPermit.from_body(body)
+            return lambda store: store.permit(permit.name, permit.publish, permit.subscribe)
+        case "user_enable":
+            enable = UserEnable.from_body(body)
+            return lambda store: store.enable(enable.name, enable.enabled)
+        case "user_delete":
+            delete = UserDelete.from_body(body)
+            return lambda store: store.delete(delete.name)
+        case _:
+            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+
+KINDS: Final = frozenset(
+    {USER_LIST, USER_ADD, USER_PASSWORD, USER_PERMIT, USER_ENABLE, USER_DELETE}
+)
+
+
+class Directory:
+    """The users of the node. Lives on control's loop; the store lives on its own thread.
+
+    `shards` gives the connected shards, `live` the names of those that serve (the process table's
+    view, which also knows shards that are not connected).
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        thread: StoreThread,
+        users: Users,
+        shards: Callable[[], list[Peer]],
+        live: Callable[[], list[str]],
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._shards = shards
+        self._live = live
+        self._users = users
+        self._confirmed = asyncio.Event()
+        self._pushes: set[asyncio.Task[None]] = set()
+
+    @property
+    def users(self) -> Users:
+        """The snapshot in force."""
+        return self._users
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request about users. Raises RequestError or MessageError."""
+        if message.kind == USER_LIST:
+            summaries = tuple(UserSummary.of(user) for user in self._users.users)
+            return UserListing(self._users.revision, summaries).to_body()
+        change = change_of(message)
+        try:
+            users = await self._thread.run(lambda: change(self._store))
+        except ChangeError as refusal:
+            raise RequestError(refusal.code, str(refusal)) from refusal
+        _log.info("users changed", extra={"change": message.kind, "revision": users.revision})
+        if users.revision > self._users.revision:
+            self._users = users
+            for shard in self._shards():
+                self.push(shard)
+        return UserChanged(users.revision, await self._unconfirmed(users.revision)).to_body()
+
+    def push(self, shard: Peer) -> None:
+        """Send the snapshot in force to a shard and note its confirmation when it comes."""
+        task = asyncio.get_running_loop().create_task(self._push(shard, self._users))
+        self._pushes.add(task)
+        task.add_done_callback(self._pushes.discard)
+
+    async def _push(self, shard: Peer, users: Users) -> None:
+        try:
+            body = await shard.ask(USERS, users.to_body(), CONFIRM_SECONDS)
+            revision = Confirmed.from_body(body).revision
+        except (PeerError, MessageError, TimeoutError) as problem:
+            _log.warning(
+                "users not confirmed: %s",
+                str(problem) or "no answer in time",
+                extra={"shard": shard.name, "revision": users.revision},
+            )
+            return
+        shard.users_revision = max(shard.users_revision, revision)
+        self._confirmed.set()
+
+    async def _unconfirmed(self, revision: int) -> tuple[str, ...]:
+        """Wait until every live shard works by `revision`; return those that do not in time."""
+        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
+        while True:
+            missing = self._missing(revision)
+            remaining = deadline - asyncio.get_running_loop().time()
+            if not missing or remaining <= 0:
+                return missing
+            self._confirmed.clear()
+            try:
+                async with asyncio.timeout(remaining):
+                    await self._confirmed.wait()
+            except TimeoutError:
+                return self._missing(revision)
+
+    def _missing(self, revision: int) -> tuple[str, ...]:
+        held = {shard.name for shard in self._shards() if shard.users_revision >= revision}
+        return tuple(sorted(set(self._live()) - held))
