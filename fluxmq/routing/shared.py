@@ -1,0 +1,244 @@
+"""Shared subscriptions: whose turn it is (MQTT 5 section 4.8.2).
+
+A group is a share name and a filter. Its members are sessions of this shard, connected or not, and
+members on other shards known by number only. Each shard that receives a message deals it out over
+all members of the node: a local member has weight one, another shard the weight of its members
+there, and that shard deals its part among its own (`split_local`) without passing it on.
+
+Dealing is a rotation over slots, one per member: a run of messages becomes contiguous parts as even
+as whole numbers allow, and the next run starts where the last one left off, so single messages
+alternate. Members with a connection go first; while there is none anywhere, members whose session
+waits offline take turns, so nothing is lost that a session should keep. Groups know nothing of
+windows and queues: a member that must not get more is set offline or handed over by its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+class _Wheel(Generic[T]):
+    """Members in a list that can be indexed, entered and left in constant time."""
+
+    __slots__ = ("_places", "members")
+
+    def __init__(self) -> None:
+        self.members: list[T] = []
+        self._places: dict[T, int] = {}
+
+    def __contains__(self, member: T) -> bool:
+        return member in self._places
+
+    def add(self, member: T) -> None:
+        """Enter a member that is not in yet."""
+        self._places[member] = len(self.members)
+        self.members.append(member)
+
+    def discard(self, member: T) -> bool:
+        """Remove a member, the last one taking its place; False when it was not in."""
+        place = self._places.pop(member, None)
+        if place is None:
+            return False
+        last = self.members.pop()
+        if place < len(self.members):
+            self.members[place] = last
+            self._places[last] = place
+        return True
+
+
+def _deal(
+    members: Sequence[T], shards: Sequence[tuple[int, int]], position: int, count: int
+) -> tuple[list[tuple[T | int, int]], int]:
+    """Divide `count` messages over slots: one per member, then each shard's number of slots.
+
+    Starts at slot `position` and gives the parts and the next position. Takes time in the number of
+    parts and shards.
+    """
+    slots = len(members) + sum(weight for _shard, weight in shards)
+    if slots == 0 or count <= 0:
+        return [], position
+    position %= slots
+    every, extra = divmod(count, slots)
+    following = (position + extra) % slots
+    index, passed = _slot(len(members), shards, position)
+    targets = len(members) + len(shards)
+    parts: list[tuple[T | int, int]] = []
+    for turn in range(targets):
+        at = (index + turn) % targets
+        target: T | int
+        if at < len(members):
+            target, weight = members[at], 1
+        else:
+            target, weight = shards[at - len(members)]
+        favoured = min(extra, weight - passed if turn == 0 else weight)
+        extra -= favoured
+        share = every * weight + favoured
+        if share == 0:
+            break
+        parts.append((target, share))
+    if extra:
+        # The wheel came round to those slots of the first target that lie before the position.
+        target, share = parts[0]
+        parts[0] = (target, share + extra)
+    return parts, following
+
+
+def _slot(members: int, shards: Sequence[tuple[int, int]], position: int) -> tuple[int, int]:
+    """The target that slot `position` belongs to, and how many of its slots lie before."""
+    if position < members:
+        return position, 0
+    index = members
+    passed = position - members
+    for _shard, weight in shards:
+        if passed < weight:
+            break
+        passed -= weight
+        index += 1
+    return index, passed
+
+
+class SharedGroup(Generic[T]):
+    """One shared subscription on this shard. Compared and hashed by identity.
+
+    `group` is the share name, `filter` the filter behind it. Members may be anything hashable but
+    integers, which name shards in what `split` gives.
+    """
+
+    def __init__(self, group: bytes, topic_filter: bytes) -> None:
+        self.group = group
+        self.filter = topic_filter
+        self._online: _Wheel[T] = _Wheel()
+        self._offline: _Wheel[T] = _Wheel()
+        self._remote: dict[int, tuple[int, int]] = {}
+        """Other shards: members connected and offline there."""
+        self._position = 0
+        self._position_here = 0
+
+    def __repr__(self) -> str:
+        return f"SharedGroup({self.group!r}, {self.filter!r})"
+
+    def __len__(self) -> int:
+        """Members on this shard."""
+        return len(self._online.members) + len(self._offline.members)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Members on this shard, connected and offline: what other shards are told."""
+        return len(self._online.members), len(self._offline.members)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no member is left on any shard."""
+        return not len(self) and not self._remote
+
+    def members(self) -> list[T]:
+        """The members on this shard, connected ones first."""
+        return self._online.members + self._offline.members
+
+    def remote(self) -> dict[int, tuple[int, int]]:
+        """Members connected and offline on other shards."""
+        return dict(self._remote)
+
+    def join(self, member: T, *, connected: bool = True) -> bool:
+        """Add a member of this shard, or change its state. True when it is new."""
+        entered, left = (
+            (self._online, self._offline) if connected else (self._offline, self._online)
+        )
+        if member in entered:
+            return False
+        known = left.discard(member)
+        entered.add(member)
+        return not known
+
+    def leave(self, member: T) -> bool:
+        """Remove a member of this shard; False when it was none."""
+        return self._online.discard(member) or self._offline.discard(member)
+
+    def set_connected(self, member: T, connected: bool) -> None:
+        """Say whether a member has a connection. Raises `KeyError` for a stranger."""
+        if member not in self._online and member not in self._offline:
+            raise KeyError(member)
+        self.join(member, connected=connected)
+
+    def set_remote(self, shard: int, connected: int, offline: int) -> None:
+        """Set another shard's members; none at all removes the shard."""
+        if connected or offline:
+            self._remote[shard] = (connected, offline)
+        else:
+            self._remote.pop(shard, None)
+
+    def split(self, count: int) -> list[tuple[T | int, int]]:
+        """Deal a run of `count` messages out over the whole node.
+
+        Gives contiguous parts in order: (member or shard number, messages). Empty when the group
+        has no members.
+        """
+        members = self._online.members
+        shards = [(shard, online) for shard, (online, _) in self._remote.items() if online]
+        if not members and not shards:
+            members = self._offline.members
+            shards = [(shard, offline) for shard, (_, offline) in self._remote.items()]
+        parts, self._position = _deal(members, shards, self._position, count)
+        return parts
+
+    def split_local(self, count: int) -> list[tuple[T, int]]:
+        """Deal a part that another shard has given to this one out over the members here."""
+        members = self._online.members or self._offline.members
+        parts, self._position_here = _deal(members, (), self._position_here, count)
+        return parts  # type: ignore[return-value]  # no shards went in, so none come out
+
+    def choose(self) -> T | int | None:
+        """The next in turn for one message: a member, another shard's number, or None."""
+        parts = self.split(1)
+        return parts[0][0] if parts else None
+
+    def choose_local(self) -> T | None:
+        """The next member of this shard in turn, None without members."""
+        parts = self.split_local(1)
+        return parts[0][0] if parts else None
+
+
+class SharedGroups(Generic[T]):
+    """All shared groups that this shard knows, by share name and filter."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[bytes, bytes], SharedGroup[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[SharedGroup[T]]:
+        """The groups, in the order of their making; joining and leaving meanwhile is allowed."""
+        return iter(list(self._groups.values()))
+
+    def get(self, group: bytes, topic_filter: bytes) -> SharedGroup[T] | None:
+        """The group, None when it has no member anywhere."""
+        return self._groups.get((group, topic_filter))
+
+    def obtain(self, group: bytes, topic_filter: bytes) -> tuple[SharedGroup[T], bool]:
+        """The group and whether it is new: then its filter must be entered for routing."""
+        key = (group, topic_filter)
+        found = self._groups.get(key)
+        if found is not None:
+            return found, False
+        made: SharedGroup[T] = SharedGroup(group, topic_filter)
+        self._groups[key] = made
+        return made, True
+
+    def release(self, group: SharedGroup[T]) -> bool:
+        """Forget the group if it has no member left. True when it has gone from here."""
+        if not group.is_empty:
+            return False
+        return self._groups.pop((group.group, group.filter), None) is not None
+
+    def drop_shard(self, shard: int) -> list[SharedGroup[T]]:
+        """Forget another shard's members (it died); gives the groups that have gone with them."""
+        gone: list[SharedGroup[T]] = []
+        for group in self:
+            group.set_remote(shard, 0, 0)
+            if self.release(group):
+                gone.append(group)
+        return gone
