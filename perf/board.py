@@ -18,8 +18,9 @@ START, MEASURE_FROM, MEASURE_TO, STOP_AT, WRITTEN_OFF = range(5)
 
 HEADER_WORDS = 16
 ROW_WORDS = 8
-STATE, SENT, RECEIVED, ACKNOWLEDGED, WAITING = range(5)
-"""Words of a worker's row: its state, messages published, deliveries, acknowledgements, asleep for room."""
+STATE, SENT, RECEIVED, ACKNOWLEDGED, WAITING, MISSED = range(6)
+"""Words of a worker's row: its state, messages published, deliveries, acknowledgements, asleep for room,
+deliveries known to be lost because a later one of the same publisher came."""
 
 CONNECTING, READY, FINISHED = range(3)
 """Values of ``STATE``."""

@@ -6,8 +6,9 @@ once. It is bounded by the board's times: publishing ends at ``MEASURE_TO``, eve
 
 Two bounds hold publishers back. Above QoS 0 each has a window of unacknowledged messages. At every QoS the
 whole run has a bound on deliveries under way, counted where they arrive, so that a fast publisher measures
-the broker and not how quickly the broker drops. When deliveries stop arriving for ``GIVE_UP_NS`` those under
-way are written off, so that a lossy broker is measured (and its loss reported) instead of waited for.
+the broker and not how quickly the broker drops. A gap in a publisher's sequence counts as no longer under
+way, and when deliveries stop arriving for ``GIVE_UP_NS`` all of them are written off, so that a lossy broker
+is measured (and its loss reported) instead of waited for.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Generator:
         self.out_view = memoryview(self.outbound)
         self.delivery = Histogram()
         self.acknowledgement = Histogram()
-        self.sent = self.received = self.acknowledged = 0
+        self.sent = self.received = self.acknowledged = self.missed = 0
         self.fan_out = workload.fan_out
         self.deliveries_max = workload.deliveries_max()
         self.chunk = 1
@@ -166,10 +167,12 @@ class Generator:
 
     def _turn(self, wait_s: float, measure_from: int, measure_to: int) -> None:
         """Sleep until something is readable, at most ``wait_s``; read it all once; publish the counts."""
-        if wait_s > 0:
+        events = self.epoll.poll(0, EVENTS_MAX)
+        if not events and wait_s > 0:
             # epoll's own timeout is in milliseconds; select on the epoll descriptor sleeps in microseconds.
             select.select([self.epoll], [], [], wait_s)
-        for fd, mask in self.epoll.poll(0, EVENTS_MAX):
+            events = self.epoll.poll(0, EVENTS_MAX)
+        for fd, mask in events:
             link = self.links.get(fd)
             if link is None:
                 self._awake()
@@ -185,6 +188,7 @@ class Generator:
         board.words[row + words.SENT] = self.sent
         board.words[row + words.RECEIVED] = self.received
         board.words[row + words.ACKNOWLEDGED] = self.acknowledged
+        board.words[row + words.MISSED] = self.missed
         if arrived and board.workers > 1:
             board.wake_others(worker)
 
@@ -207,13 +211,14 @@ class Generator:
             return
         if not count:
             raise BrokenRun("the broker closed a connection")
-        before = receiver.publishes
+        before, missed = receiver.publishes, receiver.lost
         sender = link.sender
         acknowledged = sender.acknowledged if sender is not None else 0
         end = kept + count
         done = receiver.feed(end, now, measuring)
         link.tail = bytes(self.in_view[done:end]) if done < end else b""
         self.received += receiver.publishes - before
+        self.missed += receiver.lost - missed
         if receiver.out_length:
             self._reply(fd, link, receiver.out_length)
         if sender is not None and sender.acknowledged != acknowledged:
@@ -258,13 +263,19 @@ class Generator:
     def _room(self) -> int:
         """How many messages may be published before the bound on deliveries under way is reached."""
         board = self.board
-        sent, received = self.sent, self.received
+        sent, settled = self.sent, self.received + self.missed
         if board.workers > 1:
             row = board.place(self.worker, 0)
             sent += board.total(words.SENT) - board.words[row + words.SENT]
-            received += board.total(words.RECEIVED) - board.words[row + words.RECEIVED]
-        under_way = sent * self.fan_out - received - board.words[words.WRITTEN_OFF]
+            settled += self._settled_deliveries() - (
+                board.words[row + words.RECEIVED] + board.words[row + words.MISSED]
+            )
+        under_way = sent * self.fan_out - settled - board.words[words.WRITTEN_OFF]
         return (self.deliveries_max - max(0, under_way)) // self.fan_out
+
+    def _settled_deliveries(self) -> int:
+        """Deliveries of the whole run that came, or that cannot come any more."""
+        return self.board.total(words.RECEIVED) + self.board.total(words.MISSED)
 
     def _publish(self, now: int, start: int) -> float:
         """Send what may be sent; the longest sleep that follows, in seconds."""
@@ -307,7 +318,7 @@ class Generator:
     def _no_room(self, now: int) -> float:
         """Sleep until deliveries arrive; give up those under way when none has for long."""
         board = self.board
-        total = self.received if board.workers == 1 else board.total(words.RECEIVED)
+        total = self._settled_deliveries()
         if total != self.last_total:
             self.last_total, self.last_arrival = total, now
         elif now - self.last_arrival > GIVE_UP_NS and self.worker == 0:
@@ -357,7 +368,7 @@ class Generator:
         """Whether everything arrived, or nothing did for ``DRAIN_QUIET_NS``."""
         board = self.board
         expected = board.total(words.SENT) * self.fan_out
-        total = board.total(words.RECEIVED)
+        total = self._settled_deliveries()
         settled = self.workload.qos == 0 or board.total(words.ACKNOWLEDGED) == expected // self.fan_out
         if total != self.last_total:
             self.last_total, self.last_arrival = total, now

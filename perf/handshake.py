@@ -145,5 +145,6 @@ def open_subscriber(host: str, port: int, workload: Workload, index: int) -> soc
         await_pong(connection)
         return connection
     connect_mqtt(connection, workload.client_id("s", index), workload.version)
-    subscribe_mqtt(connection, topic_filter, workload.qos, workload.version)
+    qos = workload.qos if workload.subscriber_qos is None else workload.subscriber_qos
+    subscribe_mqtt(connection, topic_filter, qos, workload.version)
     return connection

@@ -43,6 +43,7 @@ class Workload:
     protocol: str = "mqtt"
     version: int = 4
     qos: int = 0
+    subscriber_qos: int | None = None
     publishers: int = 1
     subscribers: int = 1
     shape: str = "all"
@@ -64,6 +65,7 @@ class Workload:
             (self.protocol in ("mqtt", "nats"), "protocol is mqtt or nats"),
             (self.version in (4, 5), "version is 4 (MQTT 3.1.1) or 5"),
             (self.qos in (0, 1, 2), "qos is 0, 1 or 2"),
+            (self.subscriber_qos in (None, 0, 1, 2), "subscriber_qos is 0, 1 or 2"),
             (self.protocol == "mqtt" or self.qos == 0, "NATS core has no QoS above 0"),
             (self.protocol == "mqtt" or self.kind == "messages", "churn is measured over MQTT"),
             (1 <= self.publishers <= PUBLISHERS_MAX, f"publishers are 1 to {PUBLISHERS_MAX}"),

@@ -1,0 +1,230 @@
+"""Starting and stopping the brokers of a comparison, each on a free loopback port with nothing kept.
+
+FluxMQ runs from this checkout as an operator would start it; mosquitto and nats-server are Debian's binaries.
+The settings are those under which a peer is not held back: mosquitto may have 1000 messages in flight, sends
+without Nagle's delay and persists nothing; nats-server runs with its defaults. Every broker is its own process
+group, dies with this process, and is killed when it does not stop by itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perf import handshake
+from perf.run import Target
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.02
+PR_SET_PDEATHSIG = 1
+HOST = "127.0.0.1"
+ROOT = Path(__file__).resolve().parent.parent
+
+MOSQUITTO_CONF = """\
+listener {port} 127.0.0.1
+allow_anonymous true
+max_inflight_messages 1000
+set_tcp_nodelay true
+persistence false
+log_dest none
+"""
+
+FLUXMQ_YAML = """\
+server:
+  mqtt:
+    tcp:
+      addr: "127.0.0.1:{port}"
+      max_connections: 100000
+storage:
+  data_dir: "{data}"
+log:
+  level: warning
+  format: text
+"""
+
+_LIBC = ctypes.CDLL(None)
+
+
+class BrokerFailed(RuntimeError):
+    """A broker did not start; the text has what it said."""
+
+
+def executable(name: str) -> str | None:
+    """Where a peer's binary is, also in the directories that are not on every user's path."""
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+@dataclass(slots=True)
+class Broker:
+    """A running broker. ``stop`` may be called more than once."""
+
+    name: str
+    port: int
+    process: subprocess.Popen[bytes]
+    folder: tempfile.TemporaryDirectory[str]
+    log: Path
+    stopped: bool = field(default=False)
+
+    def target(self) -> Target:
+        """The broker as a run sees it."""
+        return Target(self.name, HOST, self.port, (self.process.pid,))
+
+    def said(self) -> str:
+        """The end of what it printed."""
+        return self.log.read_text(errors="replace")[-2000:].strip()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL to its whole process group; its files are removed."""
+        if self.stopped:
+            return
+        self.stopped = True
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self.folder.cleanup()
+
+
+def answers_mqtt(port: int) -> None:
+    """Raises ``OSError`` unless an MQTT client is let in."""
+    with handshake.dial(HOST, port) as connection:
+        handshake.connect_mqtt(connection, "perf-probe", 4)
+
+
+def answers_nats(port: int) -> None:
+    """Raises ``OSError`` unless a NATS server greets."""
+    with handshake.dial(HOST, port) as connection:
+        connection.sendall(b'CONNECT {"verbose":false}\r\nPING\r\n')
+        handshake.await_pong(connection)
+
+
+def start_fluxmq(name: str, workers: int, pure: bool = False, cores: str | None = None) -> Broker:
+    """FluxMQ from this checkout with that many shards; ``pure`` runs it uncompiled."""
+    environment = {key: value for key, value in os.environ.items() if key != "FLUXMQ_PURE"}
+    environment["PYTHONPATH"] = str(ROOT)
+    if pure:
+        environment["FLUXMQ_PURE"] = "1"
+    start = "import sys; from fluxmq.supervisor.main import main; sys.exit(main())"
+
+    def command(folder: Path, port: int) -> list[str]:
+        settings = folder / "fluxmq.yaml"
+        settings.write_text(FLUXMQ_YAML.format(port=port, data=folder / "data"))
+        arguments = ["--config", str(settings), "--workers", str(workers)]
+        return [sys.executable, "-c", start, *arguments]
+
+    return _start(name, command, answers_mqtt, environment, cores)
+
+
+def start_mosquitto(cores: str | None = None) -> Broker:
+    """Debian's mosquitto. Raises ``BrokerFailed`` where it is not installed."""
+    binary = executable("mosquitto")
+    if binary is None:
+        raise BrokerFailed("mosquitto is not installed")
+
+    def command(folder: Path, port: int) -> list[str]:
+        conf = folder / "mosquitto.conf"
+        conf.write_text(MOSQUITTO_CONF.format(port=port))
+        return [binary, "-c", str(conf)]
+
+    return _start("mosquitto", command, answers_mqtt, dict(os.environ), cores)
+
+
+def start_nats(cores: str | None = None) -> Broker:
+    """Debian's nats-server, core only. Raises ``BrokerFailed`` where it is not installed."""
+    binary = executable("nats-server")
+    if binary is None:
+        raise BrokerFailed("nats-server is not installed")
+
+    def command(folder: Path, port: int) -> list[str]:
+        return [binary, "-a", HOST, "-p", str(port)]
+
+    return _start("nats", command, answers_nats, dict(os.environ), cores)
+
+
+def start(name: str, cores: str | None = None) -> Broker:
+    """A broker by the name cases use: fluxmq, fluxmq-pure, fluxmq-2 (shards), mosquitto or nats."""
+    if name == "mosquitto":
+        return start_mosquitto(cores)
+    if name == "nats":
+        return start_nats(cores)
+    workers = 2 if name == "fluxmq-2" else 1
+    return start_fluxmq(name, workers, name == "fluxmq-pure", cores)
+
+
+def _start(
+    name: str,
+    command: Callable[[Path, int], list[str]],
+    probe: Callable[[int], None],
+    environment: dict[str, str],
+    cores: str | None,
+) -> Broker:
+    folder = tempfile.TemporaryDirectory(prefix=f"perf-{name}-", ignore_cleanup_errors=True)
+    port = free_port()
+    log = Path(folder.name) / "output"
+    arguments = command(Path(folder.name), port)
+    if cores is not None:
+        arguments = ["taskset", "-c", cores, *arguments]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            arguments,
+            cwd=folder.name,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+    broker = Broker(name, port, process, folder, log)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            probe(port)
+        except OSError:
+            if process.poll() is None and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                continue
+            said = broker.said()
+            broker.stop()
+            raise BrokerFailed(f"{name} did not start: {said or 'it said nothing'}") from None
+        return broker
+
+
+def version(name: str) -> str:
+    """The version a peer reports, for the record; empty where it is not installed."""
+    binary = executable({"nats": "nats-server"}.get(name, name))
+    if name not in ("mosquitto", "nats") or binary is None:
+        return ""
+    argument = "-h" if name == "mosquitto" else "--version"
+    result = subprocess.run(
+        [binary, argument], capture_output=True, text=True, timeout=10, check=False
+    )
+    return (result.stdout or result.stderr).splitlines()[0].strip()

@@ -1,0 +1,200 @@
+"""The cases of a comparison and what is asked of them.
+
+A case is a workload, the brokers it is run against, and goals: a ratio between two of them in one metric,
+with the least that must hold and the aim. The bounds are those of the performance plan; they are about
+ratios in one interleaved run on one machine, never about absolute figures.
+
+``outstanding`` differs between cases for two reasons. It must hold enough messages that a broker can work in
+batches if it knows how to, and few enough that none drops: mosquitto drops above QoS 0 beyond 1000 waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from perf.workload import Workload
+
+SUBJECT, PURE, TWO_SHARDS = "fluxmq", "fluxmq-pure", "fluxmq-2"
+MOSQUITTO, NATS = "mosquitto", "nats"
+
+THROUGHPUT, CPU = "throughput", "cpu"
+DELIVERY_P50, DELIVERY_P99 = "delivery p50", "delivery p99"
+ACKNOWLEDGEMENT_P50, ACKNOWLEDGEMENT_P99 = "ack p50", "ack p99"
+MEMORY = "bytes per connection"
+
+AT_MOST = {CPU, DELIVERY_P50, DELIVERY_P99, ACKNOWLEDGEMENT_P50, ACKNOWLEDGEMENT_P99, MEMORY}
+"""Metrics where less is better; in the others more is."""
+
+IDLE_CONNECTIONS = 10_000
+IDLE_BYTES_MAX = 6 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """``subject``'s metric divided by ``against``'s; with no ``against`` the bare figure."""
+
+    metric: str
+    against: str | None
+    least: float
+    aim: float
+
+    def met(self, value: float, bound: float) -> bool:
+        """Whether a figure is on the right side of a bound."""
+        return value <= bound if self.metric in AT_MOST else value >= bound
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the comparison. ``kind`` is ``run`` or ``idle``."""
+
+    name: str
+    title: str
+    workload: Workload
+    goals: tuple[Goal, ...]
+    subject: str = SUBJECT
+    kind: str = "run"
+    note: str = ""
+
+    def brokers(self) -> tuple[str, ...]:
+        """The brokers this case needs, the subject first."""
+        against = [goal.against for goal in self.goals if goal.against is not None]
+        return tuple(dict.fromkeys([self.subject, *against]))
+
+    def workload_for(self, broker: str) -> Workload:
+        """The workload as this broker takes it: its protocol, and where its clients shall live."""
+        if broker == NATS:
+            return self.workload.changed(protocol="nats")
+        if broker == TWO_SHARDS:
+            return on_two_shards(self.workload, shard_of())
+        return self.workload
+
+
+def shard_of() -> Callable[[str, int], int]:
+    """The acceptor's placement of client identifiers: (client id, shards) to shard."""
+    from fluxmq.protocols.sniff import shard_of as placement
+
+    return placement
+
+
+def on_two_shards(workload: Workload, placement: Callable[[str, int], int]) -> Workload:
+    """The same with client identifiers that put publishers on shard 0 and subscribers on shard 1."""
+
+    def identifiers(role: str, count: int, shard: int) -> tuple[str, ...]:
+        found: list[str] = []
+        number = 0
+        while len(found) < count:
+            candidate = f"{workload.client_prefix}-{role}{number}"
+            if placement(candidate, 2) == shard:
+                found.append(candidate)
+            number += 1
+        return tuple(found)
+
+    return workload.changed(
+        publisher_ids=identifiers("p", workload.publishers, 0),
+        subscriber_ids=identifiers("s", workload.subscribers, 1),
+    )
+
+
+def _throughput(against: str, least: float, aim: float) -> Goal:
+    return Goal(THROUGHPUT, against, least, aim)
+
+
+Q0_STREAM = Workload()
+Q1_STREAM = Workload(qos=1, window=100, outstanding=1000)
+
+CASES: Mapping[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "q0_1to1",
+            "QoS 0, 1 to 1, streamed",
+            Q0_STREAM,
+            (_throughput(MOSQUITTO, 8, 15), _throughput(NATS, 0.8, 1.5)),
+        ),
+        Case(
+            "q0_1to100",
+            "QoS 0, 1 to 100, streamed",
+            Workload(subscribers=100, outstanding=16_000),
+            (_throughput(MOSQUITTO, 10, 20), _throughput(NATS, 1, 1.5)),
+        ),
+        Case(
+            "q1_w100",
+            "QoS 1, 1 to 1, 100 in flight",
+            Q1_STREAM,
+            (_throughput(MOSQUITTO, 8, 15),),
+        ),
+        Case(
+            "q0_100conns",
+            "QoS 0, 100 publishers, one send per message",
+            Workload(publishers=100, mode="single", outstanding=400),
+            (_throughput(MOSQUITTO, 1.5, 2),),
+        ),
+        Case(
+            "q1_100conns_w1",
+            "QoS 1, 100 publishers, 1 in flight each, one send per message",
+            Workload(
+                qos=1, publishers=100, mode="single", window=1, outstanding=400, subscriber_qos=0
+            ),
+            (_throughput(MOSQUITTO, 1.5, 2),),
+            note="The subscriber asks for QoS 0: mosquitto 2.0 takes one packet per socket and turn,"
+            " so a lone QoS 1 subscriber's acknowledgements starve and it drops deliveries.",
+        ),
+        Case(
+            "q1_100conns_w1_lossy",
+            "the same with a QoS 1 subscriber",
+            Workload(qos=1, publishers=100, mode="single", window=1, outstanding=400),
+            (_throughput(MOSQUITTO, 1.5, 2),),
+            note="mosquitto loses messages here (see the losses); its rate counts what arrived.",
+        ),
+        Case(
+            "q1_single_w1",
+            "QoS 1, lone client, 1 in flight",
+            Workload(qos=1, mode="single", window=1, outstanding=1000),
+            (
+                Goal(DELIVERY_P50, MOSQUITTO, 1.5, 1.2),
+                Goal(ACKNOWLEDGEMENT_P50, MOSQUITTO, 1.1, 0.9),
+            ),
+        ),
+        Case(
+            "q0_16k",
+            "QoS 0, 1 to 1, 16 KiB",
+            Workload(payload=16_384, outstanding=256),
+            (_throughput(MOSQUITTO, 1.3, 2),),
+        ),
+        Case(
+            "churn",
+            "new connections, 64 at once",
+            Workload(kind="churn", publishers=64, subscribers=0),
+            (Goal(CPU, MOSQUITTO, 1.5, 1.2),),
+        ),
+        Case(
+            "q0_1to1_pure",
+            "uncompiled: QoS 0, 1 to 1, streamed",
+            Q0_STREAM,
+            (_throughput(MOSQUITTO, 3, 5),),
+            subject=PURE,
+        ),
+        Case(
+            "q1_w100_pure",
+            "uncompiled: QoS 1, 1 to 1, 100 in flight",
+            Q1_STREAM,
+            (_throughput(MOSQUITTO, 3, 5),),
+            subject=PURE,
+        ),
+        Case(
+            "two_shards",
+            "two shards: publisher on one, subscriber on the other, against one shard",
+            Q0_STREAM,
+            (_throughput(SUBJECT, 0.7, 1.0),),
+            subject=TWO_SHARDS,
+        ),
+        Case(
+            "idle",
+            f"memory of {IDLE_CONNECTIONS} idle connections",
+            Workload(kind="churn", subscribers=0),
+            (Goal(MEMORY, None, IDLE_BYTES_MAX, IDLE_BYTES_MAX / 2),),
+            kind="idle",
+        ),
+    )
+}
