@@ -155,7 +155,10 @@ def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[P
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        return {}, [Problem("", f"{place}{error.problem or error.context or 'is not YAML'}")]
+        complaint = error.problem or error.context or "is not YAML"
+        if error.context and complaint.startswith("but "):
+            complaint = f"{error.context}, {complaint}"
+        return {}, [Problem("", place + complaint)]
     except (yaml.YAMLError, RecursionError) as error:
         return {}, [Problem("", f"is not YAML: {error}".replace("\n", " "))]
     if node is None:

@@ -68,7 +68,8 @@ def _unwrap(expected: Any) -> tuple[Any, list[Any]]:
     while True:
         if typing.get_origin(expected) is typing.Annotated:
             expected, *more = typing.get_args(expected)
-            found += more
+            for item in more:
+                found += item.metadata if isinstance(item, FieldInfo) else [item]
         elif typing.get_origin(expected) in (typing.Union, types.UnionType):
             (expected,) = (item for item in typing.get_args(expected) if item is not type(None))
         else:

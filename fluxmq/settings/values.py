@@ -24,10 +24,10 @@ FROM_FILE: Final = {"from": "file"}
 """Validation context of values that a person wrote, as opposed to effective settings handed to a child."""
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 _SIZE_UNITS: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(B|KiB|MiB|GiB|TiB)")
-_DECIMAL_SIZE: Final = re.compile(r"\d+(?:\.\d+)? ?([kKmMgGtT][bB]?)")
+_SIZE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(B|KiB|MiB|GiB|TiB)")
+_DECIMAL_SIZE: Final = re.compile(r"[0-9]+(?:\.[0-9]+)? ?([kKmMgGtT][bB]?)")
 _HOST_NAME: Final = re.compile(
     r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?"
 )

@@ -1,0 +1,175 @@
+"""What is refused at the start, what is only said, and that the shipped files load."""
+
+from pathlib import Path
+
+import pytest
+
+from fluxmq.settings import Settings, load, notes, refusals
+
+CONFIG = Path(__file__).resolve().parents[3] / "config"
+CERTIFICATES = Path(__file__).resolve().parents[2] / "certificates"
+
+
+def written(tmp_path: Path, text: str) -> Settings:
+    """The settings in this text."""
+    file = tmp_path / "fluxmq.yaml"
+    file.write_text(text)
+    return load(file, {})
+
+
+def test_the_shipped_single_node_file() -> None:
+    settings = load(CONFIG / "single-node.yaml", {})
+    assert refusals(settings) == []
+    assert notes(settings) == []
+    assert {path: listener.addr for path, listener in settings.listeners()} == {
+        "server.mqtt.tcp": "127.0.0.1:1883",
+        "server.mqtt.websocket": "127.0.0.1:8083",
+        "server.http": "127.0.0.1:15672",
+    }
+    assert settings.server.mqtt.websocket is not None
+    assert settings.server.mqtt.websocket.path == "/mqtt"
+    assert settings.storage.data_dir == "./data"
+
+
+def test_the_shipped_single_node_file_says_the_defaults() -> None:
+    shipped = load(CONFIG / "single-node.yaml", {})
+    same = shipped.model_copy(update={"server": Settings().server})
+    assert same == Settings()
+
+
+def test_the_shipped_tls_file(tmp_path: Path) -> None:
+    for name, source in (("server.pem",) * 2, ("server.key",) * 2, ("clients-ca.pem", "ca.pem")):
+        (tmp_path / name).write_bytes((CERTIFICATES / source).read_bytes())
+    settings = load(CONFIG / "tls.yaml", {"FLUXMQ_TLS": str(tmp_path)})
+    assert refusals(settings) == []
+    assert notes(settings) == []
+    assert settings.server.mqtt.tls is not None
+    assert settings.server.mqtt.tls.client_auth == "request"
+
+
+# The two YAML examples of the founding documents, with their indentation restored.
+FOUNDING_GROUPS = """\
+cluster:
+  raft:
+    enabled: true
+    auto_provision_groups: false
+    # Base (default) group settings
+    bind_addr: "127.0.0.1:7100"
+    data_dir: "/tmp/fluxmq/raft"
+    peers: {}
+    groups:
+      default:
+        # Optional overrides for the default group
+        bind_addr: "127.0.0.1:7100"
+        data_dir: "/tmp/fluxmq/raft"
+        peers: {}
+      hot:
+        bind_addr: "127.0.0.1:7200"
+        data_dir: "/tmp/fluxmq/raft/groups/hot"
+        peers: {}
+"""
+FOUNDING_CLUSTER = """\
+cluster:
+  enabled: true
+  node_id: "broker-1"
+
+  etcd:
+    data_dir: "/tmp/fluxmq/etcd"
+    bind_addr: "0.0.0.0:2380"
+    client_addr: "0.0.0.0:2379"
+    initial_cluster: "broker-1=http://0.0.0.0:2380"
+    bootstrap: true
+    hybrid_retained_size_threshold: 1024
+
+  transport:
+    bind_addr: "0.0.0.0:7948"
+    peers: {}
+
+  raft:
+    enabled: false
+    write_policy: "forward"
+    distribution_mode: "forward"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shipped"),
+    [(FOUNDING_GROUPS, "founding-raft-groups.yaml"), (FOUNDING_CLUSTER, "founding-cluster.yaml")],
+)
+def test_founding_examples_load_verbatim(tmp_path: Path, text: str, shipped: str) -> None:
+    settings = written(tmp_path, text)
+    assert (CONFIG / shipped).read_text().endswith(text)
+    assert load(CONFIG / shipped, {}) == settings
+
+
+def test_what_the_founding_examples_say(tmp_path: Path) -> None:
+    raft = written(tmp_path, FOUNDING_GROUPS).cluster.raft
+    assert raft.enabled
+    assert not raft.auto_provision_groups
+    assert raft.groups["hot"].bind_addr == "127.0.0.1:7200"
+    assert raft.groups["default"].data_dir == raft.data_dir == "/tmp/fluxmq/raft"
+    cluster = written(tmp_path, FOUNDING_CLUSTER).cluster
+    assert cluster.enabled
+    assert cluster.etcd.hybrid_retained_size_threshold == 1024
+    assert cluster.transport.bind_addr == "0.0.0.0:7948"
+    assert cluster.raft.write_policy == cluster.raft.distribution_mode == "forward"
+
+
+def test_a_queue_with_everything_the_founding_documents_name_loads(tmp_path: Path) -> None:
+    settings = written(
+        tmp_path,
+        """
+        queues:
+          - name: tasks
+            topics: ["tasks/#", "$queue/tasks/#"]
+            reserved: true
+            type: stream
+            primary_group: workers
+            ack_durability: buffered
+            retention: {max_age: 7d, max_length_bytes: 1GiB, max_length_messages: 1000}
+            limits: {max_message_size: 10MiB, max_depth: 100000, message_ttl: 168h}
+            retry: {max_retries: 10, initial_backoff: 5s, max_backoff: 5m, multiplier: 2.0}
+            dlq: {enabled: true, topic: $dlq/tasks}
+            replication:
+              enabled: true
+              group: hot
+              replication_factor: 3
+              mode: sync
+              min_in_sync_replicas: 2
+              ack_timeout: 5s
+              heartbeat_timeout: 1s
+              election_timeout: 3s
+              snapshot_interval: 5m
+              snapshot_threshold: 8192
+        queue_manager: {auto_commit_interval: 5s, capture_workers: 4, capture_queue_depth: 1024, capture_drain_timeout: 5s}
+        """,
+    )
+    (queue,) = settings.queues
+    assert queue.replication.group == "hot"
+    assert queue.limits.message_ttl == 604_800
+    assert any("queues lists tasks" in sentence for sentence in refusals(settings))
+    assert notes(settings) == [
+        "queue_manager: accepted and not used, since there are no durable queues yet."
+    ]
+
+
+def test_refusals(tmp_path: Path) -> None:
+    no_listener, cluster = refusals(written(tmp_path, FOUNDING_CLUSTER))
+    assert no_listener.startswith("No listener is configured")
+    assert cluster.startswith("cluster.enabled is true, and this version")
+    assert len(refusals(written(tmp_path, "server: {http: {addr: '127.0.0.1:1'}}"))) == 1
+    assert refusals(written(tmp_path, "server: {mqtt: {websocket: {addr: '127.0.0.1:1'}}}")) == []
+
+
+def test_notes(tmp_path: Path) -> None:
+    assert notes(written(tmp_path, FOUNDING_GROUPS)) == [
+        "cluster.raft: accepted and not used, since cluster.enabled is false."
+    ]
+    exposed = "server: {mqtt: {tcp: {addr: ':1883'}}}\n"
+    (plain,) = notes(written(tmp_path, exposed))
+    assert plain.startswith("server.mqtt.tcp: passwords and messages cross the network unencrypted")
+    anyone, again = notes(written(tmp_path, exposed + "auth: {anonymous: {allow: always}}"))
+    assert anyone.startswith("server.mqtt.tcp: anyone who can reach this address may connect")
+    assert again == plain
+    local = "server: {mqtt: {tcp: {addr: 'localhost:1883'}}}\nauth: {anonymous: {allow: always}}"
+    assert notes(written(tmp_path, local)) == []
