@@ -292,7 +292,8 @@ class ProcessNumbers:
 class ProcessStatus:
     """One process of the node as the control process sees it.
 
-    Times are seconds; `heartbeat_age` is None before the first heartbeat. `connections` has one
+    Times are seconds; `heartbeat_age` is None before the first heartbeat, `last_exit` (negative: a
+    signal) while the process never ended; `reason` is why it failed last. `connections` has one
     count per listener. `numbers` is None when the process did not answer in time or has none.
     """
 
@@ -304,7 +305,8 @@ class ProcessStatus:
     ready: bool
     uptime: float
     restarts: int
-    last_exit: int
+    last_exit: int | None
+    reason: str
     heartbeat_age: float | None
     connections: tuple[int, ...]
     numbers: ProcessNumbers | None
@@ -321,6 +323,7 @@ class ProcessStatus:
         """Read a body. Raises MessageError."""
         fields = Fields(body, "process")
         age = fields.optional("heartbeat_age")
+        last_exit = fields.optional("last_exit")
         numbers = fields.optional("numbers")
         connections = fields.items("connections", LISTENERS_MAX)
         return cls(
@@ -332,7 +335,8 @@ class ProcessStatus:
             ready=fields.boolean("ready"),
             uptime=fields.number("uptime"),
             restarts=fields.integer("restarts"),
-            last_exit=fields.integer("last_exit", -(2**31), 2**31),
+            last_exit=None if last_exit is None else fields.integer("last_exit", -256, 256),
+            reason=fields.text("reason", 256),
             heartbeat_age=None if age is None else fields.number("heartbeat_age"),
             connections=tuple(value for value in connections if isinstance(value, int)),
             numbers=None

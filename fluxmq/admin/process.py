@@ -1,0 +1,257 @@
+"""The control process put together: what it opens, in which order, and how it ends.
+
+Order: settings and table from the supervisor, logs, the database (on its thread), the control
+socket, HTTP. Anything that cannot be opened ends the process with `EXIT_BOOT_FAILURE` and a reason.
+SIGTERM ends it in reverse order; SIGHUP takes over the settings that may change live (the log's).
+The heartbeat is written by the loop itself, so a loop that hangs is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+from typing import Final, NoReturn
+
+import uvloop
+from pydantic import ValidationError
+
+import fluxmq
+from fluxmq.admin.directory import KINDS as USER_KINDS
+from fluxmq.admin.directory import Directory
+from fluxmq.admin.http import HttpServer
+from fluxmq.admin.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.admin.overview import Readiness, live_shards, readiness, statuses
+from fluxmq.admin.peers import Listener, Peer, PeerError, RequestError, Service
+from fluxmq.admin.scrape import Scraper
+from fluxmq.control import launch as launching
+from fluxmq.control import unix_socket
+from fluxmq.control.framing import FramingError
+from fluxmq.control.launch import Launch, LaunchError
+from fluxmq.control.messages import (
+    ERROR_UNKNOWN_KIND,
+    PING,
+    STATUS,
+    Body,
+    Message,
+    MessageError,
+    NodeStatus,
+    ProcessNumbers,
+)
+from fluxmq.control.table import ProcessTable, TableError
+from fluxmq.logs import configure, get_logger
+from fluxmq.settings import Settings
+
+HEARTBEAT_SECONDS: Final = 0.25
+# How long fluxmqctl status waits for shards' numbers, and /ready for the control socket.
+STATUS_SECONDS: Final = 1.0
+PING_SECONDS: Final = 1.0
+
+_log = get_logger(__name__)
+
+
+class BootError(Exception):
+    """The process cannot start; the text names the setting or file."""
+
+
+class ControlProcess:
+    """The composition root: builds, starts and stops everything that lives in this process."""
+
+    def __init__(self, launch: Launch, settings: Settings, table: ProcessTable) -> None:
+        self._launch = launch
+        self._settings = settings
+        self._table = table
+        self._thread = StoreThread()
+        self._store: MetadataStore | None = None
+        self._directory: Directory | None = None
+        self._http: HttpServer | None = None
+        self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM, stop. Raises BootError."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        # The terminal's Ctrl-C reaches the whole process group; the supervisor decides about it.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        heart = loop.create_task(self._beat())
+        try:
+            await self._start()
+            self._table.set_ready(self._launch.slot)
+            _log.info("control process ready", extra={"pid": os.getpid()})
+            await self._stopping.wait()
+        finally:
+            self._table.set_ready(self._launch.slot, False)
+            await self._stop()
+            heart.cancel()
+        _log.info("control process stopped")
+
+    async def _start(self) -> None:
+        path = Path(self._launch.data_dir) / FILE_NAME
+        try:
+            store = await self._thread.run(lambda: MetadataStore(path))
+            self._store = store
+            users = await self._thread.run(store.users)
+        except (MetadataError, sqlite3.Error, OSError) as problem:
+            raise BootError(f"storage.data_dir: {path}: {problem}") from problem
+        self._directory = Directory(store, self._thread, users, self._shards, self._live)
+        socket_path = self._launch.control_socket
+        try:
+            await self._listener.start(unix_socket.bind(socket_path))
+        except OSError as problem:
+            raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
+        await self._start_http()
+
+    async def _start_http(self) -> None:
+        listener = self._settings.server.http
+        if listener is None:
+            return
+        scraper = Scraper(self._table.rows, self._processes, self._user_count)
+        http = HttpServer(listener, self._readiness, scraper.text)
+        try:
+            await http.start()
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise BootError(
+                f"server.http.addr: cannot listen on {listener.addr}: {reason}"
+            ) from problem
+        self._http = http
+        _log.info("http listens", extra={"addr": listener.addr})
+
+    async def _stop(self) -> None:
+        if self._http is not None:
+            await self._http.stop()
+        await self._listener.stop()
+        if self._store is not None:
+            await self._thread.run(self._store.close)
+        self._thread.close()
+
+    async def _beat(self) -> None:
+        while True:
+            self._table.beat(self._launch.slot, time.monotonic_ns())
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _reload(self) -> None:
+        try:
+            settings = read_settings(self._launch.settings_fd)
+        except (LaunchError, ValidationError) as problem:
+            _log.error("settings not reloaded: %s", problem)
+            return
+        self._settings = settings
+        configure(settings.log.level, settings.log.format, self._launch.process_name)
+        _log.info("settings reloaded")
+
+    def _processes(self) -> list[Peer]:
+        return self._listener.processes
+
+    def _shards(self) -> list[Peer]:
+        return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]
+
+    def _live(self) -> list[str]:
+        return live_shards(self._table.rows())
+
+    def _user_count(self) -> int:
+        return 0 if self._directory is None else len(self._directory.users.users)
+
+    def _greeted(self, peer: Peer) -> None:
+        hello = peer.hello
+        assert hello is not None
+        _log.debug("control connection", extra={"peer": peer.name, "pid": hello.pid})
+        # A restarted process may be back before its old connection was seen to end.
+        for other in self._processes():
+            if other is not peer and other.name == peer.name:
+                other.abort()
+        if hello.role == "shard" and self._directory is not None:
+            self._directory.push(peer)
+
+    def _gone(self, peer: Peer) -> None:
+        _log.debug("control connection ended", extra={"peer": peer.name})
+
+    async def _answer(self, message: Message) -> Body:
+        if message.kind == PING:
+            return {}
+        if message.kind == STATUS:
+            return (await self._status()).to_body()
+        if message.kind in USER_KINDS and self._directory is not None:
+            return await self._directory.answer(message)
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    async def _status(self) -> NodeStatus:
+        peers = self._processes()
+        answers = await asyncio.gather(*map(_numbers, peers))
+        numbers = {
+            peer.name: answer
+            for peer, answer in zip(peers, answers, strict=True)
+            if answer is not None
+        }
+        processes = statuses(self._table.rows(), time.monotonic_ns(), time.time(), numbers)
+        revision = 0 if self._directory is None else self._directory.users.revision
+        return NodeStatus(fluxmq.__version__, revision, processes)
+
+    async def _readiness(self) -> Readiness:
+        problem = await self._ping()
+        connected = {peer.name for peer in self._processes()}
+        return readiness(self._table.rows(), time.monotonic_ns(), connected, problem)
+
+    async def _ping(self) -> str | None:
+        """Call our own control socket the way others do; return why that failed, or None."""
+        listener = Listener(Service(_refuse, lambda _: None, lambda _: None), os.geteuid())
+        peer = Peer(listener)
+        try:
+            opened = unix_socket.connect(self._launch.control_socket, 0.0)
+            loop = asyncio.get_running_loop()
+            await loop.create_unix_connection(lambda: peer, sock=opened)
+            await peer.ask(PING, {}, PING_SECONDS)
+        except (OSError, PeerError, MessageError, FramingError, TimeoutError) as problem:
+            return str(problem) or "no answer in time"
+        finally:
+            peer.abort()
+        return None
+
+
+async def _refuse(message: Message) -> Body:
+    raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+
+async def _numbers(peer: Peer) -> ProcessNumbers | None:
+    try:
+        return ProcessNumbers.from_body(await peer.ask(STATUS, {}, STATUS_SECONDS))
+    except (PeerError, MessageError, TimeoutError):
+        return None
+
+
+def read_settings(fd: int) -> Settings:
+    """Return the settings in the supervisor's memfd. Raises LaunchError or ValidationError."""
+    return Settings.model_validate_json(launching.read_settings(fd))
+
+
+def main() -> None:
+    """Run the control process until SIGTERM. The entry of ``python -m fluxmq.admin``."""
+    try:
+        launch = launching.from_environment()
+        launching.bind_to_parent(launch)
+        table = ProcessTable(launch.table_fd)
+    except (LaunchError, TableError, OSError) as problem:
+        launching.fail_boot(f"control: {problem}")
+    _run(launch, table)
+
+
+def _run(launch: Launch, table: ProcessTable) -> None:
+    def fail(reason: str) -> NoReturn:
+        launching.fail_boot(reason, table, launch.slot)
+
+    os.umask(0o077)
+    try:
+        settings = read_settings(launch.settings_fd)
+    except (LaunchError, ValidationError) as problem:
+        fail(f"control: {problem}")
+    configure(settings.log.level, settings.log.format, launch.process_name)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(ControlProcess(launch, settings, table).run())
+    except BootError as problem:
+        fail(str(problem))
