@@ -72,7 +72,9 @@ def report() -> int:
     elif os.environ.get("FLUXMQ_PURE") == "1":
         print("hot path: uncompiled, as FLUXMQ_PURE=1 asks")
     else:
-        print(f"hot path: {total - len(absent)} of {total} modules compiled; the others run as Python, slower")
+        print(
+            f"hot path: {total - len(absent)} of {total} modules compiled; the others run as Python, slower"
+        )
     return 1 if absent else 0
 
 
