@@ -44,7 +44,8 @@ _EXIT_KNOWN = _CONNECTIONS + LISTENERS_MAX
 assert (_EXIT_KNOWN + 1) * 8 <= REASON_OFFSET
 assert REASON_BYTES_MAX <= 255
 
-ROLES = ("shard", "acceptor", "control")
+ROLES = ("", "shard", "acceptor", "control")
+"""What lives in a row; the empty one is nobody yet."""
 
 
 class State(enum.IntEnum):

@@ -1,0 +1,410 @@
+"""The acceptor process: every client listener, the first bytes of every connection, and nothing else.
+
+``python -m fluxmq.supervisor.acceptor``, started by the supervisor.  It reads what a client sends first, at
+most 8 KiB and for no longer than the listener's timeout, recognises the protocol, and passes descriptor and
+bytes to the shard where the client's session lives.  It answers nobody: a client that is turned away sees
+its connection closed, and a counter and a line in the log say why.
+
+One epoll loop, no threads, no asyncio: a connection costs two to four system calls here and no task, future
+or transport.  The loop never blocks; everything it holds is bounded (``pending``, ``delivery``, ``admission``).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import signal
+import socket
+import time
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+
+from pydantic import ValidationError
+
+from fluxmq import logs
+from fluxmq.control import launch as launching
+from fluxmq.control.conversation import Handlers
+from fluxmq.control.handoff import LISTENERS, Handoff
+from fluxmq.control.launch import Launch
+from fluxmq.control.messages import Hello, ProcessNumbers
+from fluxmq.control.polling import PollingClient
+from fluxmq.control.table import ProcessTable
+from fluxmq.metrics.registry import Sample
+from fluxmq.protocols.sniff import (
+    CONNECT_BYTES_MAX,
+    NEED_MORE,
+    Refusal,
+    Sniffed,
+    Wire,
+    shard_of,
+    sniff,
+)
+from fluxmq.settings.schema import Settings
+from fluxmq.supervisor import listening
+from fluxmq.supervisor.admission import AddressRates, Reason, address_key, is_loopback
+from fluxmq.supervisor.delivery import Delivery
+from fluxmq.supervisor.listening import Accepting, Listening, OutOfDescriptorsError
+from fluxmq.supervisor.pending import PENDING_MAX, Pending, PendingConnections
+
+HOUSEKEEPING_SECONDS = 0.25
+"""How often timeouts are looked at, and at least how often the heartbeat is written."""
+
+REFUSALS_LOG_SECONDS = 10.0
+"""At most one line about refused connections in this time; the counters are exact."""
+
+EVENTS_MAX = 256
+"""Events per turn of the loop."""
+
+DESCRIPTORS_RESERVED = 64
+"""Descriptors the acceptor needs for itself: sockets to the shards, listeners, table, logs, the loop."""
+
+_WIRES = (Wire.MQTT, Wire.TLS, Wire.HTTP)
+assert len(_WIRES) == len(LISTENERS)
+assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+
+_REFUSALS = {
+    Refusal.UNKNOWN_PROTOCOL: Reason.UNKNOWN_PROTOCOL,
+    Refusal.MALFORMED: Reason.MALFORMED,
+    Refusal.TOO_LARGE: Reason.TOO_LARGE,
+    Refusal.AMQP_VERSION: Reason.AMQP_VERSION,
+}
+
+_log = logs.get_logger(__name__)
+
+
+def pending_capacity(descriptors: int, workers: int) -> int:
+    """How many connections may be awaited, so that awaiting alone never uses up the descriptors."""
+    free = descriptors - DESCRIPTORS_RESERVED - 2 * workers
+    return max(16, min(PENDING_MAX, free // 2))
+
+
+class Acceptor:
+    """The loop and all it holds.  ``run`` returns after ``stop``."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        settings: Settings,
+        table: ProcessTable,
+        listeners: list[Listening],
+        descriptors: int,
+    ) -> None:
+        self._launch = launch
+        self._table = table
+        self._listeners = {each.index: each for each in listeners}
+        self._by_socket = {
+            sock.fileno(): (each, sock) for each in listeners for sock in each.sockets
+        }
+        self._resting: dict[int, float] = {}
+        self._accepting = Accepting()
+        self._rates = AddressRates(settings.ratelimit.connection)
+        self._pending = PendingConnections(pending_capacity(descriptors, launch.workers))
+        self._delivery = Delivery(launch.handoff_fds, table)
+        self._limit = min(CONNECT_BYTES_MAX, settings.broker.max_connect_size)
+        self.accepted = [0] * len(LISTENERS)
+        self.refused: Counter[Reason] = Counter()
+        self._reported: Counter[Reason] = Counter()
+        self._report_at = 0.0
+        self._control = PollingClient(
+            launch.control_socket,
+            Hello(launch.role, launch.index, os.getpid()),
+            Handlers(collect=self.samples, status=self.numbers),
+        )
+        self._control_fd: int | None = None
+        self._control_writes = False
+        self._epoll = select.epoll()
+        self._blocked: dict[int, int] = {}  # descriptor towards a shard -> shard, while it is full
+        self._wakeup, self._signalled = socket.socketpair()
+        self._stopping = False
+        self._reloading = False
+
+    # The loop.
+
+    def run(self) -> None:
+        """Serve until ``stop``; then close the listeners and what is still awaited."""
+        for fd in self._by_socket:
+            self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(self._wakeup.fileno(), select.EPOLLIN)
+        housekeeping_at = 0.0
+        while not self._stopping:
+            events = self._epoll.poll(HOUSEKEEPING_SECONDS, EVENTS_MAX)
+            now = time.monotonic()
+            self._table.beat(self._launch.slot, time.monotonic_ns())
+            self._turn(events, now)
+            if now >= housekeeping_at:
+                self._keep_house(now)
+                housekeeping_at = now + HOUSEKEEPING_SECONDS
+        self._close()
+
+    def watch_signals(self) -> None:
+        """SIGTERM and SIGINT stop, SIGHUP reloads; both wake the loop."""
+        self._wakeup.setblocking(False)
+        self._signalled.setblocking(False)
+        signal.set_wakeup_fd(self._signalled.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reloading = True
+        else:
+            self._stopping = True
+
+    def _turn(self, events: list[tuple[int, int]], now: float) -> None:
+        """Handle what the kernel reported: awaited connections first, new ones last."""
+        accepting = []
+        for fd, _mask in events:
+            pending = self._pending.get(fd)
+            if pending is not None:
+                self._hear(pending, now)
+            elif fd in self._by_socket:
+                accepting.append(fd)
+            elif fd in self._blocked:
+                self._delivery.writable(self._blocked.pop(fd))
+                self._epoll.unregister(fd)
+            elif fd == self._control_fd:
+                self._control.on_readable(now)
+                self._control.on_writable(now)
+                self._watch_control()
+            elif fd == self._wakeup.fileno():
+                self._wakeup.recv(64)
+        for fd in accepting:
+            self._accept(fd, now)
+        self._delivery.flush()
+        for shard in self._delivery.blocked:
+            fd = self._delivery.fileno(shard)
+            if fd not in self._blocked:
+                self._blocked[fd] = shard
+                self._epoll.register(fd, select.EPOLLOUT)
+
+    # One connection.
+
+    def _accept(self, fd: int, now: float) -> None:
+        """Take new connections from one listening socket."""
+        listener, sock = self._by_socket[fd]
+        for _ in range(listening.ACCEPT_BATCH):
+            try:
+                accepted = self._accepting.accept(sock)
+            except OutOfDescriptorsError:
+                self.refused[Reason.DESCRIPTORS] += 1
+                self._epoll.unregister(fd)
+                self._resting[fd] = now + listening.REST_SECONDS
+                return
+            if accepted is None:
+                return
+            self._admit(listener, *accepted, now)
+
+    def _admit(self, listener: Listening, fd: int, address: str, port: int, now: float) -> None:
+        """Decide on a new connection at once when its first bytes are there already."""
+        self.accepted[listener.index] += 1
+        key = address_key(address)
+        if not self._rates.allow(key, now):
+            self._refuse(fd, Reason.RATE)
+            return
+        peer = f"{address}:{port}" if ":" not in address else f"[{address}]:{port}"
+        try:
+            data = os.read(fd, self._limit)
+        except BlockingIOError:
+            self._await(Pending(fd, listener.index, peer, _counted(key), now))
+            return
+        except OSError:
+            self._refuse(fd, Reason.CLOSED_EARLY)
+            return
+        if not data:
+            self._refuse(fd, Reason.CLOSED_EARLY)
+            return
+        verdict = sniff(data, self._limit)
+        if verdict is NEED_MORE:
+            self._await(Pending(fd, listener.index, peer, _counted(key), now, data=bytearray(data)))
+        else:
+            self._decide(fd, listener.index, peer, data, verdict, now)
+
+    def _await(self, pending: Pending) -> None:
+        """Keep a connection until it has said who it is, making room for it if necessary."""
+        crowd = self._pending.crowded(pending.address)
+        if crowd is not None:
+            self._drop(crowd, Reason.ADDRESS_PENDING)
+        oldest = self._pending.full()
+        if oldest is not None:
+            self._drop(oldest, Reason.PENDING_FULL)
+        try:
+            self._epoll.register(pending.fd, select.EPOLLIN | select.EPOLLRDHUP)
+        except OSError:  # the kernel's limit of watches
+            self._refuse(pending.fd, Reason.DESCRIPTORS)
+            return
+        self._pending.add(pending)
+
+    def _hear(self, pending: Pending, now: float) -> None:
+        """An awaited connection has sent something or ended."""
+        seen = len(pending.data)
+        try:
+            data = os.read(pending.fd, self._limit - seen)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(pending, Reason.CLOSED_EARLY)
+            return
+        pending.data += data
+        verdict = sniff(pending.data, self._limit, seen)
+        if verdict is NEED_MORE:
+            self._pending.spoke(pending)
+            return
+        self._pending.remove(pending)
+        # Not implied by closing our descriptor: the shard's keeps the registration alive.
+        self._epoll.unregister(pending.fd)
+        data = bytes(pending.data)
+        self._decide(pending.fd, pending.listener, pending.peer, data, verdict, now)
+
+    def _decide(
+        self, fd: int, listener: int, peer: str, data: bytes, verdict: Sniffed | Refusal, now: float
+    ) -> None:
+        """Hand a recognised connection over, or close it."""
+        if isinstance(verdict, Refusal):
+            self._refuse(fd, _REFUSALS[verdict])
+            return
+        if verdict.wire is not _WIRES[listener]:
+            self._refuse(fd, Reason.WRONG_PROTOCOL)
+            return
+        if not self._delivery.has_room(listener, self._listeners[listener].max_connections):
+            self._refuse(fd, Reason.MAX_CONNECTIONS)
+            return
+        shard = shard_of(verdict.client_id or b"", self._delivery.workers)
+        if shard is None:
+            shard = self._delivery.any_shard()
+        if not self._delivery.put(shard, Handoff(fd, listener, peer, data), now):
+            self._refuse(fd, Reason.SHARD_BUSY)
+
+    def _drop(self, pending: Pending, reason: Reason) -> None:
+        """Close an awaited connection."""
+        self._pending.remove(pending)
+        self._refuse(pending.fd, reason)
+
+    def _refuse(self, fd: int, reason: Reason) -> None:
+        self.refused[reason] += 1
+        os.close(fd)
+
+    # Now and then.
+
+    def _keep_house(self, now: float) -> None:
+        """Timeouts, resting listeners, the control connection, a reload, the log line."""
+        for listener in self._listeners.values():
+            for pending in self._pending.expired(listener.index, now - listener.connect_timeout):
+                self._drop(pending, Reason.TIMEOUT)
+        for connection in self._delivery.expire(now):
+            self._refuse(connection.fd, Reason.SHARD_BUSY)
+        self._delivery.recount()
+        for fd, until in list(self._resting.items()):
+            if now >= until:
+                del self._resting[fd]
+                self._epoll.register(fd, select.EPOLLIN)
+        self._control.tick(now)
+        self._watch_control()
+        if self._reloading:
+            self._reloading = False
+            self._reload()
+        if now >= self._report_at and self.refused != self._reported:
+            news = self.refused - self._reported
+            fields = {reason.value: count for reason, count in news.items()}
+            _log.warning("connections refused", extra={"reasons": fields})
+            self._reported = self.refused.copy()
+            self._report_at = now + REFUSALS_LOG_SECONDS
+
+    def _watch_control(self) -> None:
+        """Follow the control connection's descriptor, which changes when it reconnects."""
+        fd, writes = self._control.fileno, self._control.wants_write
+        if (fd, writes) == (self._control_fd, self._control_writes):
+            return
+        mask = select.EPOLLIN | (select.EPOLLOUT if writes else 0)
+        if fd == self._control_fd:
+            if fd is not None:
+                self._epoll.modify(fd, mask)
+        elif fd is not None:
+            self._epoll.register(fd, mask)
+        self._control_fd, self._control_writes = fd, writes
+
+    def _reload(self) -> None:
+        """Take over what may change live: connection rates and the log."""
+        try:
+            payload = launching.read_settings(self._launch.settings_fd)
+            settings = Settings.model_validate_json(payload)
+        except (launching.LaunchError, ValidationError) as exc:
+            _log.error("settings not reloaded: %s", exc)
+            return
+        self._rates.configure(settings.ratelimit.connection)
+        logs.configure(settings.log.level, settings.log.format, self._launch.process_name)
+        _log.info("settings reloaded")
+
+    def _close(self) -> None:
+        self._table.set_ready(self._launch.slot, False)
+        for listener in self._listeners.values():
+            listening.close(listener)
+        for connection in self._delivery.close():
+            self._refuse(connection.fd, Reason.STOPPING)
+        for pending in self._pending:
+            self._drop(pending, Reason.STOPPING)
+        self._control.close()
+        self._accepting.close()
+        self._epoll.close()
+        self._wakeup.close()
+        self._signalled.close()
+
+    # For the control process.
+
+    def samples(self) -> Iterator[Sample]:
+        """The acceptor's metrics."""
+        for listener in self._listeners:
+            labels = {"listener": LISTENERS[listener]}
+            yield "fluxmq_acceptor_accepted_total", labels, self.accepted[listener]
+            yield "fluxmq_acceptor_handed_total", labels, self._delivery.handed[listener]
+        for reason in Reason:
+            yield (
+                "fluxmq_acceptor_refused_total",
+                {"reason": reason.value},
+                self.refused[reason],
+            )
+        yield "fluxmq_acceptor_pending", {}, len(self._pending)
+
+    def numbers(self) -> ProcessNumbers:
+        """For ``fluxmqctl status``: the connections that this process holds itself."""
+        return ProcessNumbers(connections=len(self._pending) + self._delivery.backlog())
+
+
+def _counted(key: str) -> str | None:
+    """The address key by which awaited connections are counted; this machine's are not."""
+    return None if is_loopback(key) else key
+
+
+def main() -> None:
+    """Start from the launch description; exit 3 with a reason when a listener cannot be opened."""
+    try:
+        launch = launching.from_environment()
+        launching.bind_to_parent(launch)
+        table = ProcessTable(launch.table_fd)
+        settings = Settings.model_validate_json(launching.read_settings(launch.settings_fd))
+    except (launching.LaunchError, ValidationError) as exc:
+        launching.fail_boot(str(exc))
+    logs.configure(settings.log.level, settings.log.format, launch.process_name)
+    descriptors = launching.raise_file_limit()
+    try:
+        listeners = listening.open_listeners(settings)
+    except listening.ListenError as exc:
+        launching.fail_boot(str(exc), table, launch.slot)
+    acceptor = Acceptor(launch, settings, table, listeners, descriptors)
+    acceptor.watch_signals()
+    gc.collect()
+    gc.freeze()
+    table.beat(launch.slot, time.monotonic_ns())
+    table.set_ready(launch.slot)
+    for listener in listeners:
+        addresses = [sock.getsockname() for sock in listener.sockets]
+        _log.info("listening", extra={"listener": listener.path, "addresses": addresses})
+    acceptor.run()
+    _log.info("stopped")
+
+
+if __name__ == "__main__":
+    main()

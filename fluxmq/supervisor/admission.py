@@ -1,0 +1,97 @@
+"""Who may come in, before a byte has been read: connection rates per client address.
+
+Decides only; time is an argument.  The table of addresses is bounded, so that an attacker with many
+addresses costs a fixed amount of memory: the address that has been quiet for longest is forgotten first,
+which at worst gives it a full bucket again.
+"""
+
+from __future__ import annotations
+
+import enum
+import socket
+from dataclasses import dataclass
+
+from fluxmq.settings.schema import ConnectionRate
+
+
+class Reason(enum.Enum):
+    """Why the acceptor closed a connection.  The values are labels of fluxmq_acceptor_refused_total."""
+
+    RATE = "rate"  # too many connections from this address
+    MAX_CONNECTIONS = "max_connections"  # the listener is full
+    PENDING_FULL = "pending_full"  # closed to make room for a newer one
+    ADDRESS_PENDING = "address_pending"  # the same, within one address
+    TIMEOUT = "timeout"  # no complete beginning within connect_timeout
+    CLOSED_EARLY = "closed_early"  # the client went away
+    UNKNOWN_PROTOCOL = "unknown_protocol"
+    WRONG_PROTOCOL = "wrong_protocol"  # known, but not for this listener
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"
+    AMQP_VERSION = "amqp_version"
+    SHARD_BUSY = "shard_busy"  # the shard is away or does not keep up, and its backlog is full
+    DESCRIPTORS = "descriptors"  # the process or the machine is out of descriptors
+    STOPPING = "stopping"
+
+
+def address_key(address: str) -> str:
+    """The part of a peer's address that limits count: IPv4 whole, IPv6 by its first 64 bits.
+
+    A single IPv6 customer owns at least a /64; counting single addresses would count nothing.
+    """
+    if ":" not in address:
+        return address
+    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
+    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
+        return socket.inet_ntop(socket.AF_INET, packed[12:])
+    return packed[:8].hex()
+
+
+def is_loopback(key: str) -> bool:
+    """Whether an ``address_key`` is this machine.  ``::1`` shares its /64 only with reserved addresses."""
+    return key.startswith("127.") or key == "0" * 16
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    filled_at: float
+
+
+class AddressRates:
+    """Token buckets per address key.  Invariant: never more than ``settings.max_addresses`` of them."""
+
+    def __init__(self, settings: ConnectionRate) -> None:
+        self._settings = settings
+        # In the order of last use: the first is the one that has been quiet for longest.
+        self._buckets: dict[str, _Bucket] = {}
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def configure(self, settings: ConnectionRate) -> None:
+        """Apply changed limits to the addresses already known."""
+        self._settings = settings
+        self._shrink(settings.max_addresses)
+
+    def allow(self, key: str, now: float) -> bool:
+        """Count one connection from ``key`` at ``now`` (seconds, monotonic); whether it is within the rate."""
+        settings = self._settings
+        if not settings.enabled or (settings.exempt_loopback and is_loopback(key)):
+            return True
+        bucket = self._buckets.pop(key, None)
+        if bucket is None:
+            self._shrink(settings.max_addresses - 1)
+            bucket = _Bucket(float(settings.burst), now)
+        else:
+            refilled = bucket.tokens + (now - bucket.filled_at) * settings.rate
+            bucket.tokens = min(float(settings.burst), refilled)
+            bucket.filled_at = now
+        self._buckets[key] = bucket
+        if bucket.tokens < 1.0:
+            return False
+        bucket.tokens -= 1.0
+        return True
+
+    def _shrink(self, room: int) -> None:
+        while len(self._buckets) > room:
+            del self._buckets[next(iter(self._buckets))]

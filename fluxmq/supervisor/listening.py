@@ -1,0 +1,198 @@
+"""Listening sockets: opening them all or saying why not, and accepting without ever spinning.
+
+Knows addresses and descriptors, not protocols.  When the process or the machine runs out of descriptors,
+``accept`` fails while the connection stays in the kernel's queue, and a level-triggered loop would turn for
+ever.  So a spare descriptor is kept: it is given up, one connection is accepted and closed, and the
+listener rests for a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from dataclasses import dataclass, field
+
+from fluxmq.control.handoff import LISTENERS
+from fluxmq.model.errors import FluxmqError
+from fluxmq.settings.listeners import Listener
+from fluxmq.settings.schema import Settings
+
+ACCEPT_BATCH = 64
+"""Connections accepted per turn and socket, so that one listener's crowd cannot hold up the loop."""
+
+REST_SECONDS = 0.1
+"""How long a listener rests when there are no descriptors."""
+
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# The connection is already gone or the network had an error: accept(2) says to treat both like EAGAIN.
+_GONE = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EPROTO,
+        errno.ENETDOWN,
+        errno.ENOPROTOOPT,
+        errno.EHOSTDOWN,
+        errno.ENONET,
+        errno.EHOSTUNREACH,
+        errno.EOPNOTSUPP,
+        errno.ENETUNREACH,
+        errno.EPERM,
+    }
+)
+_SENTENCES = {
+    errno.EADDRINUSE: "is already in use",
+    errno.EADDRNOTAVAIL: "is not an address of this machine",
+    errno.EACCES: "may not be opened by this user",
+}
+
+
+class ListenError(FluxmqError):
+    """A listener cannot be opened; the message begins with the setting's path."""
+
+
+class OutOfDescriptorsError(FluxmqError):
+    """No descriptor is free to accept with; the listener should rest."""
+
+
+@dataclass(slots=True)
+class Listening:
+    """One listener of the settings with its sockets (several when its host has several addresses)."""
+
+    index: int
+    path: str
+    max_connections: int
+    connect_timeout: float
+    sockets: list[socket.socket] = field(default_factory=list)
+
+
+def open_listeners(settings: Settings) -> list[Listening]:
+    """Open every client listener of the settings; all or none.  Raises ListenError."""
+    opened: list[Listening] = []
+    try:
+        for path, listener in settings.listeners():
+            name = path.removeprefix("server.")
+            if name not in LISTENERS:  # server.http belongs to the control process
+                continue
+            listening = Listening(
+                LISTENERS.index(name), path, listener.max_connections, listener.connect_timeout
+            )
+            opened.append(listening)
+            listening.sockets += _open(path, listener)
+    except ListenError:
+        for listening in opened:
+            close(listening)
+        raise
+    return opened
+
+
+def close(listening: Listening) -> None:
+    """Stop listening."""
+    for sock in listening.sockets:
+        sock.close()
+    listening.sockets.clear()
+
+
+def _open(path: str, listener: Listener) -> list[socket.socket]:
+    """Open one listener on each address its host stands for."""
+    try:
+        found = socket.getaddrinfo(
+            listener.host or None,
+            listener.port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE,
+        )
+    except OSError as exc:
+        raise ListenError(f"{path}.addr: {listener.host} is not known: {exc.strerror}") from exc
+    sockets: list[socket.socket] = []
+    refused: OSError | None = None
+    for family, kind, protocol, _, address in dict.fromkeys(found):
+        try:
+            sockets.append(_bind(family, kind, protocol, address, listener.backlog))
+        except OSError as exc:
+            # A machine without IPv6 still resolves names and wildcards to IPv6 addresses.
+            if family is socket.AF_INET6 and exc.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                refused = exc
+                continue
+            for sock in sockets:
+                sock.close()
+            raise ListenError(f"{path}.addr: {listener.addr} {_sentence(exc)}") from exc
+    if not sockets:
+        assert refused is not None
+        raise ListenError(f"{path}.addr: {listener.addr} {_sentence(refused)}") from refused
+    return sockets
+
+
+def _bind(
+    family: int, kind: int, protocol: int, address: tuple[object, ...], backlog: int
+) -> socket.socket:
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # IPv4 has a socket of its own
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        # Accepted connections inherit it, which saves a system call for each.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _sentence(exc: OSError) -> str:
+    return _SENTENCES.get(exc.errno or 0, f"cannot be opened: {exc.strerror or exc}")
+
+
+class Accepting:
+    """Accepts connections and holds the spare descriptor."""
+
+    def __init__(self) -> None:
+        self._spare: int | None = None
+        self._keep_spare()
+
+    def accept(self, sock: socket.socket) -> tuple[int, str, int] | None:
+        """Accept one connection: descriptor, address, port; None when none waits.
+
+        The descriptor is non-blocking and close-on-exec.  Raises OutOfDescriptorsError after one waiting
+        connection has been closed in its place.
+        """
+        while True:
+            try:
+                # What socket.accept wraps: without the socket object, which would only be taken apart
+                # again, a connection costs 2 us here instead of 5 (measured, CPython 3.11).
+                fd, address = sock._accept()  # type: ignore[attr-defined]
+            except BlockingIOError:
+                return None
+            except OSError as exc:
+                if exc.errno in _GONE:
+                    continue
+                if exc.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                self._shed(sock)
+                raise OutOfDescriptorsError(os.strerror(exc.errno)) from exc
+            os.set_blocking(fd, False)
+            return fd, address[0], address[1]
+
+    def close(self) -> None:
+        """Give the spare descriptor back."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def _shed(self, sock: socket.socket) -> None:
+        """Close the connection that has waited longest, using the spare descriptor for it."""
+        self.close()
+        # Fails when the machine is out of descriptors or somebody took ours: the rest does the work then.
+        with contextlib.suppress(OSError):
+            sock.accept()[0].close()
+        self._keep_spare()
+
+    def _keep_spare(self) -> None:
+        try:
+            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._spare = None

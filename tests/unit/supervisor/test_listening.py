@@ -1,0 +1,128 @@
+"""Opening listeners, and accepting when descriptors run out."""
+
+import fcntl
+import os
+import resource
+import socket
+from typing import Any
+
+import pytest
+
+from fluxmq.settings.schema import Settings
+from fluxmq.supervisor import listening
+from fluxmq.supervisor.listening import Accepting, ListenError, OutOfDescriptorsError
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def settings(**mqtt: dict[str, Any]) -> Settings:
+    return Settings.model_validate({"server": {"mqtt": mqtt}})
+
+
+def test_every_client_listener_is_opened_and_no_other() -> None:
+    ports = [free_port(), free_port(), free_port()]
+    made = Settings.model_validate(
+        {
+            "server": {
+                "mqtt": {
+                    "tcp": {"addr": f"127.0.0.1:{ports[0]}", "max_connections": 7},
+                    "websocket": {"addr": f"127.0.0.1:{ports[1]}", "connect_timeout": 3.0},
+                },
+                "http": {"addr": f"127.0.0.1:{ports[2]}"},
+            }
+        }
+    )
+    opened = listening.open_listeners(made)
+    assert [(each.index, each.path) for each in opened] == [
+        (0, "server.mqtt.tcp"),
+        (2, "server.mqtt.websocket"),
+    ]
+    assert (opened[0].max_connections, opened[1].connect_timeout) == (7, 3.0)
+    assert [each.sockets[0].getsockname()[1] for each in opened] == ports[:2]
+    for each in opened:
+        listening.close(each)
+
+
+def test_an_address_in_use_is_named_and_nothing_stays_open() -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port, other = taken.getsockname()[1], free_port()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ListenError) as error:
+        listening.open_listeners(
+            settings(tcp={"addr": f"127.0.0.1:{other}"}, websocket={"addr": f"127.0.0.1:{port}"})
+        )
+    assert str(error.value) == f"server.mqtt.websocket.addr: 127.0.0.1:{port} is already in use"
+    assert len(os.listdir("/proc/self/fd")) == before
+    taken.close()
+
+
+def test_a_foreign_address_is_named() -> None:
+    with pytest.raises(ListenError, match=r"192\.0\.2\.1:1883 is not an address of this machine"):
+        listening.open_listeners(settings(tcp={"addr": "192.0.2.1:1883"}))
+
+
+def test_a_name_stands_for_all_its_addresses() -> None:
+    port = free_port()
+    (opened,) = listening.open_listeners(settings(tcp={"addr": f"localhost:{port}"}))
+    assert {sock.getsockname()[0] for sock in opened.sockets} <= {"127.0.0.1", "::1"}
+    assert opened.sockets
+    listening.close(opened)
+    assert opened.sockets == []
+
+
+def test_every_interface() -> None:
+    port = free_port()
+    (opened,) = listening.open_listeners(settings(tcp={"addr": f":{port}"}))
+    with socket.create_connection(("127.0.0.1", port), 5):
+        pass
+    listening.close(opened)
+
+
+def test_accepted_connections_are_ready_for_use() -> None:
+    port = free_port()
+    (opened,) = listening.open_listeners(settings(tcp={"addr": f"127.0.0.1:{port}"}))
+    accepting = Accepting()
+    assert accepting.accept(opened.sockets[0]) is None
+    with socket.create_connection(("127.0.0.1", port), 5) as client:
+        accepted = accepting.accept(opened.sockets[0])
+        assert accepted is not None
+        fd, address, peer_port = accepted
+        assert (address, peer_port) == client.getsockname()
+        assert not os.get_blocking(fd)
+        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+        with socket.socket(fileno=fd) as connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    accepting.close()
+    listening.close(opened)
+
+
+def test_without_descriptors_one_connection_is_shed_and_the_listener_told_to_rest() -> None:
+    port = free_port()
+    (opened,) = listening.open_listeners(settings(tcp={"addr": f"127.0.0.1:{port}"}))
+    accepting = Accepting()
+    clients = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    fillers = [os.dup(0)]
+    while fillers[-1] <= highest:  # no holes below the limit
+        fillers.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1, hard))
+    try:
+        with pytest.raises(OutOfDescriptorsError):
+            accepting.accept(opened.sockets[0])
+        with pytest.raises(OutOfDescriptorsError):  # the spare is back: it works again
+            accepting.accept(opened.sockets[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert [client.recv(1) for client in clients] == [b"", b""]
+    assert accepting.accept(opened.sockets[0]) is None
+    for client in clients:
+        client.close()
+    for filler in fillers:
+        os.close(filler)
+    accepting.close()
+    listening.close(opened)
