@@ -1,0 +1,1 @@
+"""MQTT sessions: connecting, publishing, subscribing, wills, expiry; both versions in one package."""

@@ -1,0 +1,340 @@
+"""CONNECT: from the first packet to an attached session.
+
+Steps, each of which may end the connection: decode, check what can be told from the packet, authenticate
+(name and password off the loop, or SCRAM by AUTH packets), claim the client id from whoever has it, attach
+the session and answer. While an answer from elsewhere is awaited the connection is not read.
+
+Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
+"""
+
+from __future__ import annotations
+
+from fluxmq._hot.connection import Connection
+from fluxmq.auth.scram import ScramError
+from fluxmq.protocols.mqtt.codec import encode
+from fluxmq.protocols.mqtt.connecting import decode_connect, refusal
+from fluxmq.protocols.mqtt.packet_types import PacketType
+from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect
+from fluxmq.protocols.mqtt.packets import Will as WillPacket
+from fluxmq.protocols.mqtt.properties import Properties, encode_properties
+from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.sessions.mqtt.ports import Authenticated, Broker
+from fluxmq.sessions.mqtt.session import EXPIRY_NEVER, Client, Session, Stage, Will
+
+SCRAM_METHOD = "SCRAM-SHA-256"
+RESERVED_PREFIXES = ("amqp:", "amqp091-")
+"""Client id namespaces of the other protocols: the cluster tells protocols apart by them."""
+RECEIVE_MAXIMUM_DEFAULT = 65535
+KEEP_ALIVE_FACTOR = 1.5
+
+
+def refuse(broker: Broker, client: Client, reason: int, text: str, version: int) -> None:
+    """Answer CONNECT with an error and close."""
+    connection = client.connection
+    answer = refusal(reason, version)
+    if answer:
+        connection.append(answer)
+    client.stage = Stage.CLOSED
+    broker.count_error(client, reason, text)
+    broker.count_closed(client, "refused")
+    broker.close(connection, linger=bool(answer))
+
+
+def on_connect(broker: Broker, client: Client, body: bytes) -> None:
+    """The first packet of a connection."""
+    limits = broker.limits
+    try:
+        connect = decode_connect(
+            body,
+            limits.packets.max_user_properties,
+            limits.max_topic_bytes,
+            limits.max_topic_levels,
+        )
+        check(broker, connect)
+    except ProtocolError as error:
+        refuse(broker, client, error.reason, error.text, error.version)
+        return
+    client.connect = connect
+    client.connection.version = connect.version
+    client.problem_information = connect.properties.request_problem_information != 0
+    method = connect.properties.authentication_method
+    client.stage = Stage.AUTHENTICATING
+    if method is not None:
+        begin_scram(broker, client, method, connect.properties.authentication_data)
+        return
+    broker.pause(client.connection)
+    broker.authenticate(client, connect, lambda result: on_authenticated(broker, client, result))
+
+
+def check(broker: Broker, connect: Connect) -> None:
+    """What can be told from the packet and the settings. Raises ProtocolError."""
+    limits = broker.limits
+    version = connect.version
+    name = connect.client_id
+    if name.startswith(RESERVED_PREFIXES) or len(name.encode()) > limits.max_client_id:
+        raise ProtocolError(
+            Reason.CLIENT_IDENTIFIER_NOT_VALID, "client id is reserved or too long", version
+        )
+    if not name and version == 4 and not connect.clean_start:
+        raise ProtocolError(
+            Reason.CLIENT_IDENTIFIER_NOT_VALID, "no client id for a persistent session", version
+        )
+    will = connect.will
+    if will is None:
+        return
+    if will.qos > limits.max_qos:
+        raise ProtocolError(
+            Reason.QOS_NOT_SUPPORTED if version == 5 else Reason.SERVER_UNAVAILABLE,
+            "the will's QoS is not supported",
+            version,
+        )
+    if len(will.payload) > limits.max_will:
+        raise ProtocolError(
+            Reason.PACKET_TOO_LARGE if version == 5 else Reason.SERVER_UNAVAILABLE,
+            "the will is too large",
+            version,
+        )
+
+
+def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None) -> None:
+    """CONNECT (or AUTH 0x19) names an authentication method."""
+    if method != SCRAM_METHOD:
+        fail_authentication(
+            broker, client, Reason.BAD_AUTHENTICATION_METHOD, "unknown authentication method"
+        )
+        return
+    client.scram = broker.scram_exchange()
+    if data:
+        scram_step(broker, client, data)
+    else:
+        # The client wants to be asked for its first message.
+        send_auth(client, Reason.CONTINUE_AUTHENTICATION, b"")
+
+
+def send_auth(client: Client, reason: int, data: bytes) -> None:
+    """Answer with AUTH."""
+    properties = Properties(authentication_method=SCRAM_METHOD, authentication_data=data)
+    client.connection.append(encode(Auth(reason, properties), 5))
+
+
+def scram_step(broker: Broker, client: Client, data: bytes) -> None:
+    """One message of the client in a SCRAM exchange."""
+    exchange = client.scram
+    if exchange is None:
+        raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
+    try:
+        if not exchange.username:
+            username = exchange.receive_client_first(data)
+            keys = broker.scram_keys(username)
+            send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
+            return
+        final = exchange.receive_client_final(data)
+        if client.reauthenticating and exchange.username != client.username:
+            raise ScramError("other-error", "re-authentication as another user")
+    except ScramError as error:
+        broker.authentication_result("scram-sha-256", False)
+        fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
+        return
+    broker.authentication_result("scram-sha-256", True)
+    client.scram = None
+    if client.reauthenticating:
+        client.reauthenticating = False
+        send_auth(client, Reason.SUCCESS, final)
+        return
+    assert client.connect is not None
+    client.connect.properties.authentication_data = final
+    broker.pause(client.connection)
+    on_authenticated(broker, client, Authenticated(0, exchange.username))
+
+
+def fail_authentication(broker: Broker, client: Client, reason: int, text: str) -> None:
+    """SCRAM failed: CONNACK with the reason before the session exists, DISCONNECT afterwards."""
+    client.scram = None
+    if client.reauthenticating:
+        raise ProtocolError(reason, text)
+    assert client.connect is not None
+    refuse(broker, client, reason, text, client.connect.version)
+
+
+def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> None:
+    """Credentials were checked: go on to claim the client id."""
+    connect = client.connect
+    if client.stage is not Stage.AUTHENTICATING or connect is None:
+        return  # the connection was lost meanwhile
+    if result.reason:
+        refuse(broker, client, result.reason, "not authorised", connect.version)
+        return
+    client.username = result.username
+    assigned = not connect.client_id
+    if assigned:
+        connect.client_id = broker.new_client_id()
+        connect.properties.assigned_client_identifier = connect.client_id
+    client.policy = broker.policy(connect.client_id, client.username)
+    if connect.will is not None and not may_publish(client, connect.will.topic):
+        refuse(
+            broker,
+            client,
+            Reason.NOT_AUTHORIZED,
+            "the will's topic is not permitted",
+            connect.version,
+        )
+        return
+    client.stage = Stage.CLAIMING
+    broker.claim(
+        client, connect.clean_start, lambda session: on_claimed(broker, client, session)
+    )
+
+
+def may_publish(client: Client, topic: bytes) -> bool:
+    """Whether the client's permissions allow a topic."""
+    assert client.policy is not None
+    if topic.startswith(b"$SYS/"):
+        return False
+    return client.policy.may_publish(topic.decode())
+
+
+def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
+    """The client id is ours; ``session`` is the one to continue."""
+    connect = client.connect
+    if client.stage is not Stage.CLAIMING or connect is None:
+        if session is not None and session.client is None:
+            broker.schedule(session)
+        return
+    if session is not None and session.principal != client.username:
+        # A session belongs to the user who made it; another user with the same client id may not
+        # read what waits in it.
+        broker.ended(session)
+        session = None
+    present = session is not None
+    if session is None:
+        try:
+            session = new_session(broker, connect)
+        except ProtocolError as error:
+            refuse(broker, client, error.reason, error.text, connect.version)
+            return
+        session.principal = client.username
+    attach(broker, client, connect, session, present)
+
+
+def new_session(broker: Broker, connect: Connect) -> Session:
+    """An empty session; raises ProtocolError when the shard holds as many as it may."""
+    session = broker.create(connect.client_id)
+    if session is None:
+        raise ProtocolError(Reason.QUOTA_EXCEEDED, "too many sessions", connect.version)
+    return session
+
+
+def expiry_of(broker: Broker, connect: Connect) -> int:
+    """How long the session outlives its connection, in seconds."""
+    limits = broker.limits
+    if connect.version == 4:
+        return 0 if connect.clean_start else limits.default_expiry
+    asked = connect.properties.session_expiry_interval or 0
+    return min(asked, limits.max_expiry) if asked != EXPIRY_NEVER else limits.max_expiry
+
+
+def attach(
+    broker: Broker, client: Client, connect: Connect, session: Session, present: bool
+) -> None:
+    """Connect client and session and answer CONNECT."""
+    connection = client.connection
+    limits = broker.limits
+    properties = connect.properties
+    client.stage = Stage.CONNECTED
+    client.session = session
+    session.client = client
+    session.expiry = expiry_of(broker, connect)
+    session.expires_at = 0.0
+    session.will_at = 0.0
+    session.will = prepare_will(connect.will)
+    connection.open = True
+    connection.delivery = session.delivery
+    if properties.maximum_packet_size is not None:
+        connection.max_packet_out = properties.maximum_packet_size
+    connection.alias_maximum = min(
+        properties.topic_alias_maximum or 0, limits.topic_alias_maximum_out
+    )
+    apply_policy(client)
+    broker.adopt(client, session)
+    connection.append(encode(connack(broker, client, connect, present), connect.version))
+    keep_alive(broker, client, connect)
+    window = properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
+    session.delivery.attach(connection, min(window, limits.max_inflight))
+    # What only the answer needed is let go of: an idle connection should cost little.
+    client.connect = None
+    broker.resume(connection)
+
+
+def apply_policy(client: Client) -> None:
+    """Tell the hot path what it may route without asking: everything, or topics found permitted."""
+    assert client.policy is not None
+    client.connection.allowed = None if client.policy.allows_everything else set()
+
+
+def keep_alive(broker: Broker, client: Client, connect: Connect) -> None:
+    """Start watching for silence (MQTT 5.0 section 3.1.2.10)."""
+    client.keep_alive = granted_keep_alive(broker, connect)
+    if client.keep_alive:
+        broker.watch(client, client.keep_alive * KEEP_ALIVE_FACTOR)
+
+
+def granted_keep_alive(broker: Broker, connect: Connect) -> int:
+    """The client's wish, bounded by the server's maximum, which only MQTT 5 can be told of."""
+    maximum = broker.limits.keep_alive_maximum
+    if connect.version == 5 and maximum and not 0 < connect.keep_alive <= maximum:
+        return maximum
+    return connect.keep_alive
+
+
+def connack(broker: Broker, client: Client, connect: Connect, present: bool) -> Connack:
+    """The answer to a CONNECT that succeeded."""
+    if connect.version == 4:
+        return Connack(present, 0)
+    limits = broker.limits
+    asked = connect.properties
+    answer = Properties(
+        receive_maximum=limits.max_inflight,
+        maximum_packet_size=limits.max_packet,
+        topic_alias_maximum=limits.topic_alias_maximum or None,
+        assigned_client_identifier=asked.assigned_client_identifier,
+    )
+    if limits.max_qos < 2:
+        answer.maximum_qos = limits.max_qos
+    granted = expiry_of(broker, connect)
+    if granted != (asked.session_expiry_interval or 0):
+        answer.session_expiry_interval = granted
+    alive = granted_keep_alive(broker, connect)
+    if alive != connect.keep_alive:
+        answer.server_keep_alive = alive
+    if asked.authentication_method is not None:
+        answer.authentication_method = asked.authentication_method
+        answer.authentication_data = asked.authentication_data
+    return Connack(present, 0, answer)
+
+
+def prepare_will(packet: WillPacket | None) -> Will | None:
+    """A will in the form in which it will be published."""
+    if packet is None:
+        return None
+    properties = packet.properties
+    delay = properties.will_delay_interval or 0
+    expiry = properties.message_expiry_interval
+    forward = Properties(
+        payload_format_indicator=properties.payload_format_indicator,
+        content_type=properties.content_type,
+        response_topic=properties.response_topic,
+        correlation_data=properties.correlation_data,
+        user_properties=properties.user_properties,
+    )
+    encoded = encode_properties(forward, PacketType.PUBLISH)
+    # Without the length in front, which is 1 to 4 bytes with the top bit set on all but the last.
+    start = next(index for index, byte in enumerate(encoded) if byte < 0x80) + 1
+    return Will(
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        encoded[start:],
+        delay,
+        expiry,
+    )

@@ -1,0 +1,294 @@
+"""Packets of MQTT connections, dispatched: the one handler that all connections of a shard share.
+
+The hot path handles plain PUBLISH runs, PUBACK runs and PINGREQ; everything else comes here, one packet at a
+time. Errors a client makes are ``ProtocolError`` up to here, where they become a DISCONNECT (MQTT 5) or a
+closed connection.
+
+Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
+"""
+
+from __future__ import annotations
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.run import Run
+from fluxmq.protocols.mqtt.codec import decode, encode
+from fluxmq.protocols.mqtt.packets import (
+    Auth,
+    Disconnect,
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+)
+from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.sessions.mqtt import connecting, publishing, subscribing
+from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.session import EXPIRY_NEVER, Client, Session, Stage
+
+_CONNECT = 0x10
+_PUBREC = 0x50
+_PUBREL = 0x62
+_PUBCOMP = 0x70
+
+
+class Handler:
+    """What happens to connections; called by the reactor and by the shard's timers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def packet(self, connection: Connection, first: int, body: bytes) -> None:
+        """A packet off the hot path."""
+        client: Client = connection.identity
+        try:
+            self.dispatch(client, first, body)
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
+
+    def dispatch(self, client: Client, first: int, body: bytes) -> None:
+        """Handle one packet. Raises ProtocolError."""
+        self.broker.count_packet(first >> 4)
+        stage = client.stage
+        if stage is Stage.OPENED:
+            if first != _CONNECT:
+                raise ProtocolError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
+            connecting.on_connect(self.broker, client, body)
+            return
+        if stage is Stage.CONNECTED:
+            if len(body) == 2 and self.short_acknowledgement(client, first, body):
+                return
+        elif stage is Stage.CLOSED:
+            return
+        if first == _CONNECT:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")
+        version = client.connection.version
+        packet = decode(first, body, version, limits=self.broker.limits.packets)
+        if stage is not Stage.CONNECTED:
+            if isinstance(packet, Auth):
+                self.on_auth(client, packet)
+            elif isinstance(packet, Disconnect):
+                self.end(client, with_will=False, reason="client")
+            else:
+                raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
+            return
+        match packet:
+            case Puback():
+                self.on_acknowledgement(client, packet.packet_id, packet.reason, 1)
+            case Pubrec():
+                self.on_acknowledgement(client, packet.packet_id, packet.reason, 2)
+            case Pubrel():
+                self.on_pubrel(client, packet.packet_id)
+            case Pubcomp():
+                self.delivery_of(client).complete(packet.packet_id)
+            case Subscribe():
+                subscribing.on_subscribe(self.broker, client, packet)
+            case Unsubscribe():
+                subscribing.on_unsubscribe(self.broker, client, packet)
+            case Disconnect():
+                self.on_disconnect(client, packet)
+            case Auth():
+                self.on_auth(client, packet)
+            case _:
+                raise ProtocolError(Reason.PROTOCOL_ERROR, "packet not expected")
+
+    def session_of(self, client: Client) -> Session:
+        """The session of a connected client."""
+        session = client.session
+        assert session is not None, "a connected client has a session"
+        return session
+
+    def delivery_of(self, client: Client):  # type: ignore[no-untyped-def]
+        """What the client's session is owed."""
+        return self.session_of(client).delivery
+
+    def short_acknowledgement(self, client: Client, first: int, body: bytes) -> bool:
+        """PUBREC, PUBREL and PUBCOMP without reason, the usual form."""
+        packet_id = (body[0] << 8) | body[1]
+        if not packet_id:
+            return False
+        if first == _PUBREC:
+            self.on_acknowledgement(client, packet_id, 0, 2)
+        elif first == _PUBREL:
+            self.on_pubrel(client, packet_id)
+        elif first == _PUBCOMP:
+            self.delivery_of(client).complete(packet_id)
+        else:
+            return False
+        return True
+
+    def on_acknowledgement(self, client: Client, packet_id: int, reason: int, qos: int) -> None:
+        """PUBACK or PUBREC for a message we sent."""
+        delivery = self.delivery_of(client)
+        if reason >= Reason.UNSPECIFIED_ERROR:
+            delivery.refuse(packet_id, qos)
+        elif qos == 1:
+            delivery.acknowledge(packet_id, 1)
+            delivery.pump()
+        elif delivery.receive(packet_id) or client.connection.version == 4:
+            client.connection.append(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+        else:
+            answer = Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            client.connection.append(encode(answer, 5))
+
+    def on_pubrel(self, client: Client, packet_id: int) -> None:
+        """The client releases a QoS 2 message."""
+        received = self.session_of(client).received
+        known = received is not None and packet_id in received
+        if known:
+            assert received is not None
+            received.discard(packet_id)
+        if known or client.connection.version == 4:
+            client.connection.append(b"\x70\x02" + packet_id.to_bytes(2, "big"))
+        else:
+            answer = Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
+            client.connection.append(encode(answer, 5))
+
+    def on_auth(self, client: Client, packet: Auth) -> None:
+        """AUTH: a step of the exchange begun by CONNECT, or a new one (MQTT 5.0 section 4.12)."""
+        data = packet.properties.authentication_data or b""
+        method = packet.properties.authentication_method
+        if method != connecting.SCRAM_METHOD:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
+        if client.stage is Stage.CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
+            if not client.username or client.scram is not None:
+                raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
+            client.reauthenticating = True
+            connecting.begin_scram(self.broker, client, method, data)
+            return
+        if packet.reason != Reason.CONTINUE_AUTHENTICATION or client.scram is None:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "no authentication is going on")
+        connecting.scram_step(self.broker, client, data)
+
+    def on_disconnect(self, client: Client, packet: Disconnect) -> None:
+        """The client leaves (MQTT 5.0 section 3.14)."""
+        session = self.session_of(client)
+        expiry = packet.properties.session_expiry_interval
+        if expiry is not None:
+            if expiry and not session.expiry:
+                raise ProtocolError(
+                    Reason.PROTOCOL_ERROR, "session expiry cannot be set at DISCONNECT"
+                )
+            limit = self.broker.limits.max_expiry
+            session.expiry = limit if expiry == EXPIRY_NEVER else min(expiry, limit)
+        with_will = packet.reason != Reason.NORMAL_DISCONNECTION
+        self.end(client, with_will=with_will, reason="client")
+
+    def publish(self, connection: Connection, run: Run, raw: bytes) -> bool:
+        """A run that is not plain; True when the hot path is to route it."""
+        client: Client = connection.identity
+        try:
+            return publishing.on_publish(self.broker, client, run, raw)
+        except ProtocolError as error:
+            self.fail(client, error.reason, error.text)
+            return False
+
+    def broken(self, connection: Connection, reason: int) -> None:
+        """The hot path found the protocol broken."""
+        self.fail(connection.identity, reason, "malformed or unacceptable packet")
+
+    def fail(self, client: Client, reason: int, text: str) -> None:
+        """Close a connection for the client's fault."""
+        if client.stage is Stage.CLOSED:
+            return
+        self.broker.count_error(client, reason, text)
+        self.disconnect(client, reason, "protocol_error")
+
+    def disconnect(self, client: Client, reason: int, cause: str) -> None:
+        """Close from our side, telling an MQTT 5 client why."""
+        connection = client.connection
+        if client.stage is Stage.CONNECTED and connection.version == 5:
+            connection.append(encode(Disconnect(reason), 5))
+            self.end(client, with_will=True, reason=cause, linger=True)
+            return
+        if client.stage in (Stage.AUTHENTICATING, Stage.CLAIMING):
+            connecting.refuse(self.broker, client, reason, cause, 0)
+            return
+        self.end(client, with_will=True, reason=cause)
+
+    def lost(self, connection: Connection) -> None:
+        """The network connection has gone."""
+        client: Client = connection.identity
+        if client.stage is Stage.CLOSED:
+            self.broker.close(connection, linger=False)
+            return
+        self.end(client, with_will=True, reason="lost")
+
+    def end(self, client: Client, *, with_will: bool, reason: str, linger: bool = False) -> None:
+        """End a connection and do to its session what its expiry says."""
+        if client.stage is Stage.CLOSED:
+            return
+        session = client.session
+        client.stage = Stage.CLOSED
+        client.feeds = None
+        client.connection.feeding = False
+        self.broker.count_closed(client, reason)
+        if session is not None and session.client is client:
+            self.leave(session, with_will)
+        client.session = None
+        client.connection.delivery = None
+        self.broker.close(client.connection, linger=linger)
+
+    def leave(self, session: Session, with_will: bool) -> None:
+        """The session's connection is over."""
+        broker = self.broker
+        now = broker.now()
+        session.delivery.detach()
+        session.client = None
+        will = session.will
+        if not with_will:
+            session.will = will = None
+        if session.expiry == 0:
+            self.finish(session)
+            return
+        session.expires_at = now + session.expiry
+        if will is not None:
+            delay = min(will.delay, session.expiry)
+            session.will_at = now + delay
+            if delay == 0:
+                self.publish_will(session)
+        broker.hand_over(session, ended=False)
+        session.delivery.trim()
+        broker.schedule(session)
+
+    def publish_will(self, session: Session) -> None:
+        """The will's time has come."""
+        will = session.will
+        session.will = None
+        session.will_at = 0.0
+        if will is not None:
+            publishing.publish_will(self.broker, will)
+
+    def finish(self, session: Session) -> None:
+        """The session ends: its will is due, its messages and subscriptions go."""
+        self.broker.hand_over(session, ended=True)
+        self.broker.ended(session)
+        self.publish_will(session)
+
+    def due(self, session: Session) -> None:
+        """A timer of the session has run out."""
+        if session.client is not None:
+            return
+        now = self.broker.now()
+        if session.expires_at and session.expires_at <= now:
+            self.finish(session)
+        elif session.will_at and session.will_at <= now:
+            self.publish_will(session)
+            self.broker.schedule(session)
+
+    def expired(self, client: Client) -> None:
+        """Nothing was received for too long."""
+        if client.stage is Stage.CONNECTED:
+            self.broker.count_error(client, Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")
+            self.disconnect(client, Reason.KEEP_ALIVE_TIMEOUT, "keep_alive")
+        elif client.stage is not Stage.CLOSED:
+            self.end(client, with_will=False, reason="connect_timeout")
+
+    def drained(self, connection: Connection) -> None:
+        """All output is written and the connection is being fed."""
+        subscribing.feed(self.broker, connection.identity)
+
+    def flushed(self, connection: Connection) -> None:
+        """All output of a connection that is closing is written."""
+        self.broker.close(connection, linger=False)

@@ -1,0 +1,155 @@
+"""What MQTT sessions need of the broker around them; the shard implements it.
+
+Owned here, because the consumer of an interface knows what it must say. Every method answers at once; what
+takes time takes a callback, which is called on the shard's loop, possibly before the method returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.run import Run
+from fluxmq.auth.policy import Policy
+from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.protocols.mqtt.codec import Limits
+from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.topics import ParsedFilter
+from fluxmq.sessions.mqtt.session import Client, Grant, Session
+
+
+@dataclass(slots=True)
+class SessionLimits:
+    """The settings that sessions obey; sizes in bytes, times in seconds."""
+
+    max_packet: int
+    max_qos: int
+    max_topic_bytes: int
+    max_topic_levels: int
+    max_subscriptions: int
+    max_will: int
+    max_sessions: int
+    max_client_id: int
+    topic_alias_maximum: int
+    topic_alias_maximum_out: int
+    keep_alive_maximum: int
+    default_expiry: int
+    max_expiry: int
+    max_inflight: int
+    packets: Limits
+
+
+@dataclass(slots=True, frozen=True)
+class Authenticated:
+    """The outcome of checking credentials: ``reason`` 0 when they hold, and whose they are."""
+
+    reason: int
+    username: str = ""
+
+
+class Broker(Protocol):
+    """The shard, as sessions see it."""
+
+    limits: SessionLimits
+
+    def now(self) -> float:
+        """Monotonic seconds at the start of this tick."""
+
+    # Connecting
+
+    def authenticate(
+        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
+    ) -> None:
+        """Check name and password (or the certificate, or that none are needed)."""
+
+    def scram_exchange(self) -> ServerExchange:
+        """A new SCRAM-SHA-256 exchange."""
+
+    def scram_keys(self, username: str) -> StoredKeys | None:
+        """The keys of an enabled user."""
+
+    def authentication_result(self, method: str, success: bool) -> None:
+        """Count an authentication that ran inside the session."""
+
+    def policy(self, client_id: str, username: str) -> Policy:
+        """What a client may do."""
+
+    def new_client_id(self) -> str:
+        """A client id for a client that brings none."""
+
+    def claim(self, client: Client, clean: bool, done: Callable[[Session | None], None]) -> None:
+        """Make this shard the owner of the client's id.
+
+        ``done`` gets the session to continue, wherever it was, or None when there is none (``clean``: it
+        has been ended). Any other connection of the same id is closed before.
+        """
+
+    def adopt(self, client: Client, session: Session) -> None:
+        """The client is connected with this session."""
+
+    def ended(self, session: Session) -> None:
+        """The session is gone: forget its subscriptions, owner record and timers."""
+
+    def schedule(self, session: Session) -> None:
+        """The session's ``expires_at`` or ``will_at`` was set."""
+
+    def hand_over(self, session: Session, ended: bool) -> None:
+        """Give unacknowledged messages of shared subscriptions to other members."""
+
+    # Messages
+
+    def publish(self, run: Run) -> bool:
+        """Route a run; False when its topic is not valid."""
+
+    def retain(self, run: Run) -> bool:
+        """Keep the run's last message as its topic's retained message; False when that is over a limit."""
+
+    def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
+        """Topics with a retained message that match; stays valid while the store changes."""
+
+    def retained_message(self, topic: bytes) -> Run | None:
+        """The retained message of a topic, None when it has gone or expired."""
+
+    # Subscriptions
+
+    def subscribe(
+        self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
+    ) -> None:
+        """Add or replace a subscription."""
+
+    def unsubscribe(self, session: Session, written: bytes) -> None:
+        """Remove a subscription."""
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        """Call when every shard knows the subscriptions made so far."""
+
+    # Connections
+
+    def pause(self, connection: Connection) -> None:
+        """Stop reading while an answer is awaited."""
+
+    def resume(self, connection: Connection) -> None:
+        """Go on reading."""
+
+    def close(self, connection: Connection, linger: bool) -> None:
+        """Close once output is written; ``linger``: let the client read it before the socket goes."""
+
+    def watch(self, client: Client, seconds: float) -> None:
+        """Ask ``expired`` of the handler when nothing was received for so long."""
+
+    def count_closed(self, client: Client, reason: str) -> None:
+        """Count the end of a connection."""
+
+    def count_error(self, client: Client, reason: int, text: str) -> None:
+        """Count a protocol error and log it at a bounded rate."""
+
+    def count_drop(self, reason: str, count: int) -> None:
+        """Count messages not delivered."""
+
+    def count_packet(self, kind: int) -> None:
+        """Count a control packet received off the hot path by its type number."""
+
+    def will_published(self) -> None:
+        """Count a published will."""

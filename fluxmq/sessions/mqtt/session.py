@@ -1,0 +1,178 @@
+"""The state the broker keeps for one MQTT client id, and for one of its connections.
+
+A ``Session`` outlives connections; a ``Client`` is one connection's side of it. Both live in the shard
+that serves the client and are touched by nothing else. Messages owed are in ``Session.delivery``.
+
+Source: MQTT 3.1.1 section 3.1.2.4, MQTT 5.0 section 4.1 (session state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.run import Run
+from fluxmq.auth.policy import Policy
+from fluxmq.auth.scram import ServerExchange
+from fluxmq.protocols.mqtt.packets import Connect
+
+EXPIRY_NEVER = 0xFFFFFFFF
+"""Session Expiry Interval of a session that does not expire (MQTT 5.0 section 3.1.2.11.2)."""
+
+
+class Grant:
+    """One subscription of a session, as granted.
+
+    ``subscription_id`` is 0 for none. ``shared`` is the group name of a shared subscription, else empty.
+    """
+
+    __slots__ = ("no_local", "qos", "retain_as_published", "shared", "subscription_id")
+
+    def __init__(
+        self,
+        qos: int,
+        no_local: bool = False,
+        retain_as_published: bool = False,
+        subscription_id: int = 0,
+        shared: bytes = b"",
+    ) -> None:
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = retain_as_published
+        self.subscription_id = subscription_id
+        self.shared = shared
+
+
+class Will:
+    """A will message, ready to be published. ``delay`` is in seconds."""
+
+    __slots__ = ("delay", "expiry", "payload", "properties", "qos", "retain", "topic")
+
+    def __init__(
+        self,
+        topic: bytes,
+        payload: bytes,
+        qos: int,
+        retain: bool,
+        properties: bytes,
+        delay: int,
+        expiry: int | None,
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.properties = properties
+        self.delay = delay
+        self.expiry = expiry
+
+
+class RetainedFeed:
+    """Retained messages on their way to a new subscription, taken from ``topics`` as there is room."""
+
+    __slots__ = ("qos", "subscription_ids", "topics")
+
+    def __init__(self, topics: Iterator[bytes], qos: int, subscription_ids: bytes) -> None:
+        self.topics = topics
+        self.qos = qos
+        self.subscription_ids = subscription_ids
+
+
+class Session:
+    """One client id's state. ``expires_at``, ``will_at``: monotonic seconds, 0 while not running.
+
+    ``subscriptions``: filter as the client wrote it (with ``$share/``) to grant. ``received``: packet
+    identifiers of QoS 2 publishes between PUBLISH and PUBREL, None while there were none.
+    """
+
+    __slots__ = (
+        "client",
+        "client_id",
+        "delivery",
+        "expires_at",
+        "expiry",
+        "principal",
+        "received",
+        "subscriptions",
+        "will",
+        "will_at",
+    )
+
+    def __init__(self, client_id: str, delivery: Delivery) -> None:
+        self.client_id = client_id
+        self.delivery = delivery
+        self.principal = ""
+        self.client: Client | None = None
+        self.subscriptions: dict[bytes, Grant] = {}
+        self.received: set[int] | None = None
+        self.expiry = 0
+        self.expires_at = 0.0
+        self.will: Will | None = None
+        self.will_at = 0.0
+        delivery.session = self
+
+    def filter_of(self, written: bytes) -> bytes:
+        """The topic filter inside a subscription: without ``$share/group/``."""
+        grant = self.subscriptions[written]
+        return written[len(grant.shared) + 8 :] if grant.shared else written
+
+
+class Stage(Enum):
+    """How far a connection has come."""
+
+    OPENED = 1
+    AUTHENTICATING = 2
+    CLAIMING = 3
+    CONNECTED = 4
+    CLOSED = 5
+
+
+class Client:
+    """One connection's side of a session.
+
+    ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
+    ``aliases``: topic aliases the client has defined. ``deadline``: when CONNECT must be complete.
+    """
+
+    __slots__ = (
+        "aliases",
+        "certificate_name",
+        "connect",
+        "connection",
+        "deadline",
+        "feeds",
+        "keep_alive",
+        "last_properties",
+        "last_run",
+        "listener",
+        "peer",
+        "policy",
+        "problem_information",
+        "reauthenticating",
+        "scram",
+        "session",
+        "stage",
+        "username",
+    )
+
+    def __init__(self, connection: Connection, peer: str, listener: int, deadline: float) -> None:
+        self.connection = connection
+        self.peer = peer
+        self.listener = listener
+        self.deadline = deadline
+        self.stage = Stage.OPENED
+        self.connect: Connect | None = None
+        self.session: Session | None = None
+        self.username = ""
+        self.certificate_name = ""
+        self.policy: Policy | None = None
+        self.keep_alive = 0
+        self.aliases: dict[int, bytes] | None = None
+        self.feeds: list[RetainedFeed] | None = None
+        self.scram: ServerExchange | None = None
+        self.reauthenticating = False
+        self.problem_information = True
+        self.last_properties: bytes | None = None
+        self.last_run: Run | None = None

@@ -1,0 +1,132 @@
+"""What crosses a link between two shards, as bytes.
+
+A frame is one record: a kind byte, then::
+
+    RUN       u8 kind, u8 version, u8 first byte, u8 flags, u16 topic length, u32 properties length,
+              u32 variable, u32 pid_at, u32 stride, u32 count, u32 largest, f64 deadline,
+              topic, properties, wire bytes of the run
+    SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
+    RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin; without wire bytes it deletes the topic
+    CONTROL   u8 kind, msgpack array [name, arguments ...]
+    PIECE     u8 kind, u8 last, part of a frame longer than a record
+
+Both ends are processes of one node and one version: fields are native little endian, and a frame that does
+not parse is a bug, not an attack. Deadlines are the node's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgpack
+
+from fluxmq._hot.run import Run
+
+RUN = 1
+SHARED = 2
+RETAINED = 3
+CONTROL = 4
+PIECE = 5
+
+_RUN = struct.Struct("<BBBHIIIIIId")
+_SHARED = struct.Struct("<BHH")
+_RETAINED = struct.Struct("<BqI")
+_VERBATIM = 1
+
+
+def run_head(run: Run) -> bytes:
+    """Everything of a run but its wire bytes."""
+    return (
+        _RUN.pack(
+            run.version,
+            0x30 | (run.qos << 1) | run.retain,
+            _VERBATIM if run.verbatim else 0,
+            len(run.topic),
+            len(run.properties),
+            run.variable,
+            run.pid_at,
+            run.stride,
+            run.count,
+            run.largest,
+            run.deadline,
+        )
+        + run.topic
+        + run.properties
+    )
+
+
+def encode_run(run: Run) -> bytes:
+    """The head of a RUN frame; the run's wire bytes follow it."""
+    return bytes((RUN,)) + run_head(run)
+
+
+def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:
+    """The head of a SHARED frame."""
+    return (
+        _SHARED.pack(SHARED, len(group), len(topic_filter)) + group + topic_filter + run_head(run)
+    )
+
+
+def encode_retained(stamp: tuple[int, int], run: Run) -> bytes:
+    """The head of a RETAINED frame."""
+    return _RETAINED.pack(RETAINED, *stamp) + run_head(run)
+
+
+def encode_control(name: str, *arguments: object) -> bytes:
+    """A whole CONTROL frame."""
+    data: bytes = msgpack.packb([name, *arguments], use_bin_type=True)
+    return bytes((CONTROL,)) + data
+
+
+def decode_control(frame: bytes) -> list[object]:
+    """Name and arguments of a CONTROL frame."""
+    found: list[object] = msgpack.unpackb(
+        frame[1:], raw=False, strict_map_key=False, use_list=True
+    )
+    return found
+
+
+def decode_run(frame: bytes, at: int = 1) -> Run:
+    """The run whose head begins at ``at``; its bytes stay in the frame."""
+    (
+        version,
+        first,
+        flags,
+        topic_length,
+        properties_length,
+        variable,
+        pid_at,
+        stride,
+        count,
+        largest,
+        deadline,
+    ) = _RUN.unpack_from(frame, at)
+    at += _RUN.size
+    topic = frame[at : at + topic_length]
+    at += topic_length
+    properties = frame[at : at + properties_length]
+    at += properties_length
+    run = Run(
+        frame, at, len(frame), count, stride, version, first, variable, pid_at, largest, topic
+    )
+    run.kept = True
+    run.properties = properties
+    run.verbatim = bool(flags & _VERBATIM)
+    run.deadline = deadline
+    return run
+
+
+def decode_shared(frame: bytes) -> tuple[bytes, bytes, Run]:
+    """Group, filter and run of a SHARED frame."""
+    _, group_length, filter_length = _SHARED.unpack_from(frame)
+    at = _SHARED.size
+    group = frame[at : at + group_length]
+    at += group_length
+    topic_filter = frame[at : at + filter_length]
+    return group, topic_filter, decode_run(frame, at + filter_length)
+
+
+def decode_retained(frame: bytes) -> tuple[tuple[int, int], Run]:
+    """Stamp and run of a RETAINED frame."""
+    _, stamp, origin = _RETAINED.unpack_from(frame)
+    return (stamp, origin), decode_run(frame, _RETAINED.size)

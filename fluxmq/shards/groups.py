@@ -1,0 +1,193 @@
+"""Shared subscriptions of this shard: runs dealt out to members here and to other shards.
+
+``routing.shared`` says whose turn it is; this module does it. Messages that a leaving member has not
+acknowledged go to another member.
+
+Source: MQTT 5.0 section 4.8.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from fluxmq._hot.delivery import Portion
+from fluxmq._hot.run import Run
+from fluxmq.routing.shared import SharedGroup, SharedGroups
+from fluxmq.sessions.mqtt.session import Grant, Session
+from fluxmq.sessions.mqtt.subscribing import identifier_property
+from fluxmq.shards.links import Link
+
+
+T = TypeVar("T")
+
+
+class Group:
+    """A shared group: the routing core's bookkeeping and what a member was granted."""
+
+    def __init__(self, core: SharedGroup[Session], table: GroupTable) -> None:
+        self.core = core
+        self.filter = core.filter
+        self.grants: dict[Session, Grant] = {}
+        self._table = table
+
+    def offer(self, run: Run) -> None:
+        """Deal a run published on this shard over the whole node."""
+        parts = self.core.split(run.count)
+        if not parts:
+            self._table.count_drop("shared_no_member", run.count)
+            return
+        for target, piece in cut(run, parts):
+            if isinstance(target, int):
+                self._table.links[target].send_shared(self.core.group, self.filter, piece)
+            else:
+                self.deliver(target, piece)
+
+    def offer_here(self, run: Run) -> None:
+        """Deal a part that another shard gave to this one over the members here."""
+        parts = self.core.split_local(run.count)
+        if not parts:
+            # The last member left while the part was under way: the others may still want it.
+            if self.core.is_empty:
+                self._table.count_drop("shared_no_member", run.count)
+            else:
+                self.offer(run)
+            return
+        for member, piece in cut(run, parts):
+            self.deliver(member, piece)
+
+    def deliver(self, session: Session, run: Run) -> None:
+        """Give one member its part."""
+        grant = self.grants[session]
+        identifier = identifier_property(grant.subscription_id)
+        qos = min(run.qos, grant.qos)
+        if qos:
+            session.delivery.enqueue(run, qos, 0, identifier, self)
+        elif session.client is not None:
+            session.delivery.send_now(run, 0, identifier)
+        else:
+            self._table.count_drop("shared_no_member", run.count)
+
+    def others_connected(self, session: Session) -> bool:
+        """Whether somebody else could take over a member's messages now."""
+        online, _ = self.core.counts
+        here = online - (1 if session.client is not None else 0)
+        return here > 0 or any(count for count, _ in self.core.remote().values())
+
+
+class _Counts(Protocol):
+    def __call__(self, reason: str, count: int) -> None: ...
+
+
+class GroupTable:
+    """All shared groups this shard knows; ``changed`` are those whose counts the peers must be told."""
+
+    def __init__(
+        self,
+        added: Callable[[Group], None],
+        removed: Callable[[Group], None],
+        count_drop: _Counts,
+    ) -> None:
+        self._groups: SharedGroups[Session] = SharedGroups()
+        self._by_core: dict[SharedGroup[Session], Group] = {}
+        self._added = added
+        self._removed = removed
+        self.count_drop = count_drop
+        self.links: dict[int, Link] = {}
+        self.changed: set[tuple[bytes, bytes]] = set()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def obtain(self, name: bytes, topic_filter: bytes) -> Group:
+        """The group, made when it is new."""
+        core, fresh = self._groups.obtain(name, topic_filter)
+        if fresh:
+            group = Group(core, self)
+            self._by_core[core] = group
+            self._added(group)
+            return group
+        return self._by_core[core]
+
+    def find(self, name: bytes, topic_filter: bytes) -> Group | None:
+        """The group, None when nobody is in it."""
+        core = self._groups.get(name, topic_filter)
+        return None if core is None else self._by_core[core]
+
+    def join(self, name: bytes, topic_filter: bytes, session: Session, grant: Grant) -> None:
+        """A session of this shard becomes a member, or changes its options."""
+        group = self.obtain(name, topic_filter)
+        group.grants[session] = grant
+        group.core.join(session, connected=session.client is not None)
+        self.changed.add((name, topic_filter))
+
+    def leave(self, name: bytes, topic_filter: bytes, session: Session) -> None:
+        """A session of this shard is no member any more."""
+        group = self.find(name, topic_filter)
+        if group is None or not group.core.leave(session):
+            return
+        group.grants.pop(session, None)
+        self.changed.add((name, topic_filter))
+        self._release(group)
+
+    def set_connected(
+        self, name: bytes, topic_filter: bytes, session: Session, connected: bool
+    ) -> None:
+        """A member's connection came or went."""
+        group = self.find(name, topic_filter)
+        if group is not None and session in group.grants:
+            group.core.set_connected(session, connected)
+            self.changed.add((name, topic_filter))
+
+    def set_remote(
+        self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int
+    ) -> None:
+        """Another shard tells its member counts."""
+        if online or offline:
+            self.obtain(name, topic_filter).core.set_remote(shard, online, offline)
+            return
+        group = self.find(name, topic_filter)
+        if group is not None:
+            group.core.set_remote(shard, 0, 0)
+            self._release(group)
+
+    def drop_shard(self, shard: int) -> None:
+        """Another shard has gone, and its members with it."""
+        for core in self._groups.drop_shard(shard):
+            self._removed(self._by_core.pop(core))
+
+    def counts(self, name: bytes, topic_filter: bytes) -> tuple[int, int]:
+        """Members of this shard, connected and not."""
+        core = self._groups.get(name, topic_filter)
+        return (0, 0) if core is None else core.counts
+
+    def local(self) -> list[tuple[bytes, bytes]]:
+        """Groups with members on this shard."""
+        return [(core.group, core.filter) for core in self._groups if len(core)]
+
+    def _release(self, group: Group) -> None:
+        if self._groups.release(group.core):
+            self._removed(self._by_core.pop(group.core))
+
+
+def cut(run: Run, parts: list[tuple[T, int]]) -> list[tuple[T, Run]]:
+    """The run in contiguous parts of the given counts."""
+    if len(parts) == 1:
+        return [(parts[0][0], run)]
+    run.detach()
+    pieces: list[tuple[T, Run]] = []
+    offset = run.start
+    for target, count in parts:
+        end = run.skip(offset, count)
+        pieces.append((target, run.part(offset, end, count)))
+        offset = end
+    return pieces
+
+
+def run_of(portion: Portion) -> Run:
+    """What is left of a portion, as a run to be dealt out again."""
+    run = portion.run
+    end = run.skip(portion.offset, portion.count)
+    piece = run.part(portion.offset, end, portion.count)
+    piece.qos = run.qos
+    return piece

@@ -1,0 +1,160 @@
+"""Who gets a topic's messages: subscriptions of this shard, other shards, shared groups.
+
+One tree holds all three kinds of interest. A topic's route is built once and kept in the reactor's cache
+until a subscription changes that could concern it: a change to a filter without wildcards drops one topic,
+one with wildcards drops all.
+
+A filter's first local subscription is told to the other shards, its last removal too; they enter this
+shard's number for it. A shared subscription is told as a group's member counts instead.
+"""
+
+from __future__ import annotations
+
+from fluxmq._hot.delivery import Target
+from fluxmq._hot.reactor import Reactor, Route
+from fluxmq.protocols.mqtt.reasons import ProtocolError
+from fluxmq.protocols.mqtt.topics import validate_topic
+from fluxmq.routing.subscriptions import SubscriptionTree
+from fluxmq.sessions.mqtt.session import Grant, Session
+from fluxmq.sessions.mqtt.subscribing import identifier_property
+from fluxmq.shards.groups import Group
+from fluxmq.shards.links import Link
+
+SYSTEM_PREFIX = b"$SYS/"
+
+
+class RouteTable:
+    """The subscription tree of one shard and what follows from it."""
+
+    def __init__(self, reactor: Reactor, max_topic_bytes: int, max_topic_levels: int) -> None:
+        self._reactor = reactor
+        self._max_topic_bytes = max_topic_bytes
+        self._max_topic_levels = max_topic_levels
+        self._tree: SubscriptionTree[Session | Group | int, Grant | None] = SubscriptionTree()
+        self._local: dict[bytes, int] = {}
+        self.links: dict[int, Link] = {}
+        self.subscription_count = 0
+        self.changed: dict[bytes, bool] = {}
+        """Filters that this shard has begun (True) or ceased to want since the peers were told."""
+
+    def route(self, topic: bytes) -> Route | None:
+        """Where a client's publish to ``topic`` goes; None when it is not a valid topic."""
+        try:
+            validate_topic(topic, self._max_topic_bytes, self._max_topic_levels)
+        except ProtocolError:
+            return None
+        if topic.startswith(SYSTEM_PREFIX):
+            return Route([], [], [])  # only the broker itself speaks there
+        return self.build(topic)
+
+    def build(self, topic: bytes) -> Route:
+        """The route of a topic."""
+        targets: dict[Session, Target] = {}
+        links: list[Link] = []
+        seen: set[int] = set()
+        groups: list[Group] = []
+        for _, subscriber, grant in self._tree.match(topic):
+            if isinstance(subscriber, Session):
+                assert grant is not None
+                self._merge(targets, subscriber, grant)
+            elif isinstance(subscriber, int):
+                if subscriber not in seen:
+                    seen.add(subscriber)
+                    links.append(self.links[subscriber])
+            else:
+                groups.append(subscriber)
+        return Route(list(targets.values()), links, groups)
+
+    def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
+        """Overlapping subscriptions are one delivery: highest QoS, all identifiers.
+
+        Source: MQTT 5.0 section 3.3.4.
+        """
+        identifier = identifier_property(grant.subscription_id)
+        target = targets.get(session)
+        if target is None:
+            targets[session] = Target(
+                session.delivery,
+                grant.qos,
+                grant.no_local,
+                grant.retain_as_published,
+                identifier,
+            )
+            return
+        target.qos = max(target.qos, grant.qos)
+        target.no_local = target.no_local and grant.no_local
+        target.keep_retain = target.keep_retain or grant.retain_as_published
+        target.subscription_ids += identifier
+
+    # Local interest
+
+    def add(self, session: Session, topic_filter: bytes, grant: Grant) -> None:
+        """A session of this shard subscribes, or changes its options."""
+        known = self._tree.get(topic_filter, session) is not None
+        self._tree.add(topic_filter, session, grant)
+        self._invalidate(topic_filter)
+        if known:
+            return
+        self.subscription_count += 1
+        count = self._local.get(topic_filter, 0)
+        self._local[topic_filter] = count + 1
+        if count == 0:
+            self._note(topic_filter, True)
+
+    def remove(self, session: Session, topic_filter: bytes) -> None:
+        """A session of this shard unsubscribes."""
+        if self._tree.get(topic_filter, session) is None:
+            return
+        self._tree.remove(topic_filter, session)
+        self._invalidate(topic_filter)
+        self.subscription_count -= 1
+        count = self._local[topic_filter] - 1
+        if count:
+            self._local[topic_filter] = count
+        else:
+            del self._local[topic_filter]
+            self._note(topic_filter, False)
+
+    def _note(self, topic_filter: bytes, wanted: bool) -> None:
+        if not self.links:
+            return
+        if self.changed.get(topic_filter) is (not wanted):
+            del self.changed[topic_filter]
+        else:
+            self.changed[topic_filter] = wanted
+
+    def local_filters(self) -> list[bytes]:
+        """Filters that sessions of this shard subscribe to."""
+        return list(self._local)
+
+    # Groups and other shards
+
+    def add_group(self, group: Group) -> None:
+        """A shared group has come into being, here or elsewhere."""
+        self._tree.add(group.filter, group, None)
+        self._invalidate(group.filter)
+
+    def remove_group(self, group: Group) -> None:
+        """A shared group has no members left."""
+        self._tree.remove(group.filter, group)
+        self._invalidate(group.filter)
+
+    def set_remote(self, shard: int, topic_filter: bytes, wanted: bool) -> None:
+        """Another shard has begun or ceased to want a filter."""
+        if wanted:
+            self._tree.add(topic_filter, shard, None)
+        else:
+            self._tree.remove(topic_filter, shard)
+        self._invalidate(topic_filter)
+
+    def drop_shard(self, shard: int) -> None:
+        """Another shard has gone, and its interest with it."""
+        for topic_filter in list(self._tree.filters()):
+            self._tree.remove(topic_filter, shard)
+        self._reactor.routes.clear()
+
+    def _invalidate(self, topic_filter: bytes) -> None:
+        if b"+" in topic_filter or b"#" in topic_filter:
+            self._reactor.routes.clear()
+        else:
+            self._reactor.routes.pop(topic_filter, None)
