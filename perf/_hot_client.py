@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# The annotations of this file are C types.
 """The generator's inner loop: what runs once per message.
 
 Cython in pure-Python mode, by the same rule as ``fluxmq/_hot``: compiled where a compiler was found (types
@@ -125,7 +127,7 @@ class Sender:
         """
         data: cython.p_uchar
         place: cython.Py_ssize_t
-        index: cython.Py_ssize_t
+        _index: cython.Py_ssize_t
         pid: cython.int = self.next_pid
         sequence: cython.uint = self.sequence
         time: cython.longlong = stamp
@@ -134,7 +136,7 @@ class Sender:
         else:
             data = self.chunk
         place = 0
-        for index in range(count):
+        for _index in range(count):
             if cython.compiled:
                 memcpy(data + place + self.payload_at, cython.address(time), 8)
                 memcpy(data + place + self.payload_at + 8, cython.address(self.publisher), 4)
@@ -155,9 +157,7 @@ class Sender:
             self.in_flight += count
         return place
 
-    def settle(
-        self, pid: cython.int, now: cython.longlong, measuring: cython.bint
-    ) -> cython.bint:
+    def settle(self, pid: cython.int, now: cython.longlong, measuring: cython.bint) -> cython.bint:
         """Count one final acknowledgement; False when nothing was waiting for it."""
         sent: cython.longlong
         if pid < 1 or pid > self.ring or not self.sent_at[pid]:

@@ -8,6 +8,7 @@ group, dies with this process, and is killed when it does not stop by itself.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -56,7 +57,7 @@ log:
 _LIBC = ctypes.CDLL(None)
 
 
-class BrokerFailed(RuntimeError):
+class BrokerError(RuntimeError):
     """A broker did not start; the text has what it said."""
 
 
@@ -101,14 +102,10 @@ class Broker:
             return
         self.stopped = True
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait()
         self.folder.cleanup()
 
@@ -144,10 +141,10 @@ def start_fluxmq(name: str, workers: int, pure: bool = False, cores: str | None 
 
 
 def start_mosquitto(cores: str | None = None) -> Broker:
-    """Debian's mosquitto. Raises ``BrokerFailed`` where it is not installed."""
+    """Debian's mosquitto. Raises ``BrokerError`` where it is not installed."""
     binary = executable("mosquitto")
     if binary is None:
-        raise BrokerFailed("mosquitto is not installed")
+        raise BrokerError("mosquitto is not installed")
 
     def command(folder: Path, port: int) -> list[str]:
         conf = folder / "mosquitto.conf"
@@ -158,10 +155,10 @@ def start_mosquitto(cores: str | None = None) -> Broker:
 
 
 def start_nats(cores: str | None = None) -> Broker:
-    """Debian's nats-server, core only. Raises ``BrokerFailed`` where it is not installed."""
+    """Debian's nats-server, core only. Raises ``BrokerError`` where it is not installed."""
     binary = executable("nats-server")
     if binary is None:
-        raise BrokerFailed("nats-server is not installed")
+        raise BrokerError("nats-server is not installed")
 
     def command(folder: Path, port: int) -> list[str]:
         return [binary, "-a", HOST, "-p", str(port)]
@@ -201,7 +198,7 @@ def _start(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of C, no locks
         )
     broker = Broker(name, port, process, folder, log)
     deadline = time.monotonic() + START_TIMEOUT_S
@@ -214,7 +211,7 @@ def _start(
                 continue
             said = broker.said()
             broker.stop()
-            raise BrokerFailed(f"{name} did not start: {said or 'it said nothing'}") from None
+            raise BrokerError(f"{name} did not start: {said or 'it said nothing'}") from None
         return broker
 
 

@@ -18,7 +18,7 @@ from perf import board as words
 from perf import codec
 from perf.board import Board
 from perf.codec import Histogram
-from perf.generator import SLEEP_MAX_S, BrokenRun
+from perf.generator import SLEEP_MAX_S, BrokenRunError
 from perf.percentiles import sparse
 from perf.workload import Workload
 
@@ -61,7 +61,7 @@ class Churn:
         """Nothing is open before the clock runs."""
 
     def run(self) -> None:
-        """Set up connections until ``MEASURE_TO``. Raises ``BrokenRun`` after too many failures."""
+        """Set up connections until ``MEASURE_TO``. Raises ``BrokenRunError`` after too many failures."""
         board = self.board.words
         start, measure_from = board[words.START], board[words.MEASURE_FROM]
         measure_to = board[words.MEASURE_TO]
@@ -75,7 +75,7 @@ class Churn:
                 self._advance(fd, mask, measure_from)
             self._expire(time.monotonic_ns())
             if self.failed > FAILURES_MAX:
-                raise BrokenRun(f"{self.failed} connections failed")
+                raise BrokenRunError(f"{self.failed} connections failed")
             row = self.board.place(self.worker, 0)
             board[row + words.SENT] = self.begun
             board[row + words.RECEIVED] = self.completed
@@ -89,7 +89,7 @@ class Churn:
         error = connection.connect_ex(self.address)
         if error not in (0, errno.EINPROGRESS):
             connection.close()
-            raise BrokenRun(f"connect: {errno.errorcode.get(error, error)}")
+            raise BrokenRunError(f"connect: {errno.errorcode.get(error, error)}")
         self.begun += 1
         self.attempts[connection.fileno()] = attempt
         self.epoll.register(connection.fileno(), select.EPOLLOUT)

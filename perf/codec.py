@@ -27,7 +27,8 @@ def _inner_loop() -> ModuleType:
         return sys.modules[name]
     source = Path(__file__).with_name("_hot_client.py")
     spec = importlib.util.spec_from_file_location(name, source)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

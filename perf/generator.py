@@ -13,6 +13,7 @@ is measured (and its loss reported) instead of waited for.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -50,7 +51,7 @@ READ, WRITE = select.EPOLLIN | select.EPOLLRDHUP, select.EPOLLOUT
 PR_SET_TIMERSLACK = 29
 
 
-class BrokenRun(RuntimeError):
+class BrokenRunError(RuntimeError):
     """The broker closed a connection or stopped reading; the run has no result."""
 
 
@@ -122,9 +123,7 @@ class Generator:
         work = self.workload
         kind = NatsReceiver if work.protocol == "nats" else Receiver
         followed = work.publishers if sender is None else 0
-        return kind(
-            self.inbound, self.outbound, work.version, sender, self.delivery, followed
-        )
+        return kind(self.inbound, self.outbound, work.version, sender, self.delivery, followed)
 
     def _sender(self, index: int, window: int) -> Sender:
         work = self.workload
@@ -138,9 +137,7 @@ class Generator:
         self.chunk = work.chunk_messages(len(template))
         window = min(work.window, window)
         capacity = min(self.chunk, window) if work.qos else self.chunk
-        return Sender(
-            template, payload_at, pid_at, capacity, window, index, self.acknowledgement
-        )
+        return Sender(template, payload_at, pid_at, capacity, window, index, self.acknowledgement)
 
     def _add(self, connection: socket.socket, link: Link) -> None:
         connection.setblocking(False)
@@ -150,7 +147,7 @@ class Generator:
     # --- the loop ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Publish until ``MEASURE_TO``, then take what is still under way. Raises ``BrokenRun``."""
+        """Publish until ``MEASURE_TO``, then take what is still under way. Raises ``BrokenRunError``."""
         board = self.board.words
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
         start, measure_from = board[words.START], board[words.MEASURE_FROM]
@@ -194,10 +191,8 @@ class Generator:
 
     def _awake(self) -> None:
         self.board.words[self.board.place(self.worker, words.WAITING)] = 0
-        try:
+        with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.board.wake_fds[self.worker])
-        except BlockingIOError:
-            pass
 
     def _read(self, fd: int, link: Link, now: int, measuring: bool) -> None:
         """Take what one receive gives, account for it and send the replies it asks for."""
@@ -210,7 +205,7 @@ class Generator:
         except BlockingIOError:
             return
         if not count:
-            raise BrokenRun("the broker closed a connection")
+            raise BrokenRunError("the broker closed a connection")
         before, missed = receiver.publishes, receiver.lost
         sender = link.sender
         acknowledged = sender.acknowledged if sender is not None else 0
@@ -228,10 +223,8 @@ class Generator:
     def _reply(self, fd: int, link: Link, length: int) -> None:
         taken = 0
         if not link.pending:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 taken = link.connection.send(self.out_view[:length])
-            except BlockingIOError:
-                pass
         if taken < length:
             self._keep(fd, link, self.out_view[taken:length])
 
@@ -241,7 +234,7 @@ class Generator:
             self.epoll.modify(fd, READ | WRITE)
         link.pending += rest
         if len(link.pending) > PENDING_MAX:
-            raise BrokenRun("the broker does not read")
+            raise BrokenRunError("the broker does not read")
 
     def _send_pending(self, fd: int, link: Link) -> None:
         try:
@@ -369,7 +362,9 @@ class Generator:
         board = self.board
         expected = board.total(words.SENT) * self.fan_out
         total = self._settled_deliveries()
-        settled = self.workload.qos == 0 or board.total(words.ACKNOWLEDGED) == expected // self.fan_out
+        settled = (
+            self.workload.qos == 0 or board.total(words.ACKNOWLEDGED) == expected // self.fan_out
+        )
         if total != self.last_total:
             self.last_total, self.last_arrival = total, now
         return (total >= expected and settled) or now - self.last_arrival > DRAIN_QUIET_NS

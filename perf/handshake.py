@@ -123,7 +123,9 @@ def await_pong(connection: socket.socket) -> None:
             raise HandshakeError(line.decode(errors="replace").strip())
 
 
-def open_publisher(host: str, port: int, workload: Workload, index: int) -> tuple[socket.socket, int]:
+def open_publisher(
+    host: str, port: int, workload: Workload, index: int
+) -> tuple[socket.socket, int]:
     """A connection ready to publish, and how many messages the broker lets it have in flight."""
     connection = dial(host, port)
     if workload.protocol == "nats":

@@ -49,7 +49,7 @@ Progress = Callable[[float, float], None]
 """Called with the seconds gone and the seconds in all."""
 
 
-class RunFailed(RuntimeError):
+class RunError(RuntimeError):
     """The run gave no result; the text says why."""
 
 
@@ -114,7 +114,9 @@ def split(workload: Workload, workers: int) -> list[tuple[list[int], list[int]]]
         return [(publishers[w::workers], subscribers[w::workers]) for w in range(workers)]
     publishing = min(max(1, workers // 2), len(publishers))
     subscribing = min(workers - publishing, len(subscribers))
-    first = [(publishers[w::publishing], []) for w in range(publishing)]
+    first: list[tuple[list[int], list[int]]] = [
+        (publishers[w::publishing], []) for w in range(publishing)
+    ]
     rest: list[tuple[list[int], list[int]]] = [
         ([], subscribers[w::subscribing]) for w in range(subscribing)
     ]
@@ -152,7 +154,7 @@ class Run:
         self.broker_pids = processes.tree(target.pids)
 
     def measure(self, progress: Progress | None = None) -> Measurement:
-        """Do it. Raises ``RunFailed``; nothing started here is left behind."""
+        """Do it. Raises ``RunError``; nothing started here is left behind."""
         try:
             self._start_workers()
             self._await(words.READY, time.monotonic() + CONNECT_TIMEOUT_S)
@@ -211,7 +213,7 @@ class Run:
         while not self.board.reached(state):
             self._check_alive()
             if time.monotonic() > deadline_s:
-                raise RunFailed("the generator's connections did not come up in time")
+                raise RunError("the generator's connections did not come up in time")
             time.sleep(0.002)
 
     def _check_alive(self) -> None:
@@ -219,7 +221,7 @@ class Run:
             if child.poll() not in (None, 0):
                 assert child.stderr is not None
                 reason = child.stderr.read().strip()
-                raise RunFailed(reason or f"a generator process ended with {child.returncode}")
+                raise RunError(reason or f"a generator process ended with {child.returncode}")
 
     def _interval(self, progress: Progress | None) -> tuple[_Snapshot, _Snapshot]:
         """Set the times, wait through warm-up and measurement, snapshot both ends of the latter."""
@@ -259,9 +261,9 @@ class Run:
             try:
                 output, error = child.communicate(timeout=max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise RunFailed("a generator process did not end") from None
+                raise RunError("a generator process did not end") from None
             if child.returncode:
-                raise RunFailed(error.strip() or f"exit code {child.returncode}")
+                raise RunError(error.strip() or f"exit code {child.returncode}")
             reports.append(json.loads(output))
         return reports
 

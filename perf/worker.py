@@ -20,7 +20,7 @@ from typing import Any
 from perf import board as words
 from perf.board import Board
 from perf.churn import Churn
-from perf.generator import BrokenRun, Generator
+from perf.generator import BrokenRunError, Generator
 from perf.workload import Workload
 
 PR_SET_PDEATHSIG = 1
@@ -43,9 +43,7 @@ def build(task: dict[str, Any], board: Board) -> Generator | Churn:
     worker = int(task["worker"])
     if workload.kind == "churn":
         return Churn(workload, address, len(task["publishers"]), board, worker)
-    return Generator(
-        workload, address, task["publishers"], task["subscribers"], board, worker
-    )
+    return Generator(workload, address, task["publishers"], task["subscribers"], board, worker)
 
 
 def main() -> int:
@@ -69,7 +67,7 @@ def main() -> int:
         loop.run()
         board.words[state] = words.FINISHED
         report = loop.report()
-    except (BrokenRun, OSError) as error:
+    except (BrokenRunError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return FAILED
     finally:

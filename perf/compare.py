@@ -1,0 +1,200 @@
+"""The comparison: every case against every broker, round by round, and what the ratios say.
+
+Brokers of a case are all started first and then measured in turn (A B A B ..., every second round in reverse),
+so that a change of the machine meets all of them. A ratio is taken within a round and its median and range
+over the rounds are the result: absolute figures of a noisy machine are not compared with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from perf import brokers, cases, idle
+from perf.brokers import Broker, BrokerError
+from perf.cases import Case, Goal
+from perf.idle import IdleMeasurement
+from perf.run import Measurement, Progress, Run, RunError, Timing
+
+Result = Measurement | IdleMeasurement
+
+COMPARED = (
+    cases.THROUGHPUT,
+    cases.CPU,
+    cases.DELIVERY_P50,
+    cases.DELIVERY_P99,
+    cases.ACKNOWLEDGEMENT_P50,
+    cases.ACKNOWLEDGEMENT_P99,
+)
+"""Metrics whose ratios every result carries, asked for or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A metric of one broker divided by another's, paired by round."""
+
+    subject: str
+    against: str | None
+    metric: str
+    middle: float
+    low: float
+    high: float
+    goal: Goal | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``aim`` (which is more), ``fail``, or nothing where nothing was asked."""
+        if self.goal is None:
+            return ""
+        if self.goal.met(self.middle, self.goal.aim):
+            return "aim"
+        return "pass" if self.goal.met(self.middle, self.goal.least) else "fail"
+
+
+@dataclass(slots=True)
+class CaseResult:
+    """All rounds of a case: results by broker, in the order of the rounds, and why some are missing."""
+
+    case: Case
+    results: dict[str, list[Result]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    ratios: list[Ratio] = field(default_factory=list)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "case": self.case.name,
+            "title": self.case.title,
+            "note": self.case.note,
+            "workload": self.case.workload.to_json(),
+            "missing": self.missing,
+            "ratios": [
+                {
+                    "subject": ratio.subject,
+                    "against": ratio.against,
+                    "metric": ratio.metric,
+                    "median": ratio.middle,
+                    "low": ratio.low,
+                    "high": ratio.high,
+                    "least": ratio.goal.least if ratio.goal else None,
+                    "aim": ratio.goal.aim if ratio.goal else None,
+                    "verdict": ratio.verdict,
+                }
+                for ratio in self.ratios
+            ],
+            "rounds": {
+                name: [result.plain() for result in results]
+                for name, results in self.results.items()
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a comparison runs. ``peers`` limits which other brokers take part; ``pin`` puts brokers on core 0
+    and the generator on core 1."""
+
+    names: tuple[str, ...]
+    peers: tuple[str, ...]
+    rounds: int = 3
+    timing: Timing = field(default_factory=Timing)
+    workers: int = 1
+    version: int = 4
+    pin: bool = False
+    idle_connections: int = cases.IDLE_CONNECTIONS
+
+
+Observer = Callable[[str, str, int], Progress | None]
+"""Called before each run with case, broker and round; returns where its progress goes."""
+
+
+def figure(result: Result, metric: str) -> float:
+    """One metric of one result; 0 where it was not measured."""
+    if isinstance(result, IdleMeasurement):
+        return result.pss_per_connection if metric == cases.MEMORY else 0.0
+    values: Mapping[str, float] = {
+        cases.THROUGHPUT: result.messages_per_s,
+        cases.CPU: result.broker_cpu_us,
+        cases.DELIVERY_P50: result.delivery_us["p50"],
+        cases.DELIVERY_P99: result.delivery_us["p99"],
+        cases.ACKNOWLEDGEMENT_P50: result.acknowledgement_us["p50"],
+        cases.ACKNOWLEDGEMENT_P99: result.acknowledgement_us["p99"],
+    }
+    return values.get(metric, 0.0)
+
+
+def paired(subject: Sequence[Result], against: Sequence[Result] | None, metric: str) -> list[float]:
+    """The metric's ratio in each round, or the bare figure where there is nothing to divide by."""
+    if against is None:
+        return [figure(result, metric) for result in subject]
+    pairs = [
+        (figure(mine, metric), figure(theirs, metric))
+        for mine, theirs in zip(subject, against, strict=True)
+    ]
+    return [mine / theirs for mine, theirs in pairs if mine and theirs]
+
+
+def ratios(case: Case, results: Mapping[str, Sequence[Result]]) -> list[Ratio]:
+    """The goals of a case first, then the other metrics against the same brokers."""
+    asked = {(goal.metric, goal.against): goal for goal in case.goals}
+    wanted: list[tuple[str, str | None]] = list(asked)
+    for broker in case.brokers()[1:]:
+        wanted += [(metric, broker) for metric in COMPARED if (metric, broker) not in asked]
+    found = []
+    for metric, against in wanted:
+        if case.subject not in results or (against is not None and against not in results):
+            continue
+        theirs = None if against is None else results[against]
+        values = paired(results[case.subject], theirs, metric)
+        if values:
+            goal = asked.get((metric, against))
+            middle, low, high = median(values), min(values), max(values)
+            found.append(Ratio(case.subject, against, metric, middle, low, high, goal))
+    return found
+
+
+def taking_part(case: Case, peers: Iterable[str]) -> list[str]:
+    """The brokers of a case that the plan allows: its own always, others when chosen."""
+    own = {case.subject, cases.SUBJECT, cases.PURE, cases.TWO_SHARDS}
+    return [name for name in case.brokers() if name in own or name in peers]
+
+
+def run_case(case: Case, plan: Plan, observe: Observer) -> CaseResult:
+    """All rounds of one case. A broker that cannot be started or measured is missing, with the reason."""
+    outcome = CaseResult(case)
+    running: dict[str, Broker] = {}
+    try:
+        for name in taking_part(case, plan.peers):
+            try:
+                running[name] = brokers.start(name, "0" if plan.pin else None)
+            except (BrokerError, OSError) as error:
+                outcome.missing[name] = str(error)
+        rounds = 1 if case.kind == "idle" else plan.rounds
+        for number in range(rounds):
+            names = list(running) if number % 2 == 0 else list(reversed(running))
+            for name in [name for name in names if name not in outcome.missing]:
+                progress = observe(case.name, name, number)
+                try:
+                    result = measure(case, running[name], plan, progress)
+                except (RunError, OSError) as error:
+                    outcome.missing[name] = str(error)
+                    outcome.results.pop(name, None)
+                    continue
+                outcome.results.setdefault(name, []).append(result)
+    finally:
+        for broker in running.values():
+            broker.stop()
+    outcome.ratios = ratios(case, outcome.results)
+    return outcome
+
+
+def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -> Result:
+    """One run of a case against one broker. Raises ``RunError`` or ``OSError``."""
+    if case.kind == "idle":
+        return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
+    workload = case.workload_for(broker.name).changed(version=plan.version)
+    cores = (1,) if plan.pin else ()
+    run = Run(broker.target(), workload, plan.timing, plan.workers, cores)
+    return run.measure(progress)
