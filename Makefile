@@ -16,7 +16,7 @@ PYTHON ?=
 BIN := $(VENV)/bin
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
-HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd)
+HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help run install test check fix native bench docs coverage clean
@@ -100,4 +100,4 @@ clean:
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
 	find fluxmq perf tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -f fluxmq/_hot/*.so
+	rm -f fluxmq/_hot/*.so perf/*.so

@@ -5,11 +5,13 @@ also compile, so each extension is optional: without a C compiler, or with ``FLU
 uncompiled and only speed is lost. A module whose docstring's first line says "uncompiled" is left alone.
 
 Building in place removes extensions that are older than their source or have none, before anything is compiled: a
-stale one would otherwise be imported instead of the newer source.
+stale one would otherwise be imported instead of the newer source. The load generator's inner loop is compiled in place as
+well; it is no part of what is installed.
 """
 
 import ast
 import os
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -18,6 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = Path("fluxmq") / "_hot"
+IN_PLACE_ONLY = {"perf._hot_client": Path("perf") / "_hot_client.py"}
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": 3,
@@ -41,12 +44,14 @@ def hot_sources() -> dict[str, Path]:
             if "uncompiled" in docstring.partition("\n")[0]:
                 continue
         found[f"fluxmq._hot.{source.stem}"] = HOT / source.name
+    found.update({name: path for name, path in IN_PLACE_ONLY.items() if (ROOT / path).exists()})
     return found
 
 
 def built_path(name: str) -> Path:
     """Where the extension of this module stands when built in place for the running interpreter."""
-    return ROOT / HOT / (name.rpartition(".")[2] + sysconfig.get_config_var("EXT_SUFFIX"))
+    folder, _, module = name.rpartition(".")
+    return ROOT.joinpath(*folder.split(".")) / (module + sysconfig.get_config_var("EXT_SUFFIX"))
 
 
 def is_stale(source: Path, built: Path) -> bool:
@@ -100,10 +105,11 @@ class BuildHotPath(build_ext):
 
     def _remove_stale(self) -> None:
         sources = hot_sources()
-        for built in (ROOT / HOT).glob("*" + sysconfig.get_config_var("EXT_SUFFIX")):
-            source = sources.get(f"fluxmq._hot.{built.name.partition('.')[0]}")
-            if source is None or is_stale(source, built):
-                built.unlink()
+        for folder in {HOT, *(path.parent for path in IN_PLACE_ONLY.values())}:
+            for built in (ROOT / folder).glob("*" + sysconfig.get_config_var("EXT_SUFFIX")):
+                source = sources.get(".".join([*folder.parts, built.name.partition(".")[0]]))
+                if source is None or is_stale(source, built):
+                    built.unlink()
 
     def _compiler_works(self) -> bool:
         from setuptools.errors import CompileError, ExecError, PlatformError
@@ -153,6 +159,7 @@ def extensions() -> list[Extension]:
     return [
         Extension(name, [str(source)], extra_compile_args=["-O3"], optional=True)
         for name, source in hot_sources().items()
+        if name not in IN_PLACE_ONLY or "--inplace" in sys.argv
     ]
 
 

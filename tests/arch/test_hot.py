@@ -98,7 +98,7 @@ def modules_under(pure: str) -> dict[str, str]:
     """Where a fresh interpreter takes the hot path's modules from: name to file, or the error."""
     program = (
         "import importlib, fluxmq._hot as hot\nprint('COMPILED', hot.COMPILED)\n"
-        f"for name in {sorted(name for name, source in SOURCES.items() if source.suffix == '.py')!r}:\n"
+        f"for name in {sorted(name for name, source in SOURCES.items() if source.suffix == '.py' and name not in setup.IN_PLACE_ONLY)!r}:\n"
         "    print(name, importlib.import_module(name).__file__)\n"
     )
     environ = {**os.environ, "FLUXMQ_PURE": pure, "PYTHONPATH": str(ROOT)}
