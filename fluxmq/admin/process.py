@@ -22,6 +22,7 @@ from pydantic import ValidationError
 import fluxmq
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
+from fluxmq.admin.hashing import parameters_of
 from fluxmq.admin.http import HttpServer
 from fluxmq.admin.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.admin.overview import Readiness, live_shards, readiness, statuses
@@ -33,6 +34,7 @@ from fluxmq.control.framing import FramingError
 from fluxmq.control.launch import Launch, LaunchError
 from fluxmq.control.messages import (
     ERROR_UNKNOWN_KIND,
+    HASHING,
     PING,
     STATUS,
     Body,
@@ -42,6 +44,7 @@ from fluxmq.control.messages import (
     ProcessNumbers,
 )
 from fluxmq.control.table import ProcessTable, TableError
+from fluxmq.control.user_messages import Hashing
 from fluxmq.logs import configure, get_logger
 from fluxmq.settings import Settings
 
@@ -176,6 +179,8 @@ class ControlProcess:
             return {}
         if message.kind == STATUS:
             return (await self._status()).to_body()
+        if message.kind == HASHING:
+            return Hashing(parameters_of(self._settings)).to_body()
         if message.kind in USER_KINDS and self._directory is not None:
             return await self._directory.answer(message)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")

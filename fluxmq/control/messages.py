@@ -4,10 +4,12 @@ A frame (`framing`) holds ``[version, kind, id, body]``. Requests flow both ways
 its own. A *reply* or an *error* carries the id of the request it answers. A peer that speaks
 another version is answered with an error whose code is ``version`` and then disconnected.
 
-    shard, acceptor -> control   hello control -> shard             users (after hello and at each
-    change), collect, status control -> acceptor          collect, status fluxmqctl -> control
-    status, user_list, user_add, user_password, user_permit, user_enable, user_delete anyone ->
-    control            ping
+    shard, acceptor -> control   hello
+    control -> shard             users (after hello and at each change), collect, status
+    control -> acceptor          collect, status
+    fluxmqctl -> control         status, hashing, user_list, user_add, user_password, user_permit,
+                                 user_enable, user_delete
+    anyone -> control            ping
 
 Pure: values to plain lists and maps and back; every body that arrives is checked here, field by
 field, before anyone uses it. The messages about users are in `user_messages`.
@@ -30,6 +32,7 @@ REPLY: Final = "reply"
 ERROR: Final = "error"
 COLLECT: Final = "collect"
 STATUS: Final = "status"
+HASHING: Final = "hashing"
 USERS: Final = "users"
 USER_LIST: Final = "user_list"
 USER_ADD: Final = "user_add"

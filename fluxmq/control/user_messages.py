@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Self
 
-from fluxmq.auth.credentials import HASH_CHARACTERS_MAX
+from fluxmq.auth.credentials import HASH_CHARACTERS_MAX, HashParameters
 from fluxmq.auth.scram import ITERATIONS_MAX, StoredKeys
 from fluxmq.auth.users import NAME_BYTES_MAX, RULE_BYTES_MAX, RULES_MAX, User, user_problem
 from fluxmq.control.framing import FRAME_BYTES_MAX
 from fluxmq.control.messages import (
     ERROR_INVALID,
+    HASHING,
     USER_ADD,
     USER_DELETE,
     USER_ENABLE,
@@ -308,3 +309,33 @@ class UserListing:
                 )
             )
         return cls(fields.integer("revision"), tuple(summaries))
+
+
+@dataclass(frozen=True, slots=True)
+class Hashing:
+    """The answer to hashing: the parameters new passwords are to be hashed with."""
+
+    parameters: HashParameters
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "time_cost": self.parameters.time_cost,
+            "memory_cost_kib": self.parameters.memory_cost_kib,
+            "parallelism": self.parameters.parallelism,
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, HASHING)
+        try:
+            return cls(
+                HashParameters(
+                    fields.integer("time_cost"),
+                    fields.integer("memory_cost_kib"),
+                    fields.integer("parallelism"),
+                )
+            )
+        except ValueError as error:
+            raise MessageError(f"hashing: {error}", ERROR_INVALID) from error

@@ -1,0 +1,112 @@
+"""The command line of `fluxmqctl`: commands, options and their help, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+import fluxmq
+
+TIMEOUT_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 1.0
+
+_FILTERS: Final = (
+    "may be given several times; {client_id} and {username} stand for the client's own"
+)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("must be 0.1 to 3600 seconds")
+    return seconds
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
+    top = argparse.ArgumentParser(
+        prog="fluxmqctl", description="Look at a FluxMQ node and keep its users."
+    )
+    top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
+    where = top.add_mutually_exclusive_group()
+    where.add_argument(
+        "--config", metavar="FILE", help="settings file of the node, for its storage.data_dir"
+    )
+    where.add_argument(
+        "--data-dir", metavar="DIR", help="data directory of the node (default: ./data)"
+    )
+    top.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=TIMEOUT_SECONDS,
+        help="how long to wait for the broker's answer (default: %(default)s)",
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    status = commands.add_parser("status", help="show the node's processes")
+    status.set_defaults(command="status")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=_seconds,
+        const=WATCH_SECONDS,
+        help="show it again every SECONDS (default: 1), with message rates, until Ctrl-C",
+    )
+    user = commands.add_parser("user", help="add, change, list and delete users")
+    _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
+    return top
+
+
+def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def command(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        added.set_defaults(command=f"user {name}")
+        if named:
+            added.add_argument("name", metavar="NAME", help="the user's name")
+        return added
+
+    add = command("add", "add a user")
+    _filters(add)
+    _password(add)
+    _password(command("passwd", "change a user's password"))
+    permit = command("permit", "replace what a user may publish or subscribe to")
+    _filters(permit)
+    permit.add_argument("--no-publish", action="store_true", help="take all publish filters away")
+    permit.add_argument(
+        "--no-subscribe", action="store_true", help="take all subscribe filters away"
+    )
+    command("enable", "let a user log in again")
+    command("disable", "let a user log in no more")
+    command("delete", "delete a user")
+    listing = command("list", "list all users", named=False)
+    listing.add_argument("--json", action="store_true", help="print one JSON object per user")
+
+
+def _filters(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--publish",
+        metavar="FILTER",
+        action="append",
+        help=f"topic filter the user may publish to; {_FILTERS}",
+    )
+    command.add_argument(
+        "--subscribe",
+        metavar="FILTER",
+        action="append",
+        help=f"topic filter that covers what the user may subscribe to; {_FILTERS}",
+    )
+
+
+def _password(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group()
+    source.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="read the password from FILE, less one final line end (default: ask)",
+    )
+    source.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )

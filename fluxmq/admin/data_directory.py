@@ -1,0 +1,69 @@
+"""The data directory as fluxmqctl meets it: is a broker running on it, and if not, may we write?
+
+The supervisor holds an exclusive `flock` on ``LOCK`` for as long as it lives. To see whether it is held,
+the kernel's list of locks is read; trying the lock would make a broker that starts at that moment
+fail. To change metadata while no broker runs, the lock is taken for as long as the change lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fluxmq.admin.metadata import FILE_NAME, MetadataStore
+from fluxmq.control.launch import CONTROL_SOCKET
+from fluxmq.model.errors import FluxmqError
+
+LOCK_NAME: Final = "LOCK"
+RUN_NAME: Final = "run"
+
+
+class LockedError(FluxmqError):
+    """Another process, a broker most likely, has the data directory."""
+
+
+def control_socket(data_dir: Path) -> Path:
+    """Return where the control process of a broker on this directory listens."""
+    return data_dir / RUN_NAME / CONTROL_SOCKET
+
+
+def is_locked(data_dir: Path) -> bool:
+    """Say whether some process holds the directory's lock, without touching the lock."""
+    try:
+        status = os.stat(data_dir / LOCK_NAME)
+    except OSError:
+        return False
+    # A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4242 fe:01:131077 0 EOF".
+    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        with open("/proc/locks", encoding="ascii") as file:
+            fields = [line.split() for line in file]
+    except OSError:
+        return False
+    return any(len(line) > 5 and line[1] == "FLOCK" and line[5] == place for line in fields)
+
+
+@contextlib.contextmanager
+def opened_store(data_dir: Path) -> Iterator[MetadataStore]:
+    """Hold the directory's lock and yield its metadata store.
+
+    Raises LockedError when a broker has it, and what `MetadataStore` raises.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(data_dir / LOCK_NAME, flags, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{data_dir} is in use by a running broker") from None
+        store = MetadataStore(data_dir / FILE_NAME)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        os.close(lock)

@@ -1,0 +1,164 @@
+"""What `fluxmqctl status` shows of a node: one line per process, totals, and what is wrong.
+
+Pure: one answer of the control process, and in watch mode the one before, to lines or JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluxmq.admin.overview import HEARTBEAT_SECONDS_MAX
+from fluxmq.admin.tables import Column, Table, duration, grouped
+from fluxmq.control.launch import process_name
+from fluxmq.control.messages import NodeStatus, ProcessStatus
+from fluxmq.control.table import NOT_PINNED
+
+_COLUMNS: Final = (
+    Column("PROCESS"),
+    Column("STATE"),
+    Column("PID", number=True),
+    Column("CORE", number=True),
+    Column("UPTIME", number=True),
+    Column("RESTARTS", number=True),
+    Column("CONNECTIONS", number=True),
+    Column("SESSIONS", number=True),
+    Column("SUBSCRIPTIONS", number=True),
+    Column("MESSAGES IN", number=True),
+    Column("MESSAGES OUT", number=True),
+)
+_RATE_COLUMNS: Final = (Column("IN/S", number=True), Column("OUT/S", number=True))
+_NONE: Final = "-"
+
+
+def state_of(process: ProcessStatus) -> tuple[str, str]:
+    """Return a process's state in one word, and its colour."""
+    if not process.pid:
+        return process.state.replace("_", " "), "red"
+    age = process.heartbeat_age
+    if age is not None and age >= HEARTBEAT_SECONDS_MAX:
+        return "hangs", "red"
+    if process.ready and process.state == "ready":
+        return "ready", "green"
+    return process.state.replace("_", " "), "yellow"
+
+
+def lines(
+    status: NodeStatus, *, colour: bool, before: NodeStatus | None = None, elapsed: float = 0.0
+) -> list[str]:
+    """Return the lines to print.
+
+    With `before`, an earlier answer, and the seconds `elapsed` since, message rates are shown too.
+    """
+    with_rates = before is not None and elapsed > 0
+    table = Table([*_COLUMNS, *(_RATE_COLUMNS if with_rates else ())])
+    earlier = {} if before is None else {_name(each): each for each in before.processes}
+    rate_sums = [0, 0]
+    for number, process in enumerate(status.processes):
+        text, paint = state_of(process)
+        table.colours[number, 1] = paint
+        row = [_name(process), text, *_process_cells(process), *_number_cells(process)]
+        if with_rates:
+            rates = None
+            if process.role == "shard":
+                rates = _rates(process, earlier.get(_name(process)), elapsed)
+            row += [_NONE, _NONE] if rates is None else [grouped(rate) for rate in rates]
+            rate_sums = [
+                total + rate for total, rate in zip(rate_sums, rates or (0, 0), strict=True)
+            ]
+        table.rows.append(row)
+    table.totals = _totals(status, rate_sums if with_rates else [])
+    title = f"FluxMQ {status.version}, users at revision {status.users_revision}"
+    return [title, "", *table.lines(colour=colour), *_remarks(status)]
+
+
+def to_json(status: NodeStatus) -> dict[str, object]:
+    """Return the same as a JSON object: the control process's answer, with totals."""
+    body = status.to_body()
+    body["totals"] = {
+        "connections": sum(sum(process.connections) for process in status.processes),
+        **_sums(status),
+    }
+    return body
+
+
+def _name(process: ProcessStatus) -> str:
+    return process_name(process.role, process.index)
+
+
+def _process_cells(process: ProcessStatus) -> list[str]:
+    running = process.pid > 0
+    return [
+        str(process.pid) if running else _NONE,
+        _NONE if process.core == NOT_PINNED else str(process.core),
+        duration(process.uptime) if running else _NONE,
+        str(process.restarts),
+    ]
+
+
+def _number_cells(process: ProcessStatus) -> list[str]:
+    """Cells only a shard has. Connections come from the shared table, so they show even when the
+    shard did not answer; the rest is what it said itself."""
+    if process.role != "shard":
+        return [_NONE] * 5
+    connections = grouped(sum(process.connections))
+    numbers = process.numbers
+    if numbers is None:
+        return [connections, *["?"] * 4]
+    return [
+        connections,
+        grouped(numbers.sessions),
+        grouped(numbers.subscriptions),
+        grouped(numbers.messages_received),
+        grouped(numbers.messages_sent),
+    ]
+
+
+def _rates(
+    process: ProcessStatus, before: ProcessStatus | None, elapsed: float
+) -> tuple[int, int] | None:
+    """Return messages in and out per second, or None when two answers cannot be compared."""
+    now, then = process.numbers, None if before is None else before.numbers
+    # A restarted shard counts from zero again; its first difference says nothing.
+    if now is None or then is None or before is None or before.pid != process.pid:
+        return None
+    return (
+        round((now.messages_received - then.messages_received) / elapsed),
+        round((now.messages_sent - then.messages_sent) / elapsed),
+    )
+
+
+def _sums(status: NodeStatus) -> dict[str, int]:
+    answered = [
+        process.numbers
+        for process in status.processes
+        if process.role == "shard" and process.numbers is not None
+    ]
+    names = ("sessions", "subscriptions", "messages_received", "messages_sent")
+    return {name: sum(getattr(numbers, name) for numbers in answered) for name in names}
+
+
+def _totals(status: NodeStatus, rates: list[int]) -> list[str]:
+    connections = sum(sum(process.connections) for process in status.processes)
+    restarts = sum(process.restarts for process in status.processes)
+    counts = [connections, *_sums(status).values(), *rates]
+    return ["total", "", "", "", "", str(restarts), *(grouped(count) for count in counts)]
+
+
+def _remarks(status: NodeStatus) -> list[str]:
+    """Say what the columns have no room for: why a process is not there, or does not answer."""
+    remarks = []
+    for process in status.processes:
+        name = _name(process)
+        if not process.pid and process.reason:
+            remarks.append(f"{name}: {process.reason}")
+        elif process.restarts and process.last_exit is not None:
+            remarks.append(
+                f"{name}: restarted {process.restarts} times, {_exit(process.last_exit)}"
+            )
+        if process.pid and process.role == "shard" and process.numbers is None:
+            remarks.append(f"{name}: did not answer in time")
+    return ["", *remarks] if remarks else []
+
+
+def _exit(code: int) -> str:
+    return f"last ended by signal {-code}" if code < 0 else f"last ended with code {code}"

@@ -1,0 +1,89 @@
+"""Tables and durations for people at a terminal. Pure: values in, lines out.
+
+Columns are as wide as their widest cell; numbers are set to the right. Cells are escaped, because a
+user's name or a reason may come from anywhere. Colour is asked for by the caller, who knows whether
+there is a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fluxmq.logs import escape
+
+CELL_CHARACTERS_MAX = 120
+
+_BOLD, _DIM, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[0m"
+COLOURS = {"green": "\x1b[32m", "yellow": "\x1b[33m", "red": "\x1b[31m"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's title, and whether its cells are numbers."""
+
+    title: str
+    number: bool = False
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows under titles, and below a rule the totals, if any."""
+
+    columns: Sequence[Column]
+    rows: list[Sequence[str]] = field(default_factory=list)
+    totals: Sequence[str] | None = None
+    # Colour of a cell by (row, column), by name; only the text is coloured, not the padding.
+    colours: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def lines(self, *, colour: bool) -> list[str]:
+        """Return the table's lines."""
+        rows = [[escape(cell, CELL_CHARACTERS_MAX) for cell in row] for row in self.rows]
+        totals = None if self.totals is None else list(self.totals)
+        everything = [
+            [column.title for column in self.columns],
+            *rows,
+            *([totals] if totals else []),
+        ]
+        widths = [max(len(row[index]) for row in everything) for index in range(len(self.columns))]
+
+        def line(cells: Sequence[str], paint: dict[int, str]) -> str:
+            parts: list[str] = []
+            for index, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+                padding = " " * (width - len(cell))
+                if index in paint:
+                    cell = f"{paint[index]}{cell}{_RESET}"
+                parts.append(padding + cell if self.columns[index].number else cell + padding)
+            return "  ".join(parts).rstrip()
+
+        every = range(len(self.columns))
+        titles = [column.title for column in self.columns]
+        result = [line(titles, dict.fromkeys(every, _BOLD) if colour else {})]
+        for number, row in enumerate(rows):
+            paint = {
+                index: COLOURS[self.colours[number, index]]
+                for index in every
+                if colour and (number, index) in self.colours
+            }
+            result.append(line(row, paint))
+        if totals is not None:
+            rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
+            result.append(f"{_DIM}{rule}{_RESET}" if colour else rule)
+            result.append(line(totals, dict.fromkeys(every, _BOLD) if colour else {}))
+        return result
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units: ``3d 4h``, ``2m 5s``, ``7s``."""
+    whole = int(seconds)
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, whole = divmod(whole, length)
+        if count or parts or unit == "s":
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def grouped(number: int) -> str:
+    """Return a count with its thousands set apart by narrow marks: ``1,234,567``."""
+    return f"{number:,}"
