@@ -175,9 +175,11 @@ def _connect(
     data: bytes | bytearray, start: int, end: int
 ) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
     """Find the client id in ``data[start:end]``, a variable header and payload as far as they are there."""
-    name_length = next(
-        (len(name) for name in _PROTOCOL_NAMES if data.startswith(name, start, end)), 0
-    )
+    name_length = 0
+    for name in _PROTOCOL_NAMES:
+        if data.startswith(name, start, end):
+            name_length = len(name)
+            break
     if not name_length:
         return _known_name(data[start : min(end, start + 8)])
     offset = start + name_length
