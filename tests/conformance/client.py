@@ -8,19 +8,20 @@ thing that should not is excluded by a barrier (PINGREQ, or a later message on t
 
 from __future__ import annotations
 
+import os
 import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from socket import create_connection
+from socket import IPPROTO_TCP, TCP_NODELAY, create_connection
 from typing import Any, Protocol, Self
 
 from tests.conformance import wire
 from tests.conformance.received import NonconformingError, Packet, decode
 from tests.conformance.wire import Filter, Properties, Will
 
-# Generous: it is spent only by a test that fails.
-DEADLINE = 15.0
+# Seconds. Generous: it is spent only by a test that fails.
+DEADLINE = float(os.environ.get("FLUXMQ_TEST_DEADLINE", "15"))
 
 
 class Stream(Protocol):
@@ -35,6 +36,7 @@ class Stream(Protocol):
 def tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> Stream:
     """A TCP connection, with TLS when a context is given."""
     plain = create_connection((host, port), timeout=DEADLINE)
+    plain.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
     try:
         return plain if context is None else context.wrap_socket(plain, server_hostname=host)
     except BaseException:
@@ -119,6 +121,17 @@ class Client:
         except TimeoutError:
             return
         raise AssertionError(f"received {packet or 'the end of the connection'} in silence")
+
+    def ended(self, within: float) -> bool:
+        """Whether the server closes the connection in this time, whatever it sends before."""
+        self._packets.clear()
+        end = time.monotonic() + within
+        try:
+            while self._read(end) is not None:
+                pass
+        except TimeoutError:
+            return False
+        return True
 
     def expect_closed(self, within: float = DEADLINE) -> None:
         """The server closes the connection, sending nothing more."""
