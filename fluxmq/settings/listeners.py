@@ -33,15 +33,11 @@ def _absolute(path: str) -> str:
     return path
 
 
-class Listener(Section):
-    """One address that clients connect to."""
+class Endpoint(Section):
+    """One address that is listened on."""
 
     addr: Address
     """Address to listen on, as "host:port"; ":port" means every interface."""
-    max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """Connections open at once on this listener; more are closed at once and counted."""
-    connect_timeout: Timeout = 10.0
-    """Time from accepting a connection to its complete CONNECT (TLS and WebSocket handshakes included)."""
     backlog: Annotated[int, Field(ge=1, le=65_535)] = 4096
     """Connections the kernel may hold before they are accepted; the system's somaxconn caps it."""
 
@@ -59,6 +55,15 @@ class Listener(Section):
     def loopback(self) -> bool:
         """Whether only this machine can reach it."""
         return is_loopback(self.host)
+
+
+class Listener(Endpoint):
+    """MQTT over plain TCP."""
+
+    max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
+    """Connections open at once on this listener; more are closed at once and counted."""
+    connect_timeout: Timeout = 10.0
+    """Time from accepting a connection to its complete CONNECT (TLS and WebSocket handshakes included)."""
 
 
 class TlsListener(Listener):
@@ -89,13 +94,13 @@ class WebSocketListener(Listener):
     """Values of the Origin header that browsers may come from; empty accepts any, and requests without it."""
 
 
-class HttpListener(Listener):
+class HttpListener(Endpoint):
     """Health, metrics and administration over HTTP."""
 
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 256
     """Connections open at once on this listener; more are closed at once."""
     request_timeout: Timeout = 10.0
-    """Time from a request's first byte to the end of its answer."""
+    """Time for the head of a request to arrive, from its first byte or from the connection's opening."""
 
 
 class MqttServer(Section):

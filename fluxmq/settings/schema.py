@@ -19,7 +19,7 @@ from fluxmq.model.limits import (
     MQTT_TOPIC_ALIAS_MAX,
 )
 from fluxmq.settings.clustering import Cluster, Queue, QueueManager
-from fluxmq.settings.listeners import Listener, Server
+from fluxmq.settings.listeners import Endpoint, Server
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Duration, Size, TopicFilter
 
@@ -181,10 +181,10 @@ class Settings(Section):
     queues: tuple[Queue, ...] = ()
     """Durable queues that exist from the start."""
 
-    def listeners(self) -> list[tuple[str, Listener]]:
+    def listeners(self) -> list[tuple[str, Endpoint]]:
         """The listeners that the file names, each with its path, in the order tcp, tls, websocket, http."""
         mqtt = self.server.mqtt
-        named = [
+        named: list[tuple[str, Endpoint | None]] = [
             ("server.mqtt.tcp", mqtt.tcp),
             ("server.mqtt.tls", mqtt.tls),
             ("server.mqtt.websocket", mqtt.websocket),
