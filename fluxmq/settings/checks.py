@@ -40,7 +40,7 @@ def check(settings: Settings) -> list[Problem]:
 def refusals(settings: Settings) -> list[str]:
     """Sentences on what the file asks for and this version cannot do; a start stops if there are any."""
     found = []
-    if not any(path.startswith("server.mqtt.") for path, _ in settings.listeners()):
+    if not settings.listeners():
         found.append(
             "No listener is configured: name at least one of server.mqtt.tcp, server.mqtt.tls and"
             " server.mqtt.websocket."
@@ -68,7 +68,7 @@ def notes(settings: Settings) -> list[str]:
         found.append(f"{names}: accepted and not used, since cluster.enabled is false.")
     if "queue_manager" in settings.model_fields_set:
         found.append("queue_manager: accepted and not used, since there are no durable queues yet.")
-    exposed = [path for path, listener in settings.listeners() if not listener.loopback]
+    exposed = [path for path, endpoint in settings.endpoints() if not endpoint.loopback]
     if exposed and settings.auth.anonymous.allow == "always":
         found.append(
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
@@ -110,8 +110,8 @@ def _tls(settings: Settings) -> Iterator[Problem]:
 
 def _claims(settings: Settings) -> Iterator[tuple[str, str]]:
     """Every address that this node would open, with its path; of the cluster only what was given."""
-    for path, listener in settings.listeners():
-        yield f"{path}.addr", listener.addr
+    for path, endpoint in settings.endpoints():
+        yield f"{path}.addr", endpoint.addr
     cluster = settings.cluster
 
     def given(section: Section, name: str) -> bool:

@@ -19,7 +19,7 @@ from fluxmq.model.limits import (
     MQTT_TOPIC_ALIAS_MAX,
 )
 from fluxmq.settings.clustering import Cluster, Queue, QueueManager
-from fluxmq.settings.listeners import Endpoint, Server
+from fluxmq.settings.listeners import Endpoint, Listener, Server
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Duration, Size, TopicFilter
 
@@ -181,13 +181,17 @@ class Settings(Section):
     queues: tuple[Queue, ...] = ()
     """Durable queues that exist from the start."""
 
-    def listeners(self) -> list[tuple[str, Endpoint]]:
-        """The listeners that the file names, each with its path, in the order tcp, tls, websocket, http."""
+    def listeners(self) -> list[tuple[str, Listener]]:
+        """The MQTT listeners that the file names, each with its path, in the order tcp, tls, websocket."""
         mqtt = self.server.mqtt
-        named: list[tuple[str, Endpoint | None]] = [
+        named = [
             ("server.mqtt.tcp", mqtt.tcp),
             ("server.mqtt.tls", mqtt.tls),
             ("server.mqtt.websocket", mqtt.websocket),
-            ("server.http", self.server.http),
         ]
         return [(path, listener) for path, listener in named if listener is not None]
+
+    def endpoints(self) -> list[tuple[str, Endpoint]]:
+        """Everything that the file has this node listen on for clients, the HTTP listener last."""
+        http = self.server.http
+        return [*self.listeners(), *([("server.http", http)] if http is not None else [])]

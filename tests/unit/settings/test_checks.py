@@ -21,7 +21,7 @@ def test_the_shipped_single_node_file() -> None:
     settings = load(CONFIG / "single-node.yaml", {})
     assert refusals(settings) == []
     assert notes(settings) == []
-    assert {path: listener.addr for path, listener in settings.listeners()} == {
+    assert {path: listener.addr for path, listener in settings.endpoints()} == {
         "server.mqtt.tcp": "127.0.0.1:1883",
         "server.mqtt.websocket": "127.0.0.1:8083",
         "server.http": "127.0.0.1:15672",
