@@ -1,0 +1,68 @@
+"""What a user's name, rules and record must look like."""
+
+import pytest
+
+from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.users import (
+    NAME_BYTES_MAX,
+    RULE_BYTES_MAX,
+    RULES_MAX,
+    User,
+    name_problem,
+    rules_problem,
+    user_problem,
+)
+
+HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
+
+
+@pytest.mark.parametrize(
+    "name", ["ann", "ann smith", "ann@example.org", "Größe", "x" * 256, "a/+#"]
+)
+def test_usable_names(name):
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        " ann",
+        "ann ",
+        "a\nb",
+        "a\x00",
+        "x" * (NAME_BYTES_MAX + 1),
+        "\u2168",
+        "e\u0301",
+        "\ud800",
+    ],
+)
+def test_unusable_names(name):
+    assert name_problem(name) is not None
+
+
+def test_rules_are_bounded_in_number_and_length():
+    assert rules_problem(["a"] * RULES_MAX) is None
+    assert "more than" in rules_problem(["a"] * (RULES_MAX + 1))
+    assert rules_problem(["a" * RULE_BYTES_MAX]) is None
+    assert "longer" in rules_problem(["a" * (RULE_BYTES_MAX + 1)])
+    assert "#" in rules_problem(["ok", "a#"])
+
+
+def test_a_record_is_checked_as_a_whole():
+    def user(**changes):
+        record = {
+            "name": "ann",
+            "hash": HASH,
+            "scram": None,
+            "publish": ("a/#",),
+            "subscribe": (),
+            "enabled": True,
+        }
+        return User(**{**record, **changes})
+
+    assert user_problem(user()) is None
+    assert "name" in user_problem(user(name=""))
+    assert "hash" in user_problem(user(hash="plain"))
+    assert "filter" in user_problem(user(publish=("a#",)))
+    assert "filter" in user_problem(user(subscribe=("a#",)))
