@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import strategies as st
 
 from fluxmq.protocols.mqtt.packet_types import PacketType, Sender
@@ -124,90 +126,118 @@ def connects(draw: st.DrawFn, version: int) -> Connect:
     )
 
 
-@st.composite
-def packets(draw: st.DrawFn, version: int, sender: Sender) -> Packet:
-    """Any packet that `sender` may write in `version`."""
-    is_5 = version == 5
+class _Maker:
+    """Draws the parts of packets that `sender` may write in `version`."""
 
-    def of(packet: PacketType) -> Properties:
-        return draw(properties(packet, sender)) if is_5 else Properties()
+    def __init__(self, draw: st.DrawFn, version: int, sender: Sender) -> None:
+        self.draw = draw
+        self.version = version
+        self.sender = sender
+        self.is_5 = version == 5
 
-    def reason(packet: PacketType) -> int:
-        return draw(st.sampled_from(sorted(allowed(packet, sender)))) if is_5 else 0
+    def properties(self, packet: PacketType) -> Properties:
+        return self.draw(properties(packet, self.sender)) if self.is_5 else Properties()
 
-    def publish() -> Publish:
-        qos = draw(st.integers(0, 2))
-        made = of(PacketType.PUBLISH)
-        without_topic = is_5 and made.topic_alias is not None and draw(st.booleans())
+    def reason(self, packet: PacketType) -> int:
+        codes = sorted(allowed(packet, self.sender))
+        return self.draw(st.sampled_from(codes)) if self.is_5 else 0
+
+    def reasons(self, packet: PacketType, of_3_1_1: set[int]) -> list[int]:
+        codes = sorted(allowed(packet, self.sender) if self.is_5 else of_3_1_1)
+        return self.draw(st.lists(st.sampled_from(codes), min_size=1, max_size=3)) if codes else []
+
+    def packet_id(self) -> int:
+        return self.draw(PACKET_ID)
+
+    def connect(self) -> Connect:
+        return self.draw(connects(self.version))
+
+    def connack(self) -> Connack:
+        kind = PacketType.CONNACK
+        codes = allowed(kind, self.sender) if self.is_5 else {0, 0x84, 0x85, 0x86, 0x87, 0x88}
+        code = self.draw(st.sampled_from(sorted(codes)))
+        return Connack(not code and self.draw(st.booleans()), code, self.properties(kind))
+
+    def publish(self) -> Publish:
+        qos = self.draw(st.integers(0, 2))
+        made = self.properties(PacketType.PUBLISH)
+        without_topic = self.is_5 and made.topic_alias is not None and self.draw(st.booleans())
         return Publish(
-            topic=b"" if without_topic else draw(topics()),
-            payload=draw(BINARY),
+            topic=b"" if without_topic else self.draw(topics()),
+            payload=self.draw(BINARY),
             qos=qos,
-            retain=draw(st.booleans()),
-            dup=bool(qos) and draw(st.booleans()),
-            packet_id=draw(PACKET_ID) if qos else 0,
+            retain=self.draw(st.booleans()),
+            dup=bool(qos) and self.draw(st.booleans()),
+            packet_id=self.packet_id() if qos else 0,
             properties=made,
         )
 
-    def acknowledgement(make: type[Puback | Pubrec | Pubrel | Pubcomp], kind: PacketType) -> Packet:
-        return make(draw(PACKET_ID), reason(kind), of(kind))
+    def acknowledgement(self) -> Packet:
+        make, kind = self.draw(
+            st.sampled_from(
+                [
+                    (Puback, PacketType.PUBACK),
+                    (Pubrec, PacketType.PUBREC),
+                    (Pubrel, PacketType.PUBREL),
+                    (Pubcomp, PacketType.PUBCOMP),
+                ]
+            )
+        )
+        return make(self.packet_id(), self.reason(kind), self.properties(kind))
 
-    def connack() -> Connack:
-        codes = allowed(PacketType.CONNACK, sender) if is_5 else {0, 0x84, 0x85, 0x86, 0x87, 0x88}
-        code = draw(st.sampled_from(sorted(codes)))
-        return Connack(not code and draw(st.booleans()), code, of(PacketType.CONNACK))
+    def subscribe(self) -> Subscribe:
+        many = range(self.draw(st.integers(1, 3)))
+        subscriptions = [self.subscription() for _ in many]
+        return Subscribe(self.packet_id(), subscriptions, self.properties(PacketType.SUBSCRIBE))
 
-    def subscription() -> Subscription:
-        topic_filter = draw(filters())
-        options = (draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2)))
-        if not is_5:
-            options = (False, False, 0)
-        no_local = options[0] and not topic_filter.startswith(b"$share/")
-        return Subscription(topic_filter, draw(st.integers(0, 2)), no_local, *options[1:])
+    def subscription(self) -> Subscription:
+        topic_filter = self.draw(filters())
+        qos = self.draw(st.integers(0, 2))
+        if not self.is_5:
+            return Subscription(topic_filter, qos)
+        return Subscription(
+            topic_filter,
+            qos,
+            no_local=not topic_filter.startswith(b"$share/") and self.draw(st.booleans()),
+            retain_as_published=self.draw(st.booleans()),
+            retain_handling=self.draw(st.integers(0, 2)),
+        )
 
-    def several() -> range:
-        return range(draw(st.integers(1, 3)))
+    def suback(self) -> Suback:
+        kind = PacketType.SUBACK
+        reasons = self.reasons(kind, {0, 1, 2, 0x80})
+        return Suback(self.packet_id(), reasons, self.properties(kind))
 
-    def reasons(kind: PacketType, of_3_1_1: set[int]) -> list[int]:
-        codes = allowed(kind, sender) if is_5 else of_3_1_1
-        return [draw(st.sampled_from(sorted(codes))) for _ in several()] if codes else []
+    def unsubscribe(self) -> Unsubscribe:
+        several = self.draw(st.lists(filters(), min_size=1, max_size=3))
+        return Unsubscribe(self.packet_id(), several, self.properties(PacketType.UNSUBSCRIBE))
 
-    makers = [
-        publish,
-        lambda: acknowledgement(Puback, PacketType.PUBACK),
-        lambda: acknowledgement(Pubrec, PacketType.PUBREC),
-        lambda: acknowledgement(Pubrel, PacketType.PUBREL),
-        lambda: acknowledgement(Pubcomp, PacketType.PUBCOMP),
-    ]
+    def unsuback(self) -> Unsuback:
+        kind = PacketType.UNSUBACK
+        return Unsuback(self.packet_id(), self.reasons(kind, set()), self.properties(kind))
+
+    def disconnect(self) -> Disconnect:
+        kind = PacketType.DISCONNECT
+        return Disconnect(self.reason(kind), self.properties(kind))
+
+    def auth(self) -> Auth:
+        return Auth(self.reason(PacketType.AUTH), self.properties(PacketType.AUTH))
+
+
+@st.composite
+def packets(draw: st.DrawFn, version: int, sender: Sender) -> Packet:
+    """Any packet that `sender` may write in `version`."""
+    maker = _Maker(draw, version, sender)
+    kinds: list[Callable[[], Packet]] = [maker.publish, maker.acknowledgement]
     if sender is Sender.CLIENT:
-        makers += [
-            lambda: draw(connects(version)),
-            lambda: Subscribe(
-                draw(PACKET_ID), [subscription() for _ in several()], of(PacketType.SUBSCRIBE)
-            ),
-            lambda: Unsubscribe(
-                draw(PACKET_ID), [draw(filters()) for _ in several()], of(PacketType.UNSUBSCRIBE)
-            ),
-            Pingreq,
-        ]
+        kinds += [maker.connect, maker.subscribe, maker.unsubscribe, Pingreq]
     else:
-        makers += [
-            connack,
-            lambda: Suback(
-                draw(PACKET_ID),
-                reasons(PacketType.SUBACK, {0, 1, 2, 0x80}),
-                of(PacketType.SUBACK),
-            ),
-            lambda: Unsuback(
-                draw(PACKET_ID), reasons(PacketType.UNSUBACK, set()), of(PacketType.UNSUBACK)
-            ),
-            Pingresp,
-        ]
-    if is_5 or sender is Sender.CLIENT:
-        makers.append(lambda: Disconnect(reason(PacketType.DISCONNECT), of(PacketType.DISCONNECT)))
-    if is_5:
-        makers.append(lambda: Auth(reason(PacketType.AUTH), of(PacketType.AUTH)))
-    return draw(st.sampled_from(makers))()
+        kinds += [maker.connack, maker.suback, maker.unsuback, Pingresp]
+    if version == 5 or sender is Sender.CLIENT:
+        kinds.append(maker.disconnect)
+    if version == 5:
+        kinds.append(maker.auth)
+    return draw(st.sampled_from(kinds))()
 
 
 @st.composite
