@@ -451,7 +451,7 @@ class NatsReceiver(Receiver):
             data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.inbound))
         else:
             data = self.inbound
-        while at > line and 48 <= data[at] <= 57:
+        while at > line and 48 <= data[at] <= 57 and scale <= 1000000000:
             size += (data[at] - 48) * scale
             scale *= 10
             at -= 1

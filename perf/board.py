@@ -22,8 +22,8 @@ STATE, SENT, RECEIVED, ACKNOWLEDGED, WAITING, MISSED = range(6)
 """Words of a worker's row: its state, messages published, deliveries, acknowledgements, asleep for room,
 deliveries known to be lost because a later one of the same publisher came."""
 
-CONNECTING, READY, FINISHED = range(3)
-"""Values of ``STATE``."""
+CONNECTING, READY, PUBLISHED, FINISHED = range(4)
+"""Values of ``STATE``, in order. From ``PUBLISHED`` on, ``SENT`` does not change any more."""
 
 
 @dataclass(slots=True)

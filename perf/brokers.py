@@ -129,13 +129,12 @@ def start_fluxmq(name: str, workers: int, pure: bool = False, cores: str | None 
     environment["PYTHONPATH"] = str(ROOT)
     if pure:
         environment["FLUXMQ_PURE"] = "1"
-    start = "import sys; from fluxmq.supervisor.main import main; sys.exit(main())"
 
     def command(folder: Path, port: int) -> list[str]:
         settings = folder / "fluxmq.yaml"
         settings.write_text(FLUXMQ_YAML.format(port=port, data=folder / "data"))
         arguments = ["--config", str(settings), "--workers", str(workers)]
-        return [sys.executable, "-c", start, *arguments]
+        return [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
 
     return _start(name, command, answers_mqtt, environment, cores)
 

@@ -153,12 +153,15 @@ class Generator:
         start, measure_from = board[words.START], board[words.MEASURE_FROM]
         measure_to, stop_at = board[words.MEASURE_TO], board[words.STOP_AT]
         self.last_arrival = start
+        state = self.board.place(self.worker, words.STATE)
         while True:
             now = time.monotonic_ns()
-            if now >= stop_at or (now >= measure_to and self._drained(now)):
-                return
             wait_s = SLEEP_MAX_S
-            if start <= now < measure_to:
+            if now >= measure_to:
+                board[state] = words.PUBLISHED
+                if now >= stop_at or self._drained(now):
+                    return
+            elif now >= start:
                 wait_s = self._publish(now, start)
             self._turn(wait_s, measure_from, measure_to)
 
@@ -365,8 +368,9 @@ class Generator:
         settled = (
             self.workload.qos == 0 or board.total(words.ACKNOWLEDGED) == expected // self.fan_out
         )
-        if total != self.last_total:
+        if total != self.last_total or not board.reached(words.PUBLISHED):
             self.last_total, self.last_arrival = total, now
+            return False
         return (total >= expected and settled) or now - self.last_arrival > DRAIN_QUIET_NS
 
     def report(self) -> dict[str, object]:
