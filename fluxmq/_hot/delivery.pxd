@@ -1,22 +1,6 @@
-cimport cython
 from fluxmq._hot.connection cimport Connection, Tally
+from fluxmq._hot.portion cimport Portion, Target
 from fluxmq._hot.run cimport Run
-
-cdef class Target:
-    cdef public Delivery delivery
-    cdef public int qos
-    cdef public bint no_local, keep_retain
-    cdef public bytes subscription_ids
-
-@cython.freelist(64)
-cdef class Portion:
-    cdef public Run run
-    cdef public Py_ssize_t offset, count, acknowledged
-    cdef public int qos, retain, pid
-    cdef public bytes subscription_ids
-    cdef public object group
-
-    cpdef Portion take(self, Py_ssize_t count)
 
 cdef class Delivery:
     cdef public Tally tally
@@ -35,7 +19,6 @@ cdef class Delivery:
     cpdef Py_ssize_t weight(self, Portion portion) except -1
     cpdef Py_ssize_t bound(self) except -1
     cpdef int trim(self) except -1
-    cpdef list fitting(self, Portion portion)
     cpdef bint maybe_large(self, Portion portion) except -1
     cpdef int pump(self) except -1
     cpdef int forget_pending(self, Portion portion) except -1
@@ -52,4 +35,3 @@ cdef class Delivery:
     cpdef int detach(self) except -1
     cpdef int unanswered(self, Portion portion, list again) except -1
     cpdef int attach(self, Connection connection, int window) except -1
-    cpdef list drain(self)

@@ -19,10 +19,12 @@ from collections import deque
 import cython
 
 from fluxmq._hot.connection import Connection, Tally
+from fluxmq._hot.portion import GROWTH_MAX, Portion, Target, fitting
 from fluxmq._hot.run import HIGH, LOW, Run, append_numbered, append_publishes, properties_field
 
 if cython.compiled:
     from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
+    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting  # noqa: F811
     from cython.cimports.fluxmq._hot.run import (  # noqa: F811
         Run,
         append_numbered,
@@ -33,73 +35,8 @@ if cython.compiled:
 PACKET_ID_MAX = 65535
 EVICT = 0
 """A full offline queue drops its oldest messages."""
-GROWTH_MAX = 16
-"""Bytes a message may grow by when written for another version: packet identifier, length of the
-properties, expiry, longer remaining length. Subscription identifiers come on top."""
 REJECT = 1
 """A full offline queue drops the message that arrives."""
-
-
-class Target:
-    """A session's interest in a topic: all its matching subscriptions taken together.
-
-    ``qos``: the highest granted. ``no_local``: not to the publisher itself. ``keep_retain``: retain as
-    published. ``subscription_ids``: Subscription Identifier properties, encoded.
-    """
-
-    def __init__(
-        self,
-        delivery: Delivery,
-        qos: cython.int,
-        no_local: bool = False,
-        keep_retain: bool = False,
-        subscription_ids: bytes = b"",
-    ) -> None:
-        self.delivery = delivery
-        self.qos = qos
-        self.no_local = no_local
-        self.keep_retain = keep_retain
-        self.subscription_ids = subscription_ids
-
-
-class Portion:
-    """``count`` messages of ``run`` from byte ``offset`` on, for one session at ``qos``.
-
-    ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the front on are
-    answered. ``group``: the shared subscription it came by, which gets it back when the session ends.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        offset: cython.Py_ssize_t,
-        count: cython.Py_ssize_t,
-        qos: cython.int,
-        retain: cython.int,
-        subscription_ids: bytes,
-        group: object,
-    ) -> None:
-        self.run = run
-        self.offset = offset
-        self.count = count
-        self.qos = qos
-        self.retain = retain
-        self.subscription_ids = subscription_ids
-        self.group = group
-        self.pid = 0
-        self.acknowledged = 0
-
-    def take(self, count: cython.Py_ssize_t) -> Portion:
-        """Split off the first ``count`` messages."""
-        front: Portion = Portion(
-            self.run, self.offset, count, self.qos, self.retain, self.subscription_ids, self.group
-        )
-        front.pid = self.pid
-        self.offset = self.run.skip(self.offset, count)
-        self.count -= count
-        if self.pid:
-            self.pid += count
-        return front
 
 
 class Delivery:
@@ -180,7 +117,7 @@ class Delivery:
             return 0
         portion = Portion(run, run.start, run.count, 0, retain, subscription_ids, None)
         if self.maybe_large(portion):
-            for piece in self.fitting(portion):
+            for piece in fitting(portion, connection):
                 self.write_messages(piece, 0, False)
         else:
             self.write_messages(portion, 0, False)
@@ -322,59 +259,13 @@ class Delivery:
 
     def skip_large(self, portion: Portion) -> cython.int:
         """Split the first waiting portion so that messages too large for the client are left out."""
-        kept: list = self.fitting(portion)
+        kept: list = fitting(portion, self.connection)
         self.forget_pending(portion)
         for item in reversed(kept):
             self.pending.appendleft(item)
             self.pending_count += 1
             self.pending_bytes += self.weight(item)
         return 0
-
-    def fitting(self, portion: Portion) -> list[Portion]:
-        """The messages that the client takes, one portion each; the others are counted as dropped.
-
-        Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been sent.
-        """
-        run: Run = portion.run
-        offset: cython.Py_ssize_t = portion.offset
-        size: cython.Py_ssize_t
-        fixed: cython.Py_ssize_t
-        index: cython.Py_ssize_t
-        body: cython.Py_ssize_t
-        kept: list = []
-        piece: Run
-        fixed = 2 + len(run.topic) + (2 if portion.qos else 0)
-        fixed += len(
-            properties_field(
-                self.connection.version,
-                run.properties,
-                1 if run.deadline != 0.0 else 0,
-                0,
-                portion.subscription_ids,
-            )
-        )
-        for index in range(portion.count):  # noqa: B007 - counts messages
-            body = run.body_at(offset)
-            size = fixed + run.body_length
-            size += 1 + (1 if size < 128 else 2 if size < 16384 else 3 if size < 2097152 else 4)
-            if size <= self.connection.max_packet_out:
-                piece = run.part(offset, body + run.body_length, 1)
-                piece.largest = 0
-                kept.append(
-                    Portion(
-                        piece,
-                        offset,
-                        1,
-                        portion.qos,
-                        portion.retain,
-                        portion.subscription_ids,
-                        portion.group,
-                    )
-                )
-            else:
-                self.tally.dropped_large += 1
-            offset = body + run.body_length
-        return kept
 
     def free_identifiers(self) -> cython.Py_ssize_t:
         """How many consecutive identifiers are free from ``next_pid`` on.
@@ -624,16 +515,3 @@ class Delivery:
             connection.size += len(out) - before
         self.pump()
         return 0
-
-    def drain(self) -> list[Portion]:
-        """Everything owed, oldest first, and nothing is owed any more: for hand-over and export."""
-        owed: list = []
-        if self.connection is not None:
-            self.detach()
-        if self.resend:
-            owed.extend(self.resend)
-        if self.pending:
-            owed.extend(self.pending)
-        self.pending = self.resend = self.released = None
-        self.pending_count = self.pending_bytes = self.inflight = 0
-        return owed

@@ -1,5 +1,6 @@
 from fluxmq._hot.connection cimport Connection, Tally
-from fluxmq._hot.delivery cimport Delivery, Target
+from fluxmq._hot.delivery cimport Delivery
+from fluxmq._hot.portion cimport Target
 from fluxmq._hot.run cimport Run
 from fluxmq._hot.scan cimport Scanner
 

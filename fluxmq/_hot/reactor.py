@@ -20,14 +20,16 @@ from time import monotonic
 import cython
 
 from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.delivery import Delivery, Target
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.portion import Target
 from fluxmq._hot.run import Run, append_acknowledgements
 from fluxmq._hot.scan import Scanner
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
-    from cython.cimports.fluxmq._hot.delivery import Delivery, Target  # noqa: F811
+    from cython.cimports.fluxmq._hot.delivery import Delivery  # noqa: F811
+    from cython.cimports.fluxmq._hot.portion import Target  # noqa: F811
     from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements  # noqa: F811
     from cython.cimports.fluxmq._hot.scan import Scanner  # noqa: F811
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
@@ -148,8 +150,10 @@ class Reactor:
         """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
         ticks: cython.int
         for ticks in range(TICKS_MAX):  # noqa: B007 - bounds the loop
-            if self.tick() == 0:
+            if self.tick() == 0 and not self.dirty:
                 break
+        if self.dirty:
+            self.host.schedule()
         for link in self.inbound:
             link.sleep()
 
@@ -162,6 +166,9 @@ class Reactor:
         work = len(events)
         self.tally.now = monotonic()
         self.tally.ticks += 1
+        # What other shards sent before a client's bytes arrived must take effect before them.
+        for link in self.inbound:
+            work += link.receive()
         for fd, events_of in events:
             mask = events_of
             found = self.connections.get(fd)
@@ -178,32 +185,28 @@ class Reactor:
                     self.readable(connection)
             elif mask & _BROKEN and connection.fd >= 0:
                 connection.handler.lost(connection)
-        for link in self.inbound:
-            work += link.receive()
         self.flush()
         return work
 
     def flush(self) -> cython.int:
-        """Write every connection that has output."""
+        """Write every connection that has output, once; output made meanwhile waits for the next pass."""
         connection: Connection
-        delivery: Delivery
         state: cython.int
-        while self.dirty:
-            dirty: list = self.dirty[:]
-            self.dirty.clear()
-            for item in dirty:
-                connection = item
-                if connection.fd < 0:
-                    continue
-                state = connection.flush()
-                if state == 1:
-                    self.drained(connection)
-                elif state == 0:
-                    if not connection.waiting:
-                        connection.waiting = True
-                        self.interest(connection)
-                else:
-                    connection.handler.lost(connection)
+        dirty: list = self.dirty[:]
+        self.dirty.clear()
+        for item in dirty:
+            connection = item
+            if connection.fd < 0:
+                continue
+            state = connection.flush()
+            if state == 1:
+                self.drained(connection)
+            elif state == 0:
+                if not connection.waiting:
+                    connection.waiting = True
+                    self.interest(connection)
+            else:
+                connection.handler.lost(connection)
         return 0
 
     def drained(self, connection: Connection) -> cython.int:

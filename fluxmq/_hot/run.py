@@ -188,6 +188,34 @@ class Run:
         return encoded
 
 
+def message_run(
+    topic: bytes,
+    payload: bytes,
+    qos: cython.int,
+    retain: cython.int,
+    properties: bytes = b"",
+    deadline: cython.double = 0.0,
+) -> Run:
+    """A run of one message made by the broker: a will, a retained message, a system topic.
+
+    It is kept in 3.1.1's form; ``properties`` (encoded, without length) come in when it is written for a
+    subscriber of version 5.
+    """
+    variable: cython.Py_ssize_t = 2 + len(topic) + (2 if qos else 0)
+    first: cython.int = 0x30 | (qos << 1) | retain
+    front: bytes = bytes((first,)) + encode_length(variable + len(payload))
+    pid_at: cython.Py_ssize_t = len(front) + 2 + len(topic) if qos else 0
+    data: bytes = front + len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + payload
+    size: cython.Py_ssize_t = len(data)
+    run: Run = Run(data, 0, size, 1, size, 4, first, variable, pid_at, size, topic)
+    run.kept = True
+    run.properties = properties
+    run.deadline = deadline
+    if properties:
+        run.verbatim = False
+    return run
+
+
 if cython.compiled:
 
     @cython.cfunc

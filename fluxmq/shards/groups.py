@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from fluxmq._hot.delivery import Portion
+from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
 from fluxmq.routing.shared import SharedGroup, SharedGroups
 from fluxmq.sessions.mqtt.session import Grant, Session

@@ -10,7 +10,7 @@ shard's number for it. A shared subscription is told as a group's member counts 
 
 from __future__ import annotations
 
-from fluxmq._hot.delivery import Target
+from fluxmq._hot.portion import Target
 from fluxmq._hot.reactor import Reactor, Route
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.topics import validate_topic

@@ -86,6 +86,9 @@ class Broker(Protocol):
         has been ended). Any other connection of the same id is closed before.
         """
 
+    def create(self, client_id: str) -> Session | None:
+        """A new, empty session; None when there are too many."""
+
     def adopt(self, client: Client, session: Session) -> None:
         """The client is connected with this session."""
 

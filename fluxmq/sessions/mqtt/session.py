@@ -13,7 +13,6 @@ from enum import Enum
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
-from fluxmq._hot.run import Run
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange
 from fluxmq.protocols.mqtt.packets import Connect
@@ -133,7 +132,7 @@ class Client:
     """One connection's side of a session.
 
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
-    ``aliases``: topic aliases the client has defined. ``deadline``: when CONNECT must be complete.
+    ``aliases``: topic aliases the client has defined.
     """
 
     __slots__ = (
@@ -141,11 +140,8 @@ class Client:
         "certificate_name",
         "connect",
         "connection",
-        "deadline",
         "feeds",
         "keep_alive",
-        "last_properties",
-        "last_run",
         "listener",
         "peer",
         "policy",
@@ -157,11 +153,10 @@ class Client:
         "username",
     )
 
-    def __init__(self, connection: Connection, peer: str, listener: int, deadline: float) -> None:
+    def __init__(self, connection: Connection, peer: str, listener: int) -> None:
         self.connection = connection
         self.peer = peer
         self.listener = listener
-        self.deadline = deadline
         self.stage = Stage.OPENED
         self.connect: Connect | None = None
         self.session: Session | None = None
@@ -174,5 +169,3 @@ class Client:
         self.scram: ServerExchange | None = None
         self.reauthenticating = False
         self.problem_information = True
-        self.last_properties: bytes | None = None
-        self.last_run: Run | None = None

@@ -1,0 +1,21 @@
+cimport cython
+from fluxmq._hot.connection cimport Connection
+from fluxmq._hot.run cimport Run
+
+cdef class Target:
+    cdef public object delivery
+    cdef public int qos
+    cdef public bint no_local, keep_retain
+    cdef public bytes subscription_ids
+
+@cython.freelist(64)
+cdef class Portion:
+    cdef public Run run
+    cdef public Py_ssize_t offset, count, acknowledged
+    cdef public int qos, retain, pid
+    cdef public bytes subscription_ids
+    cdef public object group
+
+    cpdef Portion take(self, Py_ssize_t count)
+
+cpdef list fitting(Portion portion, Connection connection)

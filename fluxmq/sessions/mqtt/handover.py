@@ -1,0 +1,78 @@
+"""What a session is owed, taken out whole or in part: for another shard, or for other members of a group.
+
+Off the hot path, so it works on the delivery's queues from outside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.portion import Portion
+
+
+def drain(delivery: Delivery) -> list[Portion]:
+    """Everything owed, oldest first; nothing is owed any more."""
+    if delivery.connection is not None:
+        delivery.detach()
+    owed: list[Portion] = []
+    if delivery.resend:
+        owed.extend(delivery.resend)
+    if delivery.pending:
+        owed.extend(delivery.pending)
+    delivery.pending = deque()
+    delivery.resend = deque()
+    delivery.released = None
+    delivery.pending_count = 0
+    delivery.pending_bytes = 0
+    delivery.inflight = 0
+    return owed
+
+
+def restore(
+    delivery: Delivery, portions: list[Portion], released: list[int], next_pid: int
+) -> None:
+    """Take over what another shard owed; portions with an identifier were in flight."""
+    delivery.pending = deque()
+    delivery.flight = deque()
+    delivery.resend = deque()
+    delivery.released = dict.fromkeys(released) if released else None
+    delivery.inflight = len(released)
+    delivery.next_pid = next_pid
+    delivery.free_until = 0
+    for portion in portions:
+        if portion.pid:
+            delivery.resend.append(portion)
+        else:
+            delivery.pending.append(portion)
+            delivery.pending_count += portion.count
+            delivery.pending_bytes += delivery.weight(portion)
+
+
+def give_up_shared(delivery: Delivery) -> list[Portion]:
+    """Take out what came by shared subscriptions and another member may get.
+
+    QoS 2 messages already sent stay: they are completed with this client or, when its session ends, with
+    nobody. Source: MQTT 5.0 section 4.8.2.
+    """
+    given: list[Portion] = []
+    if delivery.resend:
+        kept: deque[Portion] = deque()
+        for portion in delivery.resend:
+            if portion.group is not None and portion.qos == 1:
+                portion.pid = 0
+                given.append(portion)
+            else:
+                kept.append(portion)
+        delivery.resend = kept
+    if delivery.pending:
+        kept = deque()
+        for portion in delivery.pending:
+            if portion.group is not None:
+                delivery.pending_count -= portion.count
+                delivery.pending_bytes -= delivery.weight(portion)
+                given.append(portion)
+            else:
+                kept.append(portion)
+        delivery.pending = kept
+    return given

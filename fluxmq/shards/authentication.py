@@ -1,0 +1,172 @@
+"""Who a client is: anonymous, a user with a password or SCRAM, or the holder of a certificate.
+
+Users come from the control process as whole snapshots with a revision. Passwords are verified by a few
+threads (argon2id takes tens of milliseconds and releases the interpreter lock); the number waiting is
+bounded, beyond it clients are told that the server is busy. An unknown user costs what a known one does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
+
+from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.policy import Policy
+from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.auth.users import User
+from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.ports import Authenticated
+from fluxmq.sessions.mqtt.session import Client
+from fluxmq.settings.schema import Auth
+
+NONCE_BYTES = 18
+"""Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
+SECRET_BYTES = 32
+
+
+class Authentication:
+    """Checks credentials for one shard."""
+
+    def __init__(self, settings: Auth, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._secret = os.urandom(SECRET_BYTES)
+        self._users: dict[str, User] = {}
+        self.revision = -1
+        self.pending = 0
+        self.results: Counter[tuple[str, str]] = Counter()
+        self._pool: ThreadPoolExecutor | None = None
+        self.configure(settings)
+
+    def configure(self, settings: Auth) -> None:
+        """Take new settings; verifications under way end under the old ones."""
+        self._settings = settings
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+        self._pool = ThreadPoolExecutor(settings.verify_threads, thread_name_prefix="verify")
+        cost = settings.argon2
+        self._verifier = PasswordVerifier(
+            HashParameters(cost.time_cost, cost.memory_cost // 1024, cost.parallelism),
+            os.urandom(SALT_BYTES),
+        )
+
+    def close(self) -> None:
+        """Let the threads end."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
+        """Take a snapshot; returns the names whose record changed or went."""
+        fresh = {user.name: user for user in users}
+        changed = {
+            name
+            for name in self._users.keys() | fresh.keys()
+            if self._users.get(name) != fresh.get(name)
+        }
+        self._users = fresh
+        self.revision = revision
+        return changed
+
+    def users(self) -> list[User]:
+        """The snapshot in force."""
+        return list(self._users.values())
+
+    def user(self, name: str) -> User | None:
+        """A user who may log in."""
+        user = self._users.get(name)
+        return user if user is not None and user.enabled else None
+
+    def check(
+        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
+    ) -> None:
+        """Find out who the client is; ``done`` is called now or when a password was verified."""
+        if connect.username is None:
+            if client.certificate_name:
+                self.results["certificate", "success"] += 1
+                done(Authenticated(0, client.certificate_name))
+            elif self.anonymous_allowed(client.peer):
+                done(Authenticated(0))
+            else:
+                self.results["anonymous", "failure"] += 1
+                done(Authenticated(Reason.NOT_AUTHORIZED))
+            return
+        if self.pending >= self._settings.max_pending_verifications:
+            self.results["password", "busy"] += 1
+            done(Authenticated(Reason.SERVER_BUSY))
+            return
+        self._verify(connect.username, connect.password or b"", done)
+
+    def _verify(
+        self, username: str, password: bytes, done: Callable[[Authenticated], None]
+    ) -> None:
+        user = self.user(username)
+        stored = user.hash if user is not None else None
+        self.pending += 1
+        assert self._pool is not None
+        future = self._pool.submit(self._verifier.verify, password, stored)
+
+        def finished() -> None:
+            self.pending -= 1
+            current = self.user(username)
+            valid = (
+                not future.cancelled()
+                and future.exception() is None
+                and future.result()
+                and current is not None
+                and current.hash == stored
+            )
+            self.results["password", "success" if valid else "failure"] += 1
+            done(
+                Authenticated(0, username)
+                if valid
+                else Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+            )
+
+        future.add_done_callback(lambda _: self._back(finished))
+
+    def _back(self, finished: Callable[[], None]) -> None:
+        """From a verifying thread back to the loop, unless that has closed meanwhile."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(finished)
+
+    def anonymous_allowed(self, peer: str) -> bool:
+        """Whether a client that names no user is let in from where it comes."""
+        allow = self._settings.anonymous.allow
+        if allow == "loopback":
+            return is_loopback(peer)
+        return allow == "always"
+
+    def policy(self, client_id: str, username: str) -> Policy:
+        """The permissions of a client; a certificate's holder who is no user has those of anonymous ones."""
+        user = self._users.get(username) if username else None
+        if user is not None:
+            publish, subscribe = user.publish, user.subscribe
+        else:
+            publish = self._settings.anonymous.publish
+            subscribe = self._settings.anonymous.subscribe
+        return Policy(publish, subscribe, client_id=client_id, username=username or None)
+
+    def scram_exchange(self) -> ServerExchange:
+        """A new exchange with a fresh nonce."""
+        return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
+
+    def scram_keys(self, username: str) -> StoredKeys | None:
+        """The SCRAM keys of a user who may log in."""
+        user = self.user(username)
+        return user.scram if user is not None else None
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether ``address:port`` is this machine, IPv4-mapped addresses included."""
+    host = peer.rpartition(":")[0].strip("[]")
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,431 @@
+"""The broker as sessions of one shard see it: their port, joined to the parts that do the work.
+
+Lives on the shard's loop; everything here runs to completion within a tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.delivery import EVICT, REJECT, Delivery
+from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP, Reactor, Route
+from fluxmq._hot.run import Run
+from fluxmq.auth.policy import Policy
+from fluxmq.auth.scram import ServerExchange, StoredKeys
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.protocols.mqtt.topics import ParsedFilter
+from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.sessions.mqtt.handover import give_up_shared
+from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
+from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.groups import GroupTable, run_of
+from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
+from fluxmq.shards.routes import RouteTable
+from fluxmq.shards.streams.tls import TlsStream
+from fluxmq.shards.timers import SessionTimers, SilenceWheel
+from fluxmq.shards.transfer import export_session, import_session
+
+if TYPE_CHECKING:
+    from fluxmq.shards.peers import Peers
+    from fluxmq.shards.retained import RetainedMessages
+
+LINGER_SECONDS = 2.0
+"""How long a client gets to read why it was disconnected before the socket is closed."""
+
+
+class ShardBroker:
+    """Implements the sessions' port and the reactor's host."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        settings: Settings,
+        workers: int,
+        authentication: Authentication,
+        again: Callable[[], None],
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self.reactor = reactor
+        self.schedule_tick = again
+        self.later = later
+        self.authentication = authentication
+        self.handler = Handler(self)
+        self.sessions: dict[str, Session] = {}
+        self.wheel = SilenceWheel()
+        self.timers = SessionTimers()
+        self.drops: Counter[str] = Counter()
+        self.errors: Counter[int] = Counter()
+        self.closed: Counter[str] = Counter()
+        self.packets: Counter[int] = Counter()
+        self.denied: Counter[str] = Counter()
+        self.takeovers = self.expired_sessions = self.wills = 0
+        self.open_now: list[int] = []
+        self.log = RateLimited(get_logger("fluxmq.mqtt"), per_second=1, burst=10)
+        self._workers = workers
+        self._retrying = False
+        self.configure(settings)
+        self.routes = RouteTable(
+            reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels
+        )
+        self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
+        self.peers: Peers
+        self.retained: RetainedMessages
+
+    def configure(self, settings: Settings) -> None:
+        """Take settings, at start and when they change."""
+        self._settings = settings
+        self.limits: SessionLimits = session_limits(settings, self._workers)
+        self.reactor.max_qos = settings.broker.max_qos
+
+    # The reactor's host
+
+    def route(self, topic: bytes) -> Route | None:
+        """Where a topic leads; None when it is not valid."""
+        return self.routes.route(topic)
+
+    def schedule(self, session: Session | None = None) -> None:
+        """Without a session: ask for another tick. With one: its timers were set."""
+        if session is None:
+            self.schedule_tick()
+        else:
+            self.timers.schedule(session)
+
+    def link_full(self, connection: Connection) -> None:
+        """A run of this connection found a full link: it is not read until there is room."""
+        self.reactor.link_full = False
+        if self.peers.hold(connection):
+            self.reactor.pause(connection, PAUSED_LINK)
+
+    def resume_from_link(self, connection: Connection) -> None:
+        """The link has room again."""
+        self.reactor.resume(connection, PAUSED_LINK)
+
+    def retry_links(self) -> None:
+        """A link is full: try again soon, until it is not."""
+        if not self._retrying:
+            self._retrying = True
+            self.later(0.001, self._retry_links)
+
+    def _retry_links(self) -> None:
+        self._retrying = False
+        if self.peers.retry():
+            self.retry_links()
+
+    # Time
+
+    def now(self) -> float:
+        """Monotonic seconds at the start of the tick."""
+        return self.reactor.tally.now
+
+    def watch(self, client: Client, seconds: float) -> None:
+        """Disconnect the client when it is silent for so long."""
+        self.wheel.watch(client, seconds, self.now())
+
+    def watch_connect(self, client: Client, seconds: float) -> None:
+        """Close the connection unless CONNECT is complete by then."""
+        self.wheel.watch_connect(client, seconds, self.now())
+
+    def run_timers(self) -> None:
+        """Handle silence, expiries and wills that are due."""
+        for client in self.wheel.expired(self.now()):
+            self.handler.expired(client)
+        self.timers.due(self.now(), self._session_due)
+
+    def _session_due(self, session: Session) -> None:
+        before = len(self.sessions)
+        self.handler.due(session)
+        self.expired_sessions += before - len(self.sessions)
+
+    # Connecting
+
+    def authenticate(
+        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
+    ) -> None:
+        """Find out who the client is."""
+        stream = client.connection.stream
+        if isinstance(stream, TlsStream):
+            identity = stream.peer_identity()
+            if identity is not None:
+                client.certificate_name = identity.common_name or ""
+
+        def finished(result: Authenticated) -> None:
+            done(result)
+            self.schedule()
+
+        self.authentication.check(client, connect, finished)
+
+    def scram_exchange(self) -> ServerExchange:
+        """A new SCRAM exchange."""
+        return self.authentication.scram_exchange()
+
+    def scram_keys(self, username: str) -> StoredKeys | None:
+        """The SCRAM keys of an enabled user."""
+        return self.authentication.scram_keys(username)
+
+    def authentication_result(self, method: str, success: bool) -> None:
+        """Count an authentication."""
+        self.authentication.results[method, "success" if success else "failure"] += 1
+
+    def policy(self, client_id: str, username: str) -> Policy:
+        """What a client may do."""
+        return self.authentication.policy(client_id, username)
+
+    def new_client_id(self) -> str:
+        """A client id whose home is this shard, so that a plain reconnect comes here."""
+        claims = self.peers.claims
+        while True:
+            name = "auto-" + secrets.token_hex(10)
+            if claims.home(name) == claims.shard:
+                return name
+
+    def claim(self, client: Client, clean: bool, done: Callable[[Session | None], None]) -> None:
+        """Own the client's id here."""
+        assert client.connect is not None
+
+        def claimed(found: Any, imported: bool) -> None:
+            session = self._import(found) if imported else found
+            if session is not None and clean:
+                self.handler.finish(session)
+                session = None
+            done(session)
+            self.schedule()
+
+        self.peers.claims.claim(client.connect.client_id, clean, claimed)
+
+    def take(self, client_id: str, _clean: bool) -> Session | None:
+        """Close this shard's connection of a client id; its session, unless that ended with it."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            return None
+        if session.client is not None:
+            self.takeovers += 1
+            self.handler.disconnect(session.client, Reason.SESSION_TAKEN_OVER, "taken_over")
+        return self.sessions.get(client_id)
+
+    def export(self, client_id: str, clean: bool) -> list[Any] | None:
+        """The same for another shard: the session leaves this one."""
+        session = self.take(client_id, clean)
+        if session is None:
+            return None
+        if clean:
+            self.handler.finish(session)
+            return None
+        self.forget(session)
+        return export_session(session)
+
+    def _import(self, state: list[Any]) -> Session:
+        session = import_session(state, self._delivery(), self.groups)
+        self.sessions[session.client_id] = session
+        for written, grant in session.subscriptions.items():
+            self._enter(session, written, session.filter_of(written), grant)
+        return session
+
+    def _delivery(self) -> Delivery:
+        settings = self._settings.session
+        return Delivery(
+            self.reactor.tally,
+            settings.max_offline_queue_size,
+            max(settings.max_offline_queue_size, PENDING_CONNECTED_MAX),
+            settings.max_offline_queue_bytes,
+            EVICT if settings.offline_queue_policy == "evict" else REJECT,
+        )
+
+    def create(self, client_id: str) -> Session | None:
+        """A new session, None when the shard holds as many as it may."""
+        if len(self.sessions) >= self.limits.max_sessions:
+            return None
+        session = Session(client_id, self._delivery())
+        self.sessions[client_id] = session
+        return session
+
+    def adopt(self, client: Client, session: Session) -> None:
+        """The client is connected with this session."""
+        for written, grant in session.subscriptions.items():
+            if grant.shared:
+                self.groups.set_connected(
+                    grant.shared, session.filter_of(written), session, True
+                )
+
+    def ended(self, session: Session) -> None:
+        """The session is gone."""
+        if self.sessions.get(session.client_id) is session:
+            self.forget(session)
+            self.peers.claims.release(session.client_id)
+        session.subscriptions.clear()
+
+    def forget(self, session: Session) -> None:
+        """Take a session out of this shard."""
+        for written in list(session.subscriptions):
+            self.unsubscribe(session, written)
+        del self.sessions[session.client_id]
+        session.expires_at = 0.0 if session.client is not None else session.expires_at
+
+    def hand_over(self, session: Session, ended: bool) -> None:
+        """Give what a leaving member has not acknowledged to others of its groups."""
+        shared = [
+            (grant.shared, session.filter_of(written))
+            for written, grant in session.subscriptions.items()
+            if grant.shared
+        ]
+        if not shared:
+            return
+        movable = ended
+        for name, topic_filter in shared:
+            group = self.groups.find(name, topic_filter)
+            if group is not None:
+                if group.others_connected(session):
+                    movable = True
+                self.groups.set_connected(name, topic_filter, session, False)
+        if not movable:
+            return
+        if ended:
+            for written, grant in list(session.subscriptions.items()):
+                if grant.shared:
+                    self.unsubscribe(session, written)
+                    del session.subscriptions[written]
+        for portion in give_up_shared(session.delivery):
+            group = portion.group
+            if ended or group.others_connected(session):
+                group.offer(run_of(portion))
+            else:
+                session.delivery.enqueue_portion(portion)
+
+    # Messages
+
+    def publish(self, run: Run) -> bool:
+        """Route a run."""
+        return self.reactor.publish_run(run) >= 0
+
+    def retain(self, run: Run) -> bool:
+        """Keep the run's last message as its topic's retained one."""
+        if self.retained.retain(run):
+            return True
+        self.count_drop("retained_full", 1)
+        return False
+
+    def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
+        """Topics with a retained message that match."""
+        return self.retained.topics(topic_filter)
+
+    def retained_message(self, topic: bytes) -> Run | None:
+        """The retained message of a topic."""
+        return self.retained.message(topic)
+
+    # Subscriptions
+
+    def subscribe(
+        self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
+    ) -> None:
+        """Add or replace a subscription."""
+        self._enter(session, written, parsed.filter, grant)
+
+    def _enter(self, session: Session, written: bytes, topic_filter: bytes, grant: Grant) -> None:
+        if grant.shared:
+            self.groups.join(grant.shared, topic_filter, session, grant)
+        else:
+            self.routes.add(session, topic_filter, grant)
+
+    def unsubscribe(self, session: Session, written: bytes) -> None:
+        """Remove a subscription."""
+        grant = session.subscriptions[written]
+        topic_filter = session.filter_of(written)
+        if grant.shared:
+            self.groups.leave(grant.shared, topic_filter, session)
+        else:
+            self.routes.remove(session, topic_filter)
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        """Call when every shard knows the subscriptions made so far."""
+
+        def finished() -> None:
+            done()
+            self.schedule()
+
+        self.peers.when_known(finished)
+
+    # Connections
+
+    def pause(self, connection: Connection) -> None:
+        """Stop reading while an answer is awaited."""
+        self.reactor.pause(connection, PAUSED_STEP)
+
+    def resume(self, connection: Connection) -> None:
+        """Go on reading."""
+        self.reactor.resume(connection, PAUSED_STEP)
+
+    def close(self, connection: Connection, linger: bool) -> None:
+        """Close, at once or after the client had time to read the last packet."""
+        if connection.fd < 0:
+            return
+        if not linger:
+            if connection.closing:
+                self._half_close(connection)
+                return
+            self._discard(connection)
+            return
+        connection.closing = True
+        connection.open = False
+        connection.buffer()
+        self.reactor.pause(connection, PAUSED_STEP)
+        self.later(LINGER_SECONDS, lambda: self._discard(connection))
+        self.schedule()
+
+    def _half_close(self, connection: Connection) -> None:
+        """Everything is written: say so, and let the client close. Closing at once would reset the
+        connection when the client's last bytes are unread, and take our last packet with it."""
+        sock = socket.socket(fileno=connection.fd)
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self._discard(connection)
+        finally:
+            sock.detach()
+
+    def _discard(self, connection: Connection) -> None:
+        if connection.fd >= 0:
+            self.open_now[connection.listener] -= 1
+            self.reactor.discard(connection)
+
+    # Counts
+
+    def count_closed(self, client: Client, reason: str) -> None:
+        """Count the end of a connection."""
+        self.closed[reason] += 1
+
+    def count_error(self, client: Client, reason: int, text: str) -> None:
+        """Count a client's error; log some."""
+        self.errors[reason] += 1
+        session = client.session
+        self.log.event(
+            logging.INFO,
+            f"error-{reason}",
+            "%s (0x%02X)",
+            text,
+            reason,
+            peer=client.peer,
+            client_id=session.client_id if session is not None else "",
+        )
+
+    def count_drop(self, reason: str, count: int) -> None:
+        """Count messages not delivered."""
+        self.drops[reason] += count
+        if reason == "no_permission":
+            self.denied["publish"] += 1
+
+    def count_packet(self, kind: int) -> None:
+        """Count a control packet received."""
+        self.packets[kind] += 1
+
+    def will_published(self) -> None:
+        """Count a will."""
+        self.wills += 1

@@ -1,0 +1,115 @@
+"""Connections arriving from the acceptor: descriptor, first bytes, listener.
+
+The shard trusts none of it beyond the descriptor: the listener's rules (TLS, WebSocket path and origins) are
+applied here again, by the stream filter the listener asks for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Callable
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq.control.handoff import LISTENERS, HandoffClosedError, adopt, receive
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.sessions.mqtt.session import Client
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.streams.tls import TlsStream, server_context
+from fluxmq.shards.streams.websocket import WebSocketStream
+
+MESSAGES_PER_TURN = 4
+"""Hand-over messages (of up to 60 connections) taken in one tick."""
+
+TCP, TLS, WEBSOCKET = range(3)
+
+
+class Intake:
+    """Turns handed-over sockets into connections of the reactor."""
+
+    def __init__(
+        self,
+        handoff_fd: int,
+        reactor: Reactor,
+        handler: Handler,
+        settings: Settings,
+        watch: Callable[[Client, float], None],
+    ) -> None:
+        self._socket = adopt(handoff_fd)
+        self._reactor = reactor
+        self._handler = handler
+        self._settings = settings
+        self._watch = watch
+        self._tls: ssl.SSLContext | None = None
+        self.opened = [0] * len(LISTENERS)
+        self.open_now = [0] * len(LISTENERS)
+        self._log = RateLimited(get_logger("fluxmq.intake"), per_second=1, burst=5)
+        mqtt = settings.server.mqtt
+        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket)
+        if mqtt.tls is not None:
+            self._tls = server_context(mqtt.tls)
+
+    def start(self) -> None:
+        """Begin to take connections."""
+        self._reactor.watch(self._socket.fileno(), self._ready)
+
+    def stop(self) -> None:
+        """Take no more; those not yet taken are closed by whoever owns the other end."""
+        self._reactor.others.pop(self._socket.fileno(), None)
+        self._reactor.poller.unregister(self._socket.fileno())
+
+    def configure(self, settings: Settings) -> None:
+        """Take new settings: output limits, for connections from now on."""
+        self._settings = settings
+
+    def _ready(self) -> None:
+        for _ in range(MESSAGES_PER_TURN):
+            try:
+                batch = receive(self._socket)
+            except HandoffClosedError:
+                self._log.event(logging.ERROR, "closed", "the acceptor's end is closed")
+                self.stop()
+                return
+            if not batch:
+                return
+            for handed in batch:
+                self._adopt(handed.fd, handed.listener, handed.peer, handed.data)
+
+    def _adopt(self, fd: int, listener: int, peer: str, data: bytes) -> None:
+        settings = self._listeners[listener] if listener < len(self._listeners) else None
+        if settings is None:
+            self._log.event(logging.ERROR, "listener", "connection of an unknown listener refused")
+            os.close(fd)
+            return
+        reactor = self._reactor
+        connection = Connection(
+            fd, reactor.tally, reactor.dirty, self._settings.session.max_output_bytes
+        )
+        connection.listener = listener
+        connection.handler = self._handler
+        client = Client(connection, peer, listener)
+        connection.identity = client
+        if listener == TLS:
+            assert self._tls is not None
+            connection.stream = TlsStream(self._tls)
+        elif listener == WEBSOCKET:
+            websocket = self._settings.server.mqtt.websocket
+            assert websocket is not None
+            connection.stream = WebSocketStream(
+                websocket.path,
+                websocket.allowed_origins,
+                self._settings.broker.max_packet_size,
+            )
+        self.opened[listener] += 1
+        self.open_now[listener] += 1
+        reactor.add(connection)
+        self._watch(client, settings.connect_timeout)
+        if not data:
+            return
+        if connection.stream is not None:
+            reactor.filtered(connection, data)
+        else:
+            reactor.process(connection, bytearray(data), len(data))

@@ -1,0 +1,300 @@
+"""What shards tell each other: who is there, what each wants, and the messages themselves.
+
+A shard that starts says ``hello`` with a number of its own (its epoch) to every peer. A peer that hears it
+forgets all it knew of the sender's former life, answers ``welcome`` with that epoch and then tells its own
+interest; until that welcome the starting shard ignores what comes, which may be meant for its predecessor.
+Changes of interest carry a growing number that the peer confirms (``known``), so that a SUBACK can wait until
+every shard routes to the new subscription.
+
+A peer that died is noticed by the process table when a link to it fills up or an answer is outstanding, and
+at the latest by its successor's hello; it never holds up the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.control.launch import Launch
+from fluxmq.logs import get_logger
+from fluxmq.shards import frames
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.links import Link, make_link
+from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.routes import RouteTable
+
+FILTERS_PER_FRAME = 500
+"""Filters told in one frame when a shard's whole interest is told."""
+
+_log = get_logger("fluxmq.peers")
+
+
+class Peers:
+    """The other shards, from this one's side."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        epoch: int,
+        reactor: Reactor,
+        routes: RouteTable,
+        groups: GroupTable,
+        alive: Callable[[int], bool],
+        owned: Callable[[int], list[str]],
+    ) -> None:
+        self._epoch = epoch
+        self._reactor = reactor
+        self._routes = routes
+        self._groups = groups
+        self._alive = alive
+        self._owned = owned
+        self.claims: Claims
+        self.retained: RetainedMessages
+        self._sequence = 0
+        self._told: dict[int, int] = {}
+        self._known: dict[int, int] = {}
+        self._waiting: list[tuple[int, set[int], Callable[[], None]]] = []
+        self._epochs: dict[int, int] = {}
+        self._unsynchronised: set[int] = set()
+        self._want_retained = True
+        self._blocked: set[Link] = set()
+        self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
+        self.links: dict[int, Link] = {
+            description.peer: make_link(launch, description, reactor, self._received, self._full)
+            for description in launch.links
+        }
+        self._handlers: dict[str, Callable[..., None]] = {
+            "hello": self._on_hello,
+            "welcome": self._on_welcome,
+            "interest": self._on_interest,
+            "known": self._on_known,
+            "synchronised": self._on_synchronised,
+            "retained?": self._on_retained_wanted,
+            "numbers": lambda link, report: self.on_numbers(link.peer, report),
+            "claim": lambda link, *args: self.claims.on_claim(link, *args),
+            "grant": lambda link, *args: self.claims.on_grant(*args),
+            "yield": lambda link, *args: self.claims.on_yield(link, *args),
+            "yielded": lambda link, *args: self.claims.on_yielded(link, *args),
+            "release": lambda link, *args: self.claims.on_release(link, *args),
+            "owned": lambda link, *args: self.claims.on_owned(link, *args),
+        }
+
+    def start(self) -> None:
+        """Say hello to everybody."""
+        reactor = self._reactor
+        reactor.inbound = list(self.links.values())
+        self._unsynchronised = set(self.links)
+        for link in self.links.values():
+            link.send_control("hello", self._epoch)
+
+    @property
+    def synchronised(self) -> bool:
+        """Every peer that is alive has told its interest since this shard started."""
+        return not any(self._alive(peer) for peer in self._unsynchronised)
+
+    # Interest
+
+    def when_known(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when all peers know the interest noted so far."""
+        self.tell()
+        outstanding = {
+            peer for peer, told in self._told.items() if self._known.get(peer, 0) < told
+        }
+        outstanding = {peer for peer in outstanding if self.links[peer].up}
+        if outstanding:
+            self._waiting.append((self._sequence, outstanding, done))
+        else:
+            done()
+
+    def tell(self) -> None:
+        """Tell the peers what has changed since the last time."""
+        changed, members = self._routes.changed, self._groups.changed
+        if not changed and not members:
+            return
+        begun = [topic_filter for topic_filter, wanted in changed.items() if wanted]
+        ceased = [topic_filter for topic_filter, wanted in changed.items() if not wanted]
+        counts = [[name, topic, *self._groups.counts(name, topic)] for name, topic in members]
+        self._routes.changed = {}
+        self._groups.changed = set()
+        self._sequence += 1
+        for link in self.links.values():
+            if link.up:
+                self._told[link.peer] = self._sequence
+                link.send_control("interest", self._sequence, begun, ceased, counts)
+
+    def _tell_everything(self, link: Link) -> None:
+        filters = self._routes.local_filters()
+        for at in range(0, len(filters), FILTERS_PER_FRAME):
+            link.send_control("interest", 0, filters[at : at + FILTERS_PER_FRAME], [], [])
+        members = self._groups.local()
+        for at in range(0, len(members), FILTERS_PER_FRAME):
+            counts = [
+                [name, topic, *self._groups.counts(name, topic)]
+                for name, topic in members[at : at + FILTERS_PER_FRAME]
+            ]
+            link.send_control("interest", 0, [], [], counts)
+        owned = self._owned(link.peer)
+        for at in range(0, len(owned), FILTERS_PER_FRAME):
+            link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
+        link.send_control("synchronised")
+
+    # Frames
+
+    def _received(self, link: Link, frame: bytes) -> None:
+        kind = frame[0]
+        if kind == frames.CONTROL:
+            name, *arguments = frames.decode_control(frame)
+            if link.up or name in ("hello", "welcome"):
+                self._handlers[str(name)](link, *arguments)
+            return
+        if not link.up:
+            return  # meant for this shard's former life
+        if kind == frames.RUN:
+            self._deliver(frames.decode_run(frame))
+        elif kind == frames.SHARED:
+            name, topic_filter, run = frames.decode_shared(frame)
+            group = self._groups.find(name, topic_filter)
+            if group is not None:
+                group.offer_here(run)
+            else:
+                self._groups.count_drop("shared_no_member", run.count)
+        elif kind == frames.RETAINED:
+            stamp, run = frames.decode_retained(frame)
+            self.retained.apply(run, stamp, limited=False)
+        else:
+            raise AssertionError(f"unknown frame kind {kind}")
+
+    def _deliver(self, run: Any) -> None:
+        """A run published on another shard: to the sessions of this one only."""
+        reactor = self._reactor
+        route = reactor.routes.get(run.topic)
+        if route is None:
+            route = self._routes.build(run.topic)
+            if len(reactor.routes) >= reactor.routes_max:
+                reactor.routes.clear()
+            if not run.topic.startswith(b"$SYS/"):
+                reactor.routes[run.topic] = route
+        reactor.deliver(run, route)
+
+    def _on_hello(self, link: Link, epoch: int) -> None:
+        """A peer has started."""
+        if self._epochs.get(link.peer) not in (None, epoch):
+            _log.info("shard %d has restarted", link.peer)
+        self._lose(link)
+        self._epochs[link.peer] = epoch
+        link.up = True
+        link.send_control("welcome", epoch, self._epoch)
+        self._tell_everything(link)
+        self._resume(link)
+
+    def _on_welcome(self, link: Link, epoch: int, _theirs: int) -> None:
+        """A peer has heard our hello; it tells its interest next."""
+        if epoch == self._epoch:
+            link.up = True
+
+    def _on_interest(
+        self,
+        link: Link,
+        sequence: int,
+        begun: list[bytes],
+        ceased: list[bytes],
+        counts: list[list[Any]],
+    ) -> None:
+        for topic_filter in begun:
+            self._routes.set_remote(link.peer, topic_filter, True)
+        for topic_filter in ceased:
+            self._routes.set_remote(link.peer, topic_filter, False)
+        for name, topic_filter, online, offline in counts:
+            self._groups.set_remote(link.peer, name, topic_filter, online, offline)
+        if sequence:
+            link.send_control("known", sequence)
+
+    def _on_known(self, link: Link, sequence: int) -> None:
+        self._known[link.peer] = sequence
+        self._settle(link.peer, sequence)
+
+    def _settle(self, peer: int, sequence: int | None) -> None:
+        """The peer confirms up to ``sequence``, or (None) will not confirm any more."""
+        remaining = []
+        ready = []
+        for entry in self._waiting:
+            wanted, outstanding, done = entry
+            if sequence is None or wanted <= sequence:
+                outstanding.discard(peer)
+            if outstanding:
+                remaining.append(entry)
+            else:
+                ready.append(done)
+        self._waiting = remaining
+        for done in ready:
+            done()
+
+    def _on_synchronised(self, link: Link) -> None:
+        self._unsynchronised.discard(link.peer)
+        if self._want_retained:
+            self._want_retained = False
+            self._unsynchronised.add(link.peer)
+            link.send_control("retained?")
+
+    def _on_retained_wanted(self, link: Link) -> None:
+        def source() -> Iterator[bytes]:
+            yield from self.retained.frames()
+            yield frames.encode_control("synchronised")
+
+        link.feed(source())
+
+    # Peers that are slow or gone
+
+    def _full(self, link: Link) -> None:
+        if not self._alive(link.peer):
+            self._lose(link)
+            return
+        self._blocked.add(link)
+        self._reactor.host.retry_links()
+
+    def retry(self) -> bool:
+        """Try again to send what waits; True when some link is still full."""
+        for link in list(self._blocked):
+            if not self._alive(link.peer):
+                self._lose(link)
+            elif link.drain():
+                self._blocked.discard(link)
+                self._resume(link)
+        return bool(self._blocked)
+
+    def check(self) -> None:
+        """Notice peers that died while something is expected of them; tell what has changed."""
+        for link in self.links.values():
+            if link.up and not self._alive(link.peer):
+                self._lose(link)
+        self.tell()
+
+    def hold(self, connection: Any) -> bool:
+        """Stop reading a connection whose messages a link had no room for; False when none is full."""
+        full = [link for link in self._blocked if link.backlog]
+        for link in full:
+            link.paused.add(connection)
+        return bool(full)
+
+    def _resume(self, link: Link) -> None:
+        paused = link.paused
+        link.paused = set()
+        for connection in paused:
+            if not any(connection in other.paused for other in self.links.values()):
+                self._reactor.host.resume_from_link(connection)
+
+    def _lose(self, link: Link) -> None:
+        """Forget a peer's former life."""
+        was_up = link.up
+        link.forget()
+        self._blocked.discard(link)
+        if was_up:
+            self._routes.drop_shard(link.peer)
+            self._groups.drop_shard(link.peer)
+            self.claims.peer_lost(link.peer)
+        self._told.pop(link.peer, None)
+        self._known.pop(link.peer, None)
+        self._settle(link.peer, None)
+        self._resume(link)

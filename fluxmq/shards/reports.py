@@ -1,0 +1,141 @@
+"""What a shard tells about itself: metrics by their declared names, and the numbers of ``fluxmqctl status``.
+
+The hot path counts in plain integers; they are read here when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.control.handoff import LISTENERS
+from fluxmq.control.messages import ProcessNumbers
+from fluxmq.metrics.instruments import Instruments
+from fluxmq.metrics.registry import DROP_REASONS, Sample
+from fluxmq.protocols.mqtt.packet_types import PacketType
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.intake import Intake
+from fluxmq.shards.peers import Peers
+
+
+class Reports:
+    """Reads one shard's counts."""
+
+    def __init__(
+        self, reactor: Reactor, broker: ShardBroker, intake: Intake, peers: Peers
+    ) -> None:
+        self._reactor = reactor
+        self._broker = broker
+        self._intake = intake
+        self._peers = peers
+        self._instruments = Instruments()
+        self.lag = self._instruments.histogram("fluxmq_loop_lag_seconds")
+        self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
+
+    def status(self) -> ProcessNumbers:
+        """The numbers of ``fluxmqctl status``."""
+        tally = self._reactor.tally
+        return ProcessNumbers(
+            connections=sum(self._intake.open_now),
+            sessions=len(self._broker.sessions),
+            subscriptions=self._broker.routes.subscription_count,
+            retained=len(self._broker.retained.store),
+            messages_received=tally.received0 + tally.received1 + tally.received2,
+            messages_sent=tally.sent0 + tally.sent1 + tally.sent2,
+            users_revision=max(self._broker.authentication.revision, 0),
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """Every metric of this shard."""
+        yield from self._instruments.samples()
+        yield from self._connections()
+        yield from self._messages()
+        yield from self._sessions()
+        yield from self._loop()
+        yield from self._access()
+
+    def _connections(self) -> Iterator[Sample]:
+        for index, listener in enumerate(LISTENERS):
+            labels = {"listener": listener}
+            yield "fluxmq_connections", labels, self._intake.open_now[index]
+            yield "fluxmq_connections_opened_total", labels, self._intake.opened[index]
+        for reason, count in self._broker.closed.items():
+            yield "fluxmq_connections_closed_total", {"reason": reason}, count
+
+    def _messages(self) -> Iterator[Sample]:
+        tally = self._reactor.tally
+        received = (tally.received0, tally.received1, tally.received2)
+        received_bytes = (tally.received_bytes0, tally.received_bytes1, tally.received_bytes2)
+        sent = (tally.sent0, tally.sent1, tally.sent2)
+        sent_bytes = (tally.sent_bytes0, tally.sent_bytes1, tally.sent_bytes2)
+        for qos in range(3):
+            labels = {"qos": str(qos)}
+            yield "fluxmq_messages_received_total", labels, received[qos]
+            yield "fluxmq_message_bytes_received_total", labels, received_bytes[qos]
+            yield "fluxmq_messages_sent_total", labels, sent[qos]
+            yield "fluxmq_message_bytes_sent_total", labels, sent_bytes[qos]
+        drops = dict.fromkeys(DROP_REASONS, 0)
+        drops.update(self._broker.drops)
+        drops["slow_subscriber"] += tally.dropped_slow
+        drops["offline_queue_full"] += tally.dropped_full
+        drops["expired"] += tally.dropped_expired
+        drops["too_large"] += tally.dropped_large
+        drops["link_full"] += sum(link.dropped for link in self._peers.links.values())
+        for reason, count in drops.items():
+            yield "fluxmq_messages_dropped_total", {"reason": reason}, count
+        for kind, count in self._broker.packets.items():
+            name = PacketType(kind).name.lower()
+            yield "fluxmq_packets_received_total", {"type": name}, count
+        store = self._broker.retained.store
+        yield "fluxmq_retained_messages", {}, len(store)
+        yield "fluxmq_retained_bytes", {}, store.byte_count
+
+    def _sessions(self) -> Iterator[Sample]:
+        broker = self._broker
+        connected = inflight = pending = pending_bytes = wills = 0
+        for session in broker.sessions.values():
+            delivery = session.delivery
+            connected += session.client is not None
+            inflight += delivery.inflight
+            pending += delivery.pending_count
+            pending_bytes += delivery.pending_bytes
+            wills += session.will is not None and session.client is None
+        absent = len(broker.sessions) - connected
+        yield "fluxmq_sessions", {"state": "connected"}, connected
+        yield "fluxmq_sessions", {"state": "absent"}, absent
+        yield "fluxmq_sessions_expired_total", {}, broker.expired_sessions
+        yield "fluxmq_session_takeovers_total", {}, broker.takeovers
+        yield "fluxmq_wills_pending", {}, wills
+        yield "fluxmq_wills_published_total", {}, broker.wills
+        yield "fluxmq_inflight_messages", {}, inflight
+        yield "fluxmq_pending_messages", {}, pending
+        yield "fluxmq_pending_bytes", {}, pending_bytes
+        yield "fluxmq_subscriptions", {}, broker.routes.subscription_count
+        yield "fluxmq_shared_groups", {}, len(broker.groups)
+
+    def _loop(self) -> Iterator[Sample]:
+        tally = self._reactor.tally
+        yield "fluxmq_route_cache_entries", {}, len(self._reactor.routes)
+        yield "fluxmq_route_cache_hits_total", {}, tally.route_hits
+        yield "fluxmq_route_cache_misses_total", {}, tally.route_misses
+        yield "fluxmq_ticks_total", {}, tally.ticks
+        for peer, link in self._peers.links.items():
+            labels = {"peer": str(peer)}
+            yield "fluxmq_link_up", labels, int(link.up)
+            yield "fluxmq_link_bytes", labels, link.transport.used() + link.backlog_bytes
+            yield "fluxmq_link_bytes_sent_total", labels, link.sent_bytes
+            yield "fluxmq_link_full_total", labels, link.full_count
+
+    def _access(self) -> Iterator[Sample]:
+        broker = self._broker
+        for code, count in broker.errors.items():
+            yield "fluxmq_protocol_errors_total", {"code": f"0x{code:02x}"}, count
+        authentication = broker.authentication
+        for (method, result), count in authentication.results.items():
+            labels = {"method": method, "result": result}
+            yield "fluxmq_authentications_total", labels, count
+        yield "fluxmq_authentications_pending", {}, authentication.pending
+        for operation, count in broker.denied.items():
+            yield "fluxmq_authorization_denied_total", {"operation": operation}, count
+        yield "fluxmq_users_revision", {}, authentication.revision
+        yield "fluxmq_log_lines_suppressed_total", {}, broker.log.suppressed_total

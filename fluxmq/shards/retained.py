@@ -1,0 +1,124 @@
+"""Retained messages: a copy in every shard, kept equal by the last writer.
+
+A retained publish is stamped (nanoseconds, shard) where it arrives, kept there and told to every other
+shard over the links, in order with the publisher's other messages. Each keeps the greatest stamp, so all
+end with the same message whatever the interleaving. A restarted shard asks a peer for the whole store.
+
+Source: MQTT 5.0 section 3.3.1.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fluxmq._hot.run import Run, message_run
+from fluxmq.routing.retained import Outcome, RetainedStore
+from fluxmq.shards import frames
+from fluxmq.shards.links import Link
+
+TOMBSTONES_MAX = 100_000
+"""Deleted topics remembered so that an older message, still under way, does not revive them."""
+TOMBSTONE_SECONDS = 60.0
+"""How long: far longer than a frame can wait on a link."""
+EXPIRE_STEP = 1000
+"""Expired messages dropped per housekeeping turn."""
+
+
+class RetainedMessages:
+    """This shard's copy of the node's retained messages."""
+
+    def __init__(
+        self,
+        shard: int,
+        max_messages: int,
+        max_bytes: int,
+        clock: Callable[[], float],
+        stamp_clock: Callable[[], int],
+        links: dict[int, Link],
+    ) -> None:
+        self._shard = shard
+        self._clock = clock
+        self._stamp_clock = stamp_clock
+        self._last_stamp = 0
+        self._links = links
+        self.store: RetainedStore[Run] = RetainedStore(
+            max_messages, max_bytes, TOMBSTONES_MAX, TOMBSTONE_SECONDS
+        )
+
+    def retain(self, run: Run) -> bool:
+        """Keep the last message of a client's run; an empty one deletes. False when over a limit."""
+        message = last_message(run)
+        stamp = (max(self._stamp_clock(), self._last_stamp + 1), self._shard)
+        self._last_stamp = stamp[0]
+        outcome = self.apply(message, stamp, limited=True)
+        if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):
+            return False
+        for link in self._links.values():
+            link.send_retained(stamp, message)
+        return True
+
+    def apply(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
+        """Take a message or a deletion into the store."""
+        if is_deletion(message):
+            return self.store.delete(message.topic, stamp, self._clock())
+        size = len(message.topic) + len(message.properties) + message.end - message.start
+        return self.store.set(
+            message.topic,
+            message,
+            size,
+            stamp,
+            message.deadline or None,
+            limited=limited,
+        )
+
+    def message(self, topic: bytes) -> Run | None:
+        """The retained message of a topic, unless it has expired."""
+        found = self.store.get(topic)
+        if found is None:
+            return None
+        if found.expires_at is not None and found.expires_at <= self._clock():
+            return None
+        return found.message
+
+    def topics(self, topic_filter: bytes) -> Iterator[bytes]:
+        """Topics that match, found step by step."""
+        return iter(self.store.match(topic_filter))
+
+    def housekeeping(self) -> None:
+        """Drop what has expired, forget old deletions."""
+        now = self._clock()
+        self.store.expire(now, EXPIRE_STEP)
+        self.store.purge_tombstones(now)
+
+    def frames(self) -> Iterator[bytes]:
+        """The whole store as frames, for a shard that has just started."""
+        for topic, kept in self.store.snapshot():
+            run = kept.message
+            if run.topic == topic:
+                data = bytes(memoryview(run.buffer)[run.start : run.end])
+                yield frames.encode_retained(kept.stamp, run) + data
+        for topic, stamp in list(self.store.tombstones()):
+            yield frames.encode_retained(stamp, deletion(topic))
+
+
+def last_message(run: Run) -> Run:
+    """The last message of a run, as the broker keeps it."""
+    offset = run.skip(run.start, run.count - 1)
+    place = run.body_at(offset)
+    payload = bytes(memoryview(run.buffer)[place : place + run.body_length])
+    if not payload:
+        return deletion(run.topic)
+    return message_run(run.topic, payload, run.qos, 1, run.properties, run.deadline)
+
+
+def deletion(topic: bytes) -> Run:
+    """A run without messages: deletes the topic's retained message."""
+    run = message_run(topic, b"", 0, 1)
+    run.end = run.start
+    run.count = 0
+    return run
+
+
+def is_deletion(run: Run) -> bool:
+    """Whether a run stands for a deletion."""
+    return run.count == 0

@@ -1,0 +1,82 @@
+"""The ``$SYS/broker/...`` topics: the node's numbers as retained messages.
+
+Each shard sends its numbers to the first one, which adds them up and publishes. Subscribers anywhere on the
+node get them; clients cannot publish there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq import __version__
+from fluxmq._hot.run import message_run
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.peers import Peers
+
+PUBLISHER = 0
+"""The shard that publishes; it is restarted like any other, and goes on where its peers' reports stand."""
+
+Numbers = dict[str, int]
+
+
+class SystemTopics:
+    """Adds up what shards report and publishes it."""
+
+    def __init__(
+        self,
+        shard: int,
+        broker: ShardBroker,
+        peers: Peers,
+        connections: Callable[[], int],
+    ) -> None:
+        self._shard = shard
+        self._broker = broker
+        self._peers = peers
+        self._connections = connections
+        self._started = broker.now()
+        self._reports: dict[int, Numbers] = {}
+        peers.on_numbers = self._reports.__setitem__
+
+    def numbers(self) -> Numbers:
+        """This shard's part."""
+        broker = self._broker
+        tally = broker.reactor.tally
+        connected = self._connections()
+        return {
+            "clients/connected": connected,
+            "clients/total": len(broker.sessions),
+            "clients/disconnected": max(len(broker.sessions) - connected, 0),
+            "messages/received": tally.received0 + tally.received1 + tally.received2,
+            "messages/sent": tally.sent0 + tally.sent1 + tally.sent2,
+            "messages/publish/received": tally.received0 + tally.received1 + tally.received2,
+            "messages/publish/sent": tally.sent0 + tally.sent1 + tally.sent2,
+            "bytes/received": tally.received_bytes0 + tally.received_bytes1 + tally.received_bytes2,
+            "bytes/sent": tally.sent_bytes0 + tally.sent_bytes1 + tally.sent_bytes2,
+            "subscriptions/count": broker.routes.subscription_count,
+            "errors/protocol": sum(broker.errors.values()),
+            "errors/authz": sum(broker.denied.values()),
+        }
+
+    def tick(self) -> None:
+        """Report, or publish."""
+        if self._shard != PUBLISHER:
+            link = self._peers.links.get(PUBLISHER)
+            if link is not None and link.up:
+                link.send_control("numbers", self.numbers())
+            return
+        self._reports[self._shard] = self.numbers()
+        total: Numbers = {}
+        for report in self._reports.values():
+            for name, value in report.items():
+                total[name] = total.get(name, 0) + value
+        total["retained/count"] = len(self._broker.retained.store)
+        total["uptime"] = int(self._broker.now() - self._started)
+        self._publish("version", f"FluxMQ {__version__}")
+        for name, value in total.items():
+            self._publish(name, str(value))
+
+    def _publish(self, name: str, text: str) -> None:
+        run = message_run(f"$SYS/broker/{name}".encode(), text.encode(), 0, 1)
+        self._broker.retain(run)
+        route = self._broker.routes.build(run.topic)
+        self._broker.reactor.forward(run, route)

@@ -1,0 +1,315 @@
+"""Composition root of a shard: builds the parts, runs the loop, stops in reverse.
+
+Start: bind to the parent, read the settings, say hello to the other shards, take connections once their
+interest is known. Stop (SIGTERM): take no more connections, tell clients, let output go, end. The heartbeat
+is written by the loop itself, so that a shard that hangs is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import ssl
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+import uvloop
+
+from fluxmq import logs
+from fluxmq._hot.reactor import Reactor
+from fluxmq.auth.users import User
+from fluxmq.control.client import ControlClient
+from fluxmq.control.conversation import Handlers
+from fluxmq.control.launch import (
+    Launch,
+    bind_to_parent,
+    fail_boot,
+    from_environment,
+    raise_file_limit,
+    read_settings,
+)
+from fluxmq.control.messages import Hello
+from fluxmq.control.table import ProcessTable
+from fluxmq.control.user_messages import Users
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.intake import Intake
+from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
+from fluxmq.shards.peers import Peers
+from fluxmq.shards.reports import Reports
+from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.streams.tls import TlsSettingsError
+from fluxmq.shards.system_topics import SystemTopics
+
+TIMER_SECONDS = 0.1
+"""Period of heartbeat, timeouts and housekeeping."""
+READY_SECONDS_MAX = 5.0
+"""A shard waits this long for its peers' interest before it takes connections without."""
+IDLE_COLLECT_TICKS = 50
+"""Timer periods between looks whether the shard is idle enough to collect garbage."""
+
+_log = logs.get_logger("fluxmq.shard")
+
+
+class Worker:
+    """One shard."""
+
+    def __init__(self, launch: Launch, settings: Settings, table: ProcessTable) -> None:
+        self.launch = launch
+        self.settings = settings
+        self.table = table
+        self.loop = asyncio.get_running_loop()
+        self.stopping = asyncio.Event()
+        self._again = False
+        self._turn = 0
+        self._last_ticks = 0
+        self._expected = time.monotonic()
+        self._started = time.monotonic()
+        self._ready = False
+        broker_settings = settings.broker
+        self.reactor = Reactor(
+            self,
+            RECEIVE_BUFFER_BYTES,
+            broker_settings.max_packet_size,
+            broker_settings.max_connect_size,
+            broker_settings.route_cache_size,
+        )
+        self.reactor.tally.now = time.monotonic()
+        self.authentication = Authentication(settings.auth, self.loop)
+        self.broker = ShardBroker(
+            self.reactor,
+            settings,
+            launch.workers,
+            self.authentication,
+            self.schedule,
+            self.later,
+        )
+        self.reactor.host = self.broker
+        self._join_peers()
+        self.intake = Intake(
+            launch.handoff_fds[0],
+            self.reactor,
+            self.broker.handler,
+            settings,
+            self.broker.watch_connect,
+        )
+        self.broker.open_now = self.intake.open_now
+        self.reports = Reports(self.reactor, self.broker, self.intake, self.peers)
+        self.system = SystemTopics(
+            launch.index, self.broker, self.peers, lambda: sum(self.intake.open_now)
+        )
+        self._next_system = time.monotonic() + settings.broker.sys_interval
+
+    def _join_peers(self) -> None:
+        launch, broker = self.launch, self.broker
+        rows = {row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"}
+
+        def alive(peer: int) -> bool:
+            row = self.table.row(rows[peer])
+            return row.pid != 0 and row.heartbeat != 0
+
+        self.peers = Peers(
+            launch,
+            int.from_bytes(os.urandom(7), "big"),
+            self.reactor,
+            broker.routes,
+            broker.groups,
+            alive,
+            self._owned,
+        )
+        broker.peers = self.peers
+        broker.routes.links = self.peers.links
+        broker.groups.links = self.peers.links
+        self.peers.claims = Claims(
+            launch.index, launch.workers, self.peers.links, broker.take, broker.export
+        )
+        self.peers.retained = broker.retained = RetainedMessages(
+            launch.index,
+            self.settings.broker.max_retained_messages,
+            self.settings.broker.max_retained_bytes,
+            time.monotonic,
+            time.time_ns,
+            self.peers.links,
+        )
+
+    def _owned(self, peer: int) -> list[str]:
+        """Client ids whose sessions are here and whose home is ``peer``."""
+        home = self.peers.claims.home
+        return [client_id for client_id in self.broker.sessions if home(client_id) == peer]
+
+    # The loop
+
+    def schedule(self) -> None:
+        """Ask for a tick."""
+        if not self._again:
+            self._again = True
+            self.loop.call_soon(self._tick)
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call ``action`` and then tick."""
+
+        def act() -> None:
+            action()
+            self.schedule()
+
+        self.loop.call_later(seconds, act)
+
+    def _tick(self) -> None:
+        self._again = False
+        self.reactor.run_ready()
+
+    def _timer(self) -> None:
+        now = time.monotonic()
+        lag = max(0.0, now - self._expected)
+        self.reports.lag.observe(lag)
+        self.reports.lag_max.observe(lag)
+        self.reactor.tally.now = now
+        self._turn += 1
+        self.table.beat(self.launch.slot, time.monotonic_ns())
+        for listener, count in enumerate(self.intake.open_now):
+            self.table.set_connections(self.launch.slot, listener, count)
+        self.broker.run_timers()
+        self.peers.check()
+        if self._turn % 10 == 0:
+            self.broker.retained.housekeeping()
+            self.broker.log.flush()
+        if now >= self._next_system:
+            self._next_system = now + self.settings.broker.sys_interval
+            self.system.tick()
+        if self._turn % IDLE_COLLECT_TICKS == 0:
+            self._collect_when_idle()
+        if not self._ready:
+            self._become_ready(now)
+        self._expected = time.monotonic() + TIMER_SECONDS
+        self.loop.call_later(TIMER_SECONDS, self._timer)
+        self.schedule()
+
+    def _collect_when_idle(self) -> None:
+        """Garbage is collected only here: the hot path makes none, and a pause would be felt."""
+        ticks = self.reactor.tally.ticks
+        if ticks - self._last_ticks < IDLE_COLLECT_TICKS * 4:
+            gc.collect()
+            ticks = self.reactor.tally.ticks
+        self._last_ticks = ticks
+
+    def _become_ready(self, now: float) -> None:
+        if self.peers.synchronised or now - self._started > READY_SECONDS_MAX:
+            self._ready = True
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+            self.intake.start()
+            self.table.set_ready(self.launch.slot)
+            _log.info("ready", extra={"pid": os.getpid()})
+
+    def start(self) -> None:
+        """Join the loop, the peers and control."""
+        launch = self.launch
+        wake_fd = launch.wake_fds[launch.index] if launch.wake_fds else -1
+        if wake_fd >= 0:
+            self.reactor.watch(wake_fd, lambda: _clear(wake_fd))
+        self.loop.add_reader(self.reactor.fileno(), self.reactor.run_ready)
+        self.peers.start()
+        self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
+        self.loop.add_signal_handler(signal.SIGHUP, self.reload)
+        self.control = ControlClient(
+            launch.control_socket,
+            Hello("shard", launch.index, os.getpid()),
+            Handlers(self.reports.samples, self.reports.status, self.set_users),
+        )
+        self._control_task = self.loop.create_task(self.control.run())
+        self._timer()
+
+    async def stop(self) -> None:
+        """Tell clients, let output go for a bounded time, end."""
+        self.intake.stop()
+        for session in list(self.broker.sessions.values()):
+            if session.client is not None:
+                self.broker.handler.disconnect(
+                    session.client, Reason.SERVER_SHUTTING_DOWN, "shutdown"
+                )
+        deadline = time.monotonic() + min(1.0, self.settings.server.shutdown_timeout)
+        while self.reactor.connections and time.monotonic() < deadline:
+            self.reactor.tally.now = time.monotonic()
+            self.reactor.run_ready()
+            await asyncio.sleep(0.01)
+        self._control_task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._control_task
+        self.authentication.close()
+
+    # What changes while running
+
+    def reload(self) -> None:
+        """The supervisor has rewritten the settings."""
+        settings = Settings.model_validate_json(read_settings(self.launch.settings_fd))
+        self.settings = settings
+        self.broker.configure(settings)
+        self.intake.configure(settings)
+        self.authentication.configure(settings.auth)
+        logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
+
+    def set_users(self, users: Users) -> None:
+        """A new snapshot of users: it holds for live connections too."""
+        before = {user.name: user for user in self.authentication.users()}
+        changed = self.authentication.set_users(users.revision, users.users)
+        if not changed:
+            return
+        for session in list(self.broker.sessions.values()):
+            client = session.client
+            if client is not None and client.username in changed:
+                self._apply_user(session, before.get(client.username))
+        self.schedule()
+
+    def _apply_user(self, session: Session, before: User | None) -> None:
+        """Disconnect who may not stay as they are; others get their new permissions."""
+        client = session.client
+        assert client is not None
+        user = self.authentication.user(client.username)
+        policy = self.broker.policy(session.client_id, client.username)
+        stays = (
+            user is not None
+            and (before is None or before.hash == user.hash)
+            and all(policy.may_subscribe(written.decode()) for written in session.subscriptions)
+        )
+        if not stays:
+            self.broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
+            return
+        client.policy = policy
+        client.connection.allowed = None if policy.allows_everything else set()
+
+
+def _clear(wake_fd: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(wake_fd)
+
+
+async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
+    """Serve until SIGTERM."""
+    try:
+        worker = Worker(launch, settings, table)
+    except (TlsSettingsError, ssl.SSLError, OSError) as problem:
+        fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
+    worker.start()
+    await worker.stopping.wait()
+    await worker.stop()
+
+
+def main() -> NoReturn:
+    """Entry point of the process."""
+    launch = from_environment()
+    bind_to_parent(launch)
+    table = ProcessTable(launch.table_fd)
+    raise_file_limit()
+    settings = Settings.model_validate_json(read_settings(launch.settings_fd))
+    logs.configure(settings.log.level, settings.log.format, launch.process_name)
+    uvloop.run(run(launch, settings, table))
+    raise SystemExit(0)
