@@ -12,7 +12,7 @@ import pytest
 
 from tests.broker import Broker, broker, external_broker, own_broker, running_broker, shared_broker
 from tests.conformance import wire
-from tests.conformance.client import Client, Stream, tcp
+from tests.conformance.client import Client, Packet, Stream, tcp
 from tests.conformance.websocket import WebSocket
 
 __all__ = ["broker", "own_broker", "shared_broker"]
@@ -90,6 +90,32 @@ class Mqtt:
         client = self.connect(version, **fields)
         client.subscribe(*filters, qos=qos)
         return client
+
+    def retained(
+        self,
+        version: int,
+        *filters: str | wire.Filter,
+        qos: int = 0,
+        client: Client | None = None,
+        **fields: Any,
+    ) -> list[Packet]:
+        """What subscribing sends of retained messages, up to a marker's that is subscribed after."""
+        topic = self.topic("/marker")
+        with tcp_client(self.broker, version) as publisher:
+            publisher.connect(self.client_id())
+            publisher.publish(topic, b"retained marker", qos=1, retain=True)
+            client = client or self.connect(version, **fields)
+            client.subscribe(*filters, qos=qos)
+            client.subscribe(topic)
+            found = client.receive_until(b"retained marker")
+            client.unsubscribe(topic)
+            publisher.publish(topic, b"", qos=1, retain=True)
+        return found
+
+
+def tcp_client(broker: Broker, version: int) -> Client:
+    """A client whose connection its user closes."""
+    return Client(tcp(broker.host, broker.port), version)
 
 
 @pytest.fixture
