@@ -216,11 +216,15 @@ def test_prohibited_passwords_are_refused():
         derive_keys("a\x07", b"s" * 16)
 
 
+def whole_exchange(first, final):
+    server = exchange()
+    server.receive_client_first(first)
+    server.server_first(KEYS)
+    return server.receive_client_final(final)
+
+
 @given(st.binary(max_size=80), st.binary(max_size=80))
 def test_any_bytes_end_in_a_scram_error(first, final):
-    server = exchange()
-    with pytest.raises(ScramError, match=r".") as caught:
-        server.receive_client_first(first)
-        server.server_first(KEYS)
-        server.receive_client_final(final)
+    with pytest.raises(ScramError) as caught:
+        whole_exchange(first, final)
     assert caught.value.final.startswith(b"e=")
