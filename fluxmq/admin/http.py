@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import cast, Final
 
 from aiohttp import web
 
@@ -47,8 +47,8 @@ class _Guarded(asyncio.Protocol):
         self._more = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         self._inner.connection_made(transport)
         if self._server.admit(transport, self):
             self._arm(self._server.request_timeout)
@@ -167,7 +167,7 @@ class HttpServer:
         if self._runner is not None:
             await self._runner.cleanup()
         for transport in list(self._guards):
-            assert isinstance(transport, asyncio.Transport)
+            transport = cast(asyncio.Transport, transport)
             transport.abort()
 
     def admit(self, transport: asyncio.BaseTransport, guard: _Guarded) -> bool:

@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import cast, Final
 
 from fluxmq.control import unix_socket
 from fluxmq.control.framing import FRAME_BYTES_MAX, FrameDecoder, FramingError, encode_frame
@@ -129,8 +129,8 @@ class Peer(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         refusal = self._listener.admit(self, transport.get_extra_info("socket"))
         if refusal is not None:
             self._listener.log.event(

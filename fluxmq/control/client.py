@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import Final
+from typing import cast, Final
 
 from fluxmq.control import unix_socket
 from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
@@ -37,8 +37,8 @@ class _Connection(asyncio.Protocol):
         self.served = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.write(self._conversation.connected())
 
     def data_received(self, data: bytes) -> None:
