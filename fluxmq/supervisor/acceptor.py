@@ -71,7 +71,7 @@ _REFUSALS = {
     Refusal.AMQP_VERSION: Reason.AMQP_VERSION,
 }
 
-_log = logs.get_logger(__name__)
+_log = logs.get_logger("fluxmq.supervisor.acceptor")  # run as a program its __name__ says nothing
 
 
 def pending_capacity(descriptors: int, workers: int) -> int:

@@ -72,12 +72,8 @@ def open_listeners(settings: Settings) -> list[Listening]:
     opened: list[Listening] = []
     try:
         for path, listener in settings.listeners():
-            name = path.removeprefix("server.")
-            if name not in LISTENERS:  # server.http belongs to the control process
-                continue
-            listening = Listening(
-                LISTENERS.index(name), path, listener.max_connections, listener.connect_timeout
-            )
+            index = LISTENERS.index(path.removeprefix("server."))
+            listening = Listening(index, path, listener.max_connections, listener.connect_timeout)
             opened.append(listening)
             listening.sockets += _open(path, listener)
     except ListenError:

@@ -1,0 +1,55 @@
+"""What the supervisor says when it starts: for a person on a terminal, or as one line of a log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fluxmq import __version__
+from fluxmq.settings.schema import Settings
+from fluxmq.supervisor.placement import Plan
+
+
+def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict[str, str]:
+    """Name and value of each thing worth knowing, in the order to show them."""
+    found: dict[str, str] = {}
+    mqtt = settings.server.mqtt
+    if mqtt.tcp is not None:
+        found["mqtt"] = mqtt.tcp.addr
+    if mqtt.tls is not None:
+        auth = (
+            ""
+            if mqtt.tls.client_auth == "none"
+            else f" (client certificate: {mqtt.tls.client_auth})"
+        )
+        found["mqtt tls"] = mqtt.tls.addr + auth
+    if mqtt.websocket is not None:
+        found["websocket"] = f"ws://{mqtt.websocket.addr}{mqtt.websocket.path}"
+    if settings.server.http is not None:
+        found["http"] = f"http://{settings.server.http.addr}"
+    found["workers"] = f"{plan.workers} on cores {spell_cores(plan)}"
+    found["data"] = str(data_dir)
+    found["hot path"] = hot_path
+    found["pid"] = str(os.getpid())
+    return found
+
+
+def spell_cores(plan: Plan) -> str:
+    """The cores in use, as ``0-3, 8``."""
+    ranges: list[list[int]] = []
+    for core in sorted(set(plan.cores)):
+        if ranges and core == ranges[-1][-1] + 1:
+            ranges[-1].append(core)
+        else:
+            ranges.append([core])
+    return ", ".join(str(each[0]) if len(each) == 1 else f"{each[0]}-{each[-1]}" for each in ranges)
+
+
+def text(found: dict[str, str]) -> str:
+    """The banner for a terminal."""
+    width = max(len(name) for name in found)
+    lines = [
+        f"FluxMQ {__version__}",
+        *(f"  {name:<{width}}  {value}" for name, value in found.items()),
+    ]
+    return "\n".join(lines)

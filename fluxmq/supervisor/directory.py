@@ -1,0 +1,98 @@
+"""The data directory as the supervisor opens it: private, of a known version, and for one broker only.
+
+The lock is an ``flock`` on the file LOCK, held for as long as the supervisor lives and released by the kernel
+however it ends.  The descriptor is not inherited by children: they die with the supervisor.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluxmq.model.errors import FluxmqError
+
+VERSION = "fluxmq data 1\n"
+"""Content of the file VERSION.  The number grows with every change that an older broker could not read."""
+
+_MODE = 0o700
+
+
+class DirectoryError(FluxmqError):
+    """The data directory cannot be used; the message begins with the setting's path."""
+
+
+@dataclass(slots=True)
+class DataDirectory:
+    """An opened and locked data directory.  ``run`` holds sockets and nothing that must survive."""
+
+    path: Path
+    run: Path
+    lock_fd: int
+
+    def close(self) -> None:
+        """Give up the lock."""
+        os.close(self.lock_fd)
+
+
+def open_directory(path: Path) -> DataDirectory:
+    """Create the directory if it is missing, lock it, check its version.  Raises DirectoryError."""
+    path = path.absolute()
+    try:
+        path.mkdir(mode=_MODE, parents=True, exist_ok=True)
+        lock_fd = _lock(path / "LOCK")
+    except OSError as exc:
+        raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
+    try:
+        _check_version(path / "VERSION")
+        run = path / "run"
+        run.mkdir(mode=_MODE, exist_ok=True)
+        run.chmod(_MODE)  # it holds the socket that changes users
+    except OSError as exc:
+        os.close(lock_fd)
+        raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
+    except DirectoryError:
+        os.close(lock_fd)
+        raise
+    return DataDirectory(path, run, lock_fd)
+
+
+def _lock(path: Path) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        by = f"process {holder}" if holder.isdigit() else "another process"
+        raise DirectoryError(
+            f"storage.data_dir: {path.parent} is in use by {by}; a directory belongs to one broker"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _check_version(path: Path) -> None:
+    """Compare the directory's version, or write it into a new one, completely or not at all."""
+    try:
+        found = path.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        fresh = path.with_name("VERSION.new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(VERSION)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+        return
+    if found != VERSION:
+        raise DirectoryError(
+            f"storage.data_dir: {path.parent} was written by another version of FluxMQ"
+            f" ({found.strip()[:60]!r}; this one reads {VERSION.strip()!r})"
+        )

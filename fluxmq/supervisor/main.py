@@ -1,0 +1,186 @@
+"""``fluxmq-supervisor``: read the settings, open the data directory, and run the process tree.
+
+The composition root.  It ends before anything is started when the settings are wrong (exit code 2) or the
+directory cannot be used (exit code 3), each with everything that is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fluxmq import __version__, logs
+from fluxmq import settings as configuration
+from fluxmq._hot import COMPILED
+from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK, LinkKind, raise_file_limit
+from fluxmq.settings import Settings, SettingsError
+from fluxmq.supervisor import banner, placement
+from fluxmq.supervisor.children import PROGRAMS, Children
+from fluxmq.supervisor.directory import DataDirectory, DirectoryError, open_directory
+from fluxmq.supervisor.fabric import Fabric, link_kind
+from fluxmq.supervisor.placement import PlacementError, Plan
+from fluxmq.supervisor.reloading import Reloading
+from fluxmq.supervisor.supervising import Supervisor
+from fluxmq.supervisor.tree import Tree
+
+EXIT_USAGE = 2
+"""Exit code for a wrong command line or settings file; nothing was started."""
+
+_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
+
+_EPILOG = """\
+signals:
+  SIGTERM, SIGINT  stop: no new connections, sessions closed, then exit; a second one kills
+  SIGHUP           read the settings again; what may change live does, the rest is named in the log
+
+exit codes:
+  0  stopped as asked          2  wrong options or settings; nothing was started
+  1  something had to be killed  3  could not start; the reason is in the log
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
+        prog="fluxmq-supervisor",
+        description="Run a FluxMQ node: an acceptor, a control process, and one shard per core.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "--config", required=True, type=Path, metavar="FILE", help="settings file, YAML"
+    )
+    made.add_argument(
+        "--workers",
+        default="auto",
+        metavar="auto|N",
+        help="number of shards; auto is one per usable core (default: auto)",
+    )
+    made.add_argument(
+        "--pin",
+        action="append",
+        default=[],
+        metavar="GROUP=CORE",
+        help="keep a replication group on the shard of this core; may be repeated",
+    )
+    made.add_argument(
+        "--check",
+        action="store_true",
+        help="validate the settings, print those in force with secrets hidden, and exit",
+    )
+    made.add_argument("--version", action="version", version=f"FluxMQ {__version__}")
+    return made
+
+
+def main(
+    arguments: Sequence[str] | None = None, programs: Mapping[str, Sequence[str]] = PROGRAMS
+) -> int:
+    """Run the node; returns the exit code.  ``programs`` are what to execute for each role."""
+    options = parser().parse_args(arguments)
+    if not __debug__:
+        return _complain("assertions are part of the program: run it without python -O")
+    try:
+        settings = configuration.load(options.config, os.environ)
+        plan = _plan(options.workers, options.pin)
+    except SettingsError as exc:
+        return _complain(*(f"{options.config}: {problem}" for problem in exc.problems))
+    except PlacementError as exc:
+        return _complain(str(exc))
+    refusals = configuration.refusals(settings)
+    if refusals:
+        return _complain(*(f"{options.config}: {sentence}" for sentence in refusals))
+    if options.check:
+        for note in configuration.notes(settings):
+            _say(f"note: {note}")
+        print(configuration.effective(settings), end="")
+        return EXIT_OK
+    return _run(options.config, settings, plan, programs)
+
+
+def _plan(workers: str, pins: Sequence[str]) -> Plan:
+    """Place the shards on this machine's usable cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        quota = placement.quota_cores(_CPU_MAX.read_text("ascii"))
+    except (OSError, UnicodeDecodeError):
+        quota = None
+    usable = len(cores) if quota is None else min(len(cores), quota)
+    return placement.plan(placement.parse_workers(workers, usable), cores, pins)
+
+
+def _run(
+    config: Path, settings: Settings, plan: Plan, programs: Mapping[str, Sequence[str]]
+) -> int:
+    """Open what is shared, supervise, close."""
+    os.umask(0o077)
+    logs.configure(settings.log.level, settings.log.format, "supervisor")
+    log = logs.get_logger("fluxmq.supervisor")
+    try:
+        directory = open_directory(Path(settings.storage.data_dir))
+    except DirectoryError as exc:
+        _say(str(exc))
+        return EXIT_BOOT_FAILURE
+    raise_file_limit()
+    kind = link_kind()
+    hot_path = f"{'compiled' if COMPILED else 'uncompiled'}, shards linked by {kind}s"
+    facts = banner.facts(settings, plan, directory.path, hot_path)
+    if sys.stdout.isatty():
+        print(banner.text(facts), flush=True)
+    else:
+        log.info("starting", extra={name.replace(" ", "_"): value for name, value in facts.items()})
+    for note in configuration.notes(settings):
+        log.warning("%s", note)
+    if plan.pins:
+        log.warning("--pin takes effect when replication groups exist; there are none yet")
+    try:
+        return _supervise(config, settings, plan, programs, directory, kind)
+    finally:
+        directory.close()
+
+
+def _supervise(
+    config: Path,
+    settings: Settings,
+    plan: Plan,
+    programs: Mapping[str, Sequence[str]],
+    directory: DataDirectory,
+    kind: LinkKind,
+) -> int:
+    log = logs.get_logger("fluxmq.supervisor")
+    tree = Tree(plan.workers, settings.server.shutdown_timeout)
+    fabric = Fabric(
+        plan,
+        tree,
+        settings.model_dump_json().encode(),
+        settings.broker.ring_bytes,
+        kind,
+        directory.path,
+        directory.run,
+    )
+    reloading = Reloading(config, settings)
+    supervisor = Supervisor(
+        tree, fabric, Children(programs), reloading.read, lambda: log.info("ready")
+    )
+    supervisor.watch_signals()
+    try:
+        return supervisor.run()
+    finally:
+        fabric.close()
+        log.info("stopped")
+
+
+def _say(sentence: str) -> None:
+    print(f"fluxmq-supervisor: {sentence}", file=sys.stderr, flush=True)
+
+
+def _complain(*sentences: str) -> int:
+    for sentence in sentences:
+        _say(sentence)
+    return EXIT_USAGE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

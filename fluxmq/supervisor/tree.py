@@ -1,0 +1,263 @@
+"""The process tree as a decision: what is and what should be, in; what to start, stop and kill, out.
+
+Pure.  Time is an argument (seconds, monotonic), the doing is ``supervising``'s.  The rules:
+
+* First start: everything but the acceptor at once, then the acceptor, so that the ports open when there is
+  somebody to serve them.  A child that says it *cannot boot* (exit code 3) now ends the whole start.
+* Afterwards nothing is ever given up.  A child that ends is started again: at once the first time, then
+  after 100 ms, doubling to 10 s; one that stayed up for 10 s starts over with the count.
+* A child whose loop no longer comes round, or that does not become ready, is killed and started again.
+* Stop: acceptor, then shards, then control, each asked by SIGTERM and killed when its time is over.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fluxmq.control.launch import EXIT_BOOT_FAILURE, process_name
+
+HEARTBEAT_SECONDS_MAX = 5.0
+"""Age of a heartbeat at which a process counts as hung.  Loops beat several times a second; the longest
+legitimate pause, a garbage collection of a full shard, stays below one second."""
+
+STALE_CONFIRM_SECONDS = 0.5
+"""How long a stale heartbeat must stay unchanged under our eyes: after a pause of the whole machine every
+heartbeat is old, and each live process mends its own within milliseconds."""
+
+START_SECONDS_MAX = 60.0
+"""From exec to ready.  Recovery of a large shard is the longest part; a second is usual."""
+
+BACK_OFF_FIRST = 0.1
+BACK_OFF_MAX = 10.0
+STABLE_SECONDS = 10.0
+"""A child that was up this long failed for a new reason: the back-off starts over."""
+
+STOP_SECONDS = 5.0
+"""For acceptor and control to end, and for shards beyond their own shutdown_timeout."""
+
+STOP_ORDER = ("acceptor", "shard", "control")
+
+
+class Phase(enum.Enum):
+    """What a child is doing."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    BACKING_OFF = "backing_off"
+
+
+@dataclass(slots=True, eq=False)
+class Child:
+    """One place in the tree.  ``starts`` counts processes started for it; times in seconds, monotonic."""
+
+    role: str
+    index: int
+    slot: int
+    phase: Phase = Phase.STOPPED
+    starts: int = 0
+    failures: int = 0
+    started_at: float = 0.0
+    start_at: float = 0.0
+    kill_at: float | None = None
+    killed: bool = False
+    was_ready: bool = False
+    _beat: int = field(default=0, repr=False)
+    _stale_since: float | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As in logs: ``shard-0``."""
+        return process_name(self.role, self.index)
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process exists."""
+        return self.phase in (Phase.STARTING, Phase.READY, Phase.STOPPING)
+
+
+@dataclass(slots=True, frozen=True)
+class Start:
+    """Start a process for this child."""
+
+    child: Child
+
+
+@dataclass(slots=True, frozen=True)
+class Terminate:
+    """Ask the child's process to end, by SIGTERM."""
+
+    child: Child
+
+
+@dataclass(slots=True, frozen=True)
+class Kill:
+    """End the child's process by SIGKILL, because of ``reason``."""
+
+    child: Child
+    reason: str
+
+
+Action = Start | Terminate | Kill
+
+
+def back_off(failures: int) -> float:
+    """Seconds to wait before the next start after that many failures in a row; the first costs nothing."""
+    if failures <= 1:
+        return 0.0
+    return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0 ** min(failures - 2, 30))
+
+
+class Tree:
+    """All children of the node.  Told of events; ``actions`` says what to do now."""
+
+    def __init__(self, workers: int, shutdown_timeout: float) -> None:
+        self.children = [Child("shard", index, index) for index in range(workers)]
+        self.children.append(Child("acceptor", 0, workers))
+        self.children.append(Child("control", 0, workers + 1))
+        self._shutdown_timeout = shutdown_timeout
+        self._stopping = False
+        self._kill_all = False
+        self.complete = False
+        self.failure: str | None = None
+        self.killed_in_stop = False
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the tree is being taken down."""
+        return self._stopping
+
+    @property
+    def finished(self) -> bool:
+        """Whether the tree is down."""
+        return self._stopping and not any(child.alive for child in self.children)
+
+    # Events.
+
+    def started(self, child: Child, now: float) -> None:
+        """A process was started for ``child``."""
+        child.phase = Phase.STARTING
+        child.starts += 1
+        child.started_at = now
+        child.kill_at = None
+        child.killed = False
+        child._beat = 0
+        child._stale_since = None
+
+    def observed(
+        self, child: Child, ready: bool, heartbeat_ns: int, clock_ns: int, now: float
+    ) -> bool:
+        """Take note of a child's row.  ``clock_ns`` is the heartbeats' clock.  True when it just became ready."""
+        became_ready = child.phase is Phase.STARTING and ready
+        if became_ready:
+            child.phase = Phase.READY
+            child.was_ready = True
+            if all(each.was_ready for each in self.children):
+                self.complete = True
+        if child.phase is Phase.READY:
+            stale = clock_ns - heartbeat_ns > HEARTBEAT_SECONDS_MAX * 1e9
+            if not stale or heartbeat_ns != child._beat:
+                child._stale_since = now if stale else None
+            child._beat = heartbeat_ns
+        return became_ready
+
+    def exited(self, child: Child, code: int, reason: str, now: float) -> None:
+        """The child's process ended with ``code``; ``reason`` is what it left in its row."""
+        if self._stopping:
+            child.phase = Phase.STOPPED
+            return
+        if code == EXIT_BOOT_FAILURE and not self.complete and not child.was_ready:
+            child.phase = Phase.STOPPED
+            self.failure = f"{child.name} could not start: {reason or 'it gave no reason'}"
+            self.stop()
+            return
+        if now - child.started_at >= STABLE_SECONDS:
+            child.failures = 0
+        child.failures += 1
+        wait = back_off(child.failures)
+        if code == EXIT_BOOT_FAILURE:
+            wait = max(wait, BACK_OFF_FIRST)
+        child.phase = Phase.BACKING_OFF
+        child.start_at = now + wait
+
+    def stop(self) -> None:
+        """Take the tree down in order."""
+        self._stopping = True
+        for child in self.children:
+            if not child.alive:
+                child.phase = Phase.STOPPED
+
+    def kill(self) -> None:
+        """Take the tree down at once."""
+        self.stop()
+        self._kill_all = True
+
+    # Decisions.
+
+    def actions(self, now: float) -> list[Action]:
+        """What to do now.  Start is answered by ``started``, Terminate and Kill by ``exited``."""
+        if not self._stopping:
+            return self._run(now)
+        if self._kill_all:
+            return self._kill([child for child in self.children if child.alive], "told to hurry")
+        return self._stop(now)
+
+    def wake_at(self, now: float) -> float | None:
+        """When ``actions`` has something new to say without a new event; None when never."""
+        times = [child.start_at for child in self.children if child.phase is Phase.BACKING_OFF]
+        times += [child.kill_at for child in self.children if child.kill_at is not None]
+        later = [time for time in times if time > now]
+        return min(later) if later else None
+
+    def _run(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for child in self.children:
+            if child.phase in (Phase.STOPPED, Phase.BACKING_OFF):
+                if now >= child.start_at and not self._must_wait(child):
+                    actions.append(Start(child))
+            elif child.phase is Phase.STARTING and now - child.started_at >= START_SECONDS_MAX:
+                actions += self._kill([child], f"not ready after {START_SECONDS_MAX:.0f} s")
+            elif (
+                child.phase is Phase.READY
+                and child._stale_since is not None
+                and now - child._stale_since >= STALE_CONFIRM_SECONDS
+            ):
+                actions += self._kill([child], f"no heartbeat for {HEARTBEAT_SECONDS_MAX:.0f} s")
+        return actions
+
+    def _must_wait(self, child: Child) -> bool:
+        """At the first start the acceptor comes last."""
+        if self.complete or child.role != "acceptor":
+            return False
+        return any(each.phase is not Phase.READY for each in self.children if each is not child)
+
+    def _stop(self, now: float) -> list[Action]:
+        for role in STOP_ORDER:
+            stage = [child for child in self.children if child.role == role and child.alive]
+            if not stage:
+                continue
+            actions: list[Action] = []
+            allowed = STOP_SECONDS + (self._shutdown_timeout if role == "shard" else 0.0)
+            for child in stage:
+                if child.phase is not Phase.STOPPING:
+                    child.phase = Phase.STOPPING
+                    child.kill_at = now + allowed
+                    actions.append(Terminate(child))
+                elif child.kill_at is not None and now >= child.kill_at:
+                    actions += self._kill([child], f"still there after {allowed:.0f} s")
+            return actions
+        return []
+
+    def _kill(self, children: Sequence[Child], reason: str) -> list[Action]:
+        """Kill each once: the kernel needs no reminder."""
+        actions: list[Action] = []
+        for child in children:
+            if not child.killed:
+                child.killed = True
+                child.kill_at = None
+                self.killed_in_stop = self.killed_in_stop or self._stopping
+                actions.append(Kill(child, reason))
+        return actions
