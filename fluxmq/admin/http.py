@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import cast, Final
+from typing import Final, cast
 
 from aiohttp import web
 

@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import cast, Final
+from typing import Final, cast
 
 from fluxmq.control import unix_socket
 from fluxmq.control.framing import FRAME_BYTES_MAX, FrameDecoder, FramingError, encode_frame

@@ -118,7 +118,8 @@ class ControlProcess:
         try:
             await http.start()
         except OSError as problem:
-            reason = problem.strerror or str(problem)
+            # The loop wraps the kernel's reason in a sentence of its own.
+            reason = os.strerror(problem.errno) if problem.errno else str(problem)
             raise BootError(
                 f"server.http.addr: cannot listen on {listener.addr}: {reason}"
             ) from problem

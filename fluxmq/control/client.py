@@ -10,10 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from pathlib import Path
-from typing import cast, Final
+from typing import Final, cast
 
 from fluxmq.control import unix_socket
-from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
+from fluxmq.control.conversation import (
+    REPORTED_ATTEMPT,
+    Conversation,
+    Handlers,
+    RefusedError,
+    back_off,
+)
 from fluxmq.control.framing import FramingError
 from fluxmq.control.messages import Hello, MessageError
 from fluxmq.logs import RateLimited, get_logger
@@ -98,11 +104,11 @@ class ControlClient:
         attempt = 0
         while True:
             attempt += 1
-            if await self._serve_once():
+            if await self._serve_once(attempt):
                 attempt = 1
             await asyncio.sleep(back_off(attempt))
 
-    async def _serve_once(self) -> bool:
+    async def _serve_once(self, attempt: int) -> bool:
         """Hold one connection until it ends; return whether control had answered hello."""
         connection = _Connection(self._conversation, self._log)
         loop = asyncio.get_running_loop()
@@ -111,9 +117,10 @@ class ControlClient:
                 opened = unix_socket.connect(self._path, 0.0)
                 await loop.create_unix_connection(lambda: connection, sock=opened)
         except (OSError, TimeoutError) as problem:
-            self._log.event(
-                logging.INFO, "connect", "control not reachable, trying again: %s", problem
-            )
+            if attempt >= REPORTED_ATTEMPT:
+                self._log.event(
+                    logging.INFO, "connect", "control not reachable, trying again: %s", problem
+                )
             return False
         try:
             await connection.closed.wait()

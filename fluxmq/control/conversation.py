@@ -37,6 +37,9 @@ from fluxmq.model.errors import FluxmqError
 # Waits between attempts to connect, in seconds: the control process is back within about one.
 BACK_OFF_FIRST: Final = 0.05
 BACK_OFF_MAX: Final = 1.0
+# At a node's start all processes come up at once; only from this attempt on (after about 1.5 s) is
+# it worth a line that control is not there.
+REPORTED_ATTEMPT: Final = 6
 
 _HELLO_ID: Final = 1
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Final, Self
 
 from fluxmq.control import unix_socket
-from fluxmq.control.conversation import Conversation, Handlers, RefusedError, back_off
+from fluxmq.control.conversation import (
+    REPORTED_ATTEMPT,
+    Conversation,
+    Handlers,
+    RefusedError,
+    back_off,
+)
 from fluxmq.control.framing import FrameDecoder, FramingError, encode_frame
 from fluxmq.control.messages import (
     ERROR,
@@ -75,9 +81,10 @@ class PollingClient:
             # EAGAIN means that control's queue of connections is full: a failure like any other.
             connection = unix_socket.connect(self._path, 0.0)
         except OSError as problem:
-            self._log.event(
-                logging.INFO, "connect", "control not reachable, trying again: %s", problem
-            )
+            if self._attempt >= REPORTED_ATTEMPT:
+                self._log.event(
+                    logging.INFO, "connect", "control not reachable, trying again: %s", problem
+                )
             return
         self._socket = connection
         self._output += self._conversation.connected()
