@@ -6,6 +6,7 @@ cdef class Target:
     cdef public object delivery
     cdef public int qos
     cdef public bint no_local, keep_retain
+    cdef public Target own
     cdef public bytes subscription_ids
 
 @cython.freelist(64)

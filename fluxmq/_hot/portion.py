@@ -22,7 +22,8 @@ properties, expiry, longer remaining length. Subscription identifiers come on to
 class Target:
     """A session's interest in a topic: all its matching subscriptions taken together.
 
-    ``qos``: the highest granted. ``no_local``: not to the publisher itself. ``keep_retain``: retain as
+    ``qos``: the highest granted. ``no_local``: some of them are not for what the session itself publishes;
+    that gets ``own``, made of the others, or nothing where there are none. ``keep_retain``: retain as
     published. ``subscription_ids``: Subscription Identifier properties, encoded.
     """
 
@@ -37,6 +38,7 @@ class Target:
         self.delivery = delivery
         self.qos = qos
         self.no_local = no_local
+        self.own = None
         self.keep_retain = keep_retain
         self.subscription_ids = subscription_ids
 

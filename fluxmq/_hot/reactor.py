@@ -489,6 +489,8 @@ class Reactor:
             target = item
             delivery = target.delivery
             if target.no_local and delivery is run.publisher:
-                continue
+                target = target.own
+                if target is None:
+                    continue
             delivery.offer(run, target)
         return 0

@@ -70,21 +70,19 @@ class RouteTable:
 
         Source: MQTT 5.0 section 3.3.4.
         """
-        identifier = identifier_property(grant.subscription_id)
         target = targets.get(session)
         if target is None:
-            targets[session] = Target(
-                session.delivery,
-                grant.qos,
-                grant.no_local,
-                grant.retain_as_published,
-                identifier,
-            )
+            targets[session] = target = new_target(session, grant)
+            if not grant.no_local:
+                target.own = new_target(session, grant)
             return
-        target.qos = max(target.qos, grant.qos)
-        target.no_local = target.no_local and grant.no_local
-        target.keep_retain = target.keep_retain or grant.retain_as_published
-        target.subscription_ids += identifier
+        add_grant(target, grant)
+        target.no_local = target.no_local or grant.no_local
+        if not grant.no_local:
+            if target.own is None:
+                target.own = new_target(session, grant)
+            else:
+                add_grant(target.own, grant)
 
     # Local interest
 
@@ -158,3 +156,21 @@ class RouteTable:
             self._reactor.routes.clear()
         else:
             self._reactor.routes.pop(topic_filter, None)
+
+
+def new_target(session: Session, grant: Grant) -> Target:
+    """The target of one subscription."""
+    return Target(
+        session.delivery,
+        grant.qos,
+        grant.no_local,
+        grant.retain_as_published,
+        identifier_property(grant.subscription_id),
+    )
+
+
+def add_grant(target: Target, grant: Grant) -> None:
+    """Join another subscription of the same session to its target."""
+    target.qos = max(target.qos, grant.qos)
+    target.keep_retain = target.keep_retain or grant.retain_as_published
+    target.subscription_ids += identifier_property(grant.subscription_id)
