@@ -87,15 +87,16 @@ def _deal(
 
 
 def _slot(members: int, shards: Sequence[tuple[int, int]], position: int) -> tuple[int, int]:
-    """The target that slot `position` belongs to, and how many of its slots lie before."""
+    """The target that slot `position` belongs to, and how many of its slots lie before.
+
+    `position` is below the sum of all weights.
+    """
     if position < members:
         return position, 0
     index = members
     passed = position - members
-    for _shard, weight in shards:
-        if passed < weight:
-            break
-        passed -= weight
+    while passed >= shards[index - members][1]:
+        passed -= shards[index - members][1]
         index += 1
     return index, passed
 

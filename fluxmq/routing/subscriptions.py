@@ -279,7 +279,7 @@ def _prune(path: list[_Node[S, V]], levels: list[bytes]) -> None:
             parent.single = None
         else:
             children = parent.children
-            if children is not None:
-                del children[levels[depth - 1]]
-                if not children:
-                    parent.children = None
+            assert children is not None  # the path leads through it
+            del children[levels[depth - 1]]
+            if not children:
+                parent.children = None

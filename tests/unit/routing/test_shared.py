@@ -51,6 +51,23 @@ def test_other_shards_weigh_what_their_members_do(group: SharedGroup[str]) -> No
     assert [group.choose_local() for _ in range(2)] == ["a", "a"]
 
 
+def test_a_run_may_start_anywhere_on_the_wheel(group: SharedGroup[str]) -> None:
+    group.join("a")
+    group.set_remote(3, 2, 0)
+    group.set_remote(4, 3, 0)
+    slots = ["a", 3, 3, 4, 4, 4]
+    assert [group.choose() for _ in range(6)] == slots
+    for start in range(6):
+        parts = group.split(5)
+        assert sum(size for _, size in parts) == 5
+        # All slots but the one before the run's start get one message.
+        left_out = slots[5 - start]
+        assert dict(parts).get(left_out, 0) == slots.count(left_out) - 1
+    assert group.split(6)[0] == ("a", 1)
+    assert [group.choose() for _ in range(2)] == ["a", 3]
+    assert group.split(6) == [(3, 2), (4, 3), ("a", 1)]
+
+
 def test_the_connected_go_first_wherever_they_are(group: SharedGroup[str]) -> None:
     group.join("away", connected=False)
     assert group.counts == (0, 1)

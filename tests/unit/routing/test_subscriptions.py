@@ -30,6 +30,7 @@ def test_one_subscription(tree: SubscriptionTree[str, int], topic_filter: bytes)
     assert tree.get(topic_filter, "x") == 1
     assert tree.get(topic_filter, "y") is None
     assert tree.get(b"a/b/c/+", "x") is None
+    assert tree.subscriptions(b"a/b/c/+") == []
     assert tree.remove(topic_filter, "y") is False
     assert tree.remove(topic_filter, "x") is True
     assert tree.remove(topic_filter, "x") is False

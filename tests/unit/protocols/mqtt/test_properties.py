@@ -209,6 +209,9 @@ def test_publish_properties_cut_short(raw: bytes) -> None:
 def test_the_block_of_an_outgoing_publish() -> None:
     assert properties_with(b"") == b"\x00"
     assert properties_with(TYPE) == b"\x04" + TYPE
+    assert properties_with(TYPE, expiry=60) == b"\x09" + EXPIRY + TYPE
+    assert properties_with(b"", topic_alias=7) == b"\x03" + ALIAS
+    assert properties_with(b"", subscription_ids=[5]) == b"\x02\x0b\x05"
     block = properties_with(TYPE, expiry=60, topic_alias=7, subscription_ids=(1, 300))
     assert block == b"\x11" + ALIAS + EXPIRY + b"\x0b\x01" + b"\x0b\xac\x02" + TYPE
     properties = decode_properties(Reader(block, 0, len(block)), PacketType.PUBLISH)
