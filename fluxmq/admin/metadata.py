@@ -263,8 +263,8 @@ class MetadataStore:
                 name,
                 password_hash,
                 keys,
-                tuple(json.loads(publish)),
-                tuple(json.loads(subscribe)),
+                _rules(publish),
+                _rules(subscribe),
                 bool(enabled),
             )
         except (ValueError, TypeError) as error:
@@ -279,6 +279,14 @@ class MetadataStore:
         problem = user_problem(user)
         if problem is not None:
             raise ChangeError(ERROR_INVALID, problem)
+
+
+def _rules(text: str) -> tuple[str, ...]:
+    """Return the filters in a JSON list. Raises ValueError when it is anything else."""
+    rules = json.loads(text)
+    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        raise ValueError("filters are not a list of texts")
+    return tuple(rules)
 
 
 def _unknown(name: str) -> ChangeError:

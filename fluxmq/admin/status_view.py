@@ -74,6 +74,13 @@ def lines(
 def to_json(status: NodeStatus) -> dict[str, object]:
     """Return the same as a JSON object: the control process's answer, with totals."""
     body = status.to_body()
+    body["processes"] = [
+        {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in each.items()
+        }
+        for each in (process.to_body() for process in status.processes)
+    ]
     body["totals"] = {
         "connections": sum(sum(process.connections) for process in status.processes),
         **_sums(status),
