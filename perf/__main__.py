@@ -179,14 +179,12 @@ def compare(options: argparse.Namespace) -> int:
     picture = options.results / f"{options.name}.png"
     if plots.ratios(picture, results):
         written.append(picture)
-    judged = [(r, ratio) for r in results for ratio in r.ratios if ratio.goal]
-    report.show(report.RATIO_HEAD, [report.row(r, ratio) for r, ratio in judged])
+    report.show(report.RATIO_HEAD, report.goal_rows(results))
     report.show(report.ABSOLUTE_HEAD, [c for r in results for c in report.absolute_rows(r)])
     print("written:", ", ".join(str(path) for path in written))
-    missed = [ratio for _, ratio in judged if ratio.verdict == "fail"]
-    return (
-        1 if missed or any(case.subject in r.missing for r in results for case in [r.case]) else 0
-    )
+    missed = any(ratio.verdict == "fail" for r in results for ratio in r.ratios)
+    broken = any(r.case.subject in r.missing or r.faults() for r in results)
+    return 1 if missed or broken else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -62,6 +62,14 @@ class CaseResult:
     missing: dict[str, str] = field(default_factory=dict)
     ratios: list[Ratio] = field(default_factory=list)
 
+    def faults(self) -> list[str]:
+        """What the subject did wrong whatever its speed: messages lost or out of order."""
+        runs = [r for r in self.results.get(self.case.subject, ()) if isinstance(r, Measurement)]
+        lost = sum(run.lost for run in runs)
+        reordered = sum(run.counts.get("reordered", 0) for run in runs)
+        found = [f"lost {lost} messages"] if lost else []
+        return found + ([f"reordered {reordered} messages"] if reordered else [])
+
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         return {
@@ -196,5 +204,7 @@ def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -
         return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
     workload = case.workload_for(broker.name).changed(version=plan.version)
     cores = (1,) if plan.pin else ()
-    run = Run(broker.target(), workload, plan.timing, plan.workers, cores)
-    return run.measure(progress)
+    found = Run(broker.target(), workload, plan.timing, plan.workers, cores).measure(progress)
+    if not found.messages_per_s:
+        raise RunError(f"nothing arrived of {found.counts['sent']} messages sent")
+    return found

@@ -67,6 +67,21 @@ def row(result: CaseResult, ratio: Ratio) -> list[str]:
     ]
 
 
+def goal_rows(results: Sequence[CaseResult]) -> list[list[str]]:
+    """A row for each goal of each case, also where it could not be judged."""
+    rows = []
+    for result in results:
+        judged = {(ratio.metric, ratio.against): ratio for ratio in result.ratios}
+        for goal in result.case.goals:
+            ratio = judged.get((goal.metric, goal.against))
+            if ratio is not None:
+                rows.append(row(result, ratio))
+            else:
+                against = goal.against or "-"
+                rows.append([result.case.title, goal.metric, against, *[""] * 4, "not measured"])
+    return rows
+
+
 RATIO_HEAD = ["case", "metric", "against", "ratio", "range", "at least", "aim", "verdict"]
 ABSOLUTE_HEAD = [
     "case",
@@ -128,10 +143,13 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def markdown(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any]) -> str:
     """The whole comparison as one page."""
-    asked = [row(r, ratio) for r in results for ratio in r.ratios if ratio.goal]
+    asked = goal_rows(results)
     others = [row(r, ratio)[:5] for r in results for ratio in r.ratios if not ratio.goal]
     absolutes = [cells for r in results for cells in absolute_rows(r)]
     notes = [f"* {r.case.title}: {r.case.note}" for r in results if r.case.note]
+    notes += [
+        f"* {r.case.title}: {r.case.subject} {fault}" for r in results for fault in r.faults()
+    ]
     notes += [
         f"* {r.case.title}: {name} is missing: {reason.splitlines()[-1]}"
         for r in results

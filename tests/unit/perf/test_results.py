@@ -116,6 +116,18 @@ def test_verdicts(metric: str, value: float, verdict: str) -> None:
     assert ratio.verdict == verdict
 
 
+def test_a_loss_is_a_fault_however_fast_it_was() -> None:
+    quick = measurement(300)
+    quick.lost, quick.counts["reordered"] = 3, 1
+    found = CaseResult(CASE, {"fluxmq": [quick, quick], "mosquitto": [quick]})
+    assert found.faults() == ["lost 6 messages", "reordered 2 messages"]
+    assert CaseResult(CASE, {"fluxmq": [measurement(1)]}).faults() == []
+
+
+def test_a_goal_that_was_not_measured_is_listed() -> None:
+    assert report.goal_rows([CaseResult(CASE)])[0][-1] == "not measured"
+
+
 def test_what_is_missing_has_no_ratio() -> None:
     assert compare.ratios(CASE, {"fluxmq": [measurement(1)]}) == []
     assert compare.taking_part(CASE, []) == ["fluxmq"]
