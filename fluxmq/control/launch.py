@@ -10,22 +10,27 @@ that a reader notices a write in progress and reads again::
 
     0        4        8
     | length | crc32  | JSON ... |        both u32, little endian; the checksum is over the JSON
+
+A child may also be started before it is known what it will be: a *standby* has done its imports and waits
+on a socket for its description and descriptors.  It is what makes a killed shard come back at once.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import json
 import os
 import resource
 import signal
+import socket
 import struct
 import sys
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -36,6 +41,15 @@ if TYPE_CHECKING:
 
 ENVIRONMENT_KEY = "FLUXMQ_LAUNCH"
 """Name of the environment variable that carries the launch description."""
+
+STANDBY_KEY = "FLUXMQ_STANDBY"
+"""Name of the environment variable that carries, for a standby, the descriptor to wait on."""
+
+DESCRIPTORS_PER_MESSAGE = 250
+"""Descriptors in one message to a standby; the kernel takes 253."""
+
+DESCRIPTION_BYTES_MAX = 128 * 1024
+"""A launch description as JSON: 100 bytes per peer shard, and what the environment takes in one variable."""
 
 EXIT_OK = 0
 EXIT_BOOT_FAILURE = 3
@@ -118,6 +132,19 @@ class Launch:
             found.update((link.send_fd, link.receive_fd))
         return sorted(found)
 
+    def renumbered(self, ours: Mapping[int, int]) -> Launch:
+        """The same description with other numbers for its descriptors."""
+        return replace(
+            self,
+            settings_fd=ours[self.settings_fd],
+            table_fd=ours[self.table_fd],
+            handoff_fds=[ours[fd] for fd in self.handoff_fds],
+            wake_fds=[ours[fd] for fd in self.wake_fds],
+            links=[
+                Link(link.peer, ours[link.send_fd], ours[link.receive_fd]) for link in self.links
+            ],
+        )
+
     def to_json(self) -> str:
         """Encode for the environment variable."""
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -139,13 +166,60 @@ def process_name(role: str, index: int) -> str:
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> Launch:
-    """Read this process's launch description.  Raises LaunchError when it was not started by a supervisor."""
-    text = (os.environ if environ is None else environ).get(ENVIRONMENT_KEY)
-    if text is None:
+    """This process's launch description; a standby waits here until it gets one.
+
+    Raises LaunchError when the process was not started by a supervisor; a standby whose supervisor ends
+    exits.
+    """
+    environ = os.environ if environ is None else environ
+    text = environ.get(ENVIRONMENT_KEY)
+    if text is not None:
+        return Launch.from_json(text)
+    waiting = environ.get(STANDBY_KEY)
+    if waiting is None:
         raise LaunchError(
             f"{ENVIRONMENT_KEY} is not set: this program is started by fluxmq-supervisor"
         )
-    return Launch.from_json(text)
+    with socket.socket(fileno=int(waiting)) as sock:
+        return _receive_launch(sock)
+
+
+def send_launch(sock: socket.socket, launch: Launch) -> None:
+    """Tell a standby, over the other end of its SEQPACKET pair, what it is.  Raises OSError, LaunchError."""
+    text = launch.to_json().encode()
+    if len(text) > DESCRIPTION_BYTES_MAX:
+        raise LaunchError(f"launch description of {len(text)} bytes")
+    fds = launch.descriptors()
+    for start in range(0, len(fds), DESCRIPTORS_PER_MESSAGE):
+        socket.send_fds(
+            sock, [b"+" if start else text], fds[start : start + DESCRIPTORS_PER_MESSAGE]
+        )
+
+
+def _receive_launch(sock: socket.socket) -> Launch:
+    """Wait for a description and give its descriptors the numbers they have here."""
+    text, received = _receive(sock, DESCRIPTION_BYTES_MAX)
+    if not text:
+        raise SystemExit(EXIT_OK)
+    described = Launch.from_json(text.decode())
+    theirs = described.descriptors()
+    while len(received) < len(theirs):
+        more, fds = _receive(sock, 1)
+        if not more:
+            raise SystemExit(EXIT_OK)
+        received += fds
+    return described.renumbered(dict(zip(theirs, received, strict=True)))
+
+
+def _receive(sock: socket.socket, size: int) -> tuple[bytes, list[int]]:
+    """One message and its descriptors, close-on-exec (socket.recv_fds ignores its flags in 3.11)."""
+    fds = array.array("i")
+    space = socket.CMSG_SPACE(DESCRIPTORS_PER_MESSAGE * fds.itemsize)
+    data, ancillary, _, _ = sock.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(content)
+    return data, fds.tolist()
 
 
 def bind_to_parent(launch: Launch | None = None) -> None:

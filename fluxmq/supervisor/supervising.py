@@ -28,6 +28,9 @@ LOOK_SECONDS = 0.25
 LOOK_STARTING_SECONDS = 0.02
 """How often readiness is looked at while something starts."""
 
+STANDBY_SECONDS = 1.0
+"""Time between two attempts to have a standby shard."""
+
 EXIT_KILLED = 1
 """Exit code when a child had to be killed to stop."""
 
@@ -64,6 +67,7 @@ class Supervisor:
         self._signals: collections.deque[int] = collections.deque()
         self._wakeup, self._signalled = socket.socketpair()
         self._announced = False
+        self._standby_at = 0.0
         self._outdated: set[int] = set()  # slots of children that were starting during a reload
 
     def watch_signals(self) -> None:
@@ -94,7 +98,9 @@ class Supervisor:
                     self._kill(action)
             if self._tree.finished:
                 break
+            self._keep_standby(now)
             self._sleep(poll)
+        self._children.dismiss_standby()
         self._wakeup.close()
         self._signalled.close()
         return self._exit_code()
@@ -161,6 +167,17 @@ class Supervisor:
         table.set_started(child.slot, pid, time.time_ns(), child.starts - 1)
         self._show(child)
         _log.debug("%s started", child.name, extra={"pid": pid})
+
+    def _keep_standby(self, now: float) -> None:
+        """Have a standby while all is well; making one must not slow down a child that starts."""
+        if self._tree.stopping or now < self._standby_at:
+            return
+        if all(child.phase is Phase.READY for child in self._tree.children):
+            self._standby_at = now + STANDBY_SECONDS
+            try:
+                self._children.keep_standby()
+            except OSError as exc:
+                _log.warning("no standby shard: %s", exc.strerror)
 
     def _kill(self, action: Kill) -> None:
         _log.error("%s killed: %s", action.child.name, action.reason)

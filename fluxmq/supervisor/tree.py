@@ -65,6 +65,7 @@ class Child:
     kill_at: float | None = None
     killed: bool = False
     was_ready: bool = False
+    _ready_ns: int = field(default=0, repr=False)
     _beat: int = field(default=0, repr=False)
     _stale_since: float | None = field(default=None, repr=False)
 
@@ -155,12 +156,15 @@ class Tree:
         if became_ready:
             child.phase = Phase.READY
             child.was_ready = True
+            child._ready_ns = clock_ns
             if all(each.was_ready for each in self.children):
                 self.complete = True
         if child.phase is Phase.READY:
-            stale = clock_ns - heartbeat_ns > HEARTBEAT_SECONDS_MAX * 1e9
-            if not stale or heartbeat_ns != child._beat:
-                child._stale_since = now if stale else None
+            last = max(heartbeat_ns, child._ready_ns)
+            if clock_ns - last <= HEARTBEAT_SECONDS_MAX * 1e9:
+                child._stale_since = None
+            elif child._stale_since is None or heartbeat_ns != child._beat:
+                child._stale_since = now
             child._beat = heartbeat_ns
         return became_ready
 

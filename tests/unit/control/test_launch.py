@@ -2,10 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +53,56 @@ def test_malformed_launch_is_refused(text: str) -> None:
 def test_a_child_not_started_by_a_supervisor_says_so() -> None:
     with pytest.raises(launch.LaunchError, match="fluxmq-supervisor"):
         launch.from_environment({})
+
+
+def test_a_standby_gets_description_and_descriptors() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pipes = [os.pipe() for _ in range(140)]  # more descriptors than one message takes
+    fds = [fd for pipe in pipes for fd in pipe]
+    sent = replace(
+        example(),
+        settings_fd=fds[0],
+        table_fd=fds[1],
+        handoff_fds=[fds[2]],
+        links=[launch.Link(0, fds[3], fds[4]), launch.Link(2, fds[5], fds[5])],
+        wake_fds=fds[6:],
+    )
+    with ours:
+        launch.send_launch(ours, sent)
+        received = launch.from_environment({launch.STANDBY_KEY: str(theirs.detach())})
+    assert len(received.descriptors()) == len(fds)
+    assert not set(received.descriptors()) & set(fds)
+    assert received.links[1].send_fd == received.links[1].receive_fd
+    os.write(received.table_fd, b"through")
+    assert os.read(fds[0], 10) == b"through"
+    for theirs_fd, ours_fd in zip(
+        sent.descriptors(), received_in_order(received, sent), strict=True
+    ):
+        assert os.fstat(theirs_fd).st_ino == os.fstat(ours_fd).st_ino
+        assert not os.get_inheritable(ours_fd)
+    for fd in {*fds, *received.descriptors()}:
+        os.close(fd)
+
+
+def received_in_order(received: launch.Launch, sent: launch.Launch) -> list[int]:
+    """The received descriptors, in the order of the sent ones' numbers."""
+    pairs = {
+        sent.settings_fd: received.settings_fd,
+        sent.table_fd: received.table_fd,
+        sent.handoff_fds[0]: received.handoff_fds[0],
+        **dict(zip(sent.wake_fds, received.wake_fds, strict=True)),
+    }
+    for theirs, ours in zip(sent.links, received.links, strict=True):
+        pairs |= {theirs.send_fd: ours.send_fd, theirs.receive_fd: ours.receive_fd}
+    return [pairs[fd] for fd in sent.descriptors()]
+
+
+def test_a_standby_whose_supervisor_is_gone_ends() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with pytest.raises(SystemExit) as exit_info:
+        launch.from_environment({launch.STANDBY_KEY: str(theirs.detach())})
+    assert exit_info.value.code == 0
 
 
 def test_settings_can_be_replaced_while_others_read() -> None:

@@ -58,34 +58,29 @@ def test_expiry_per_listener() -> None:
 )
 def test_against_a_plain_model(steps: list[tuple[str, int, int]]) -> None:
     table = PendingConnections(capacity=6, per_address=3)
-    model: list[tuple[Pending, bool]] = []
+    accepted: list[Pending] = []
+    spoken: list[Pending] = []
     for action, number, address in steps:
-        if action == "add":
-            if table.get(number) is not None:
-                continue
+        known = [each for each in accepted if each.fd == number]
+        silent = [each for each in accepted if each not in spoken]
+        oldest = next(iter([*silent, *spoken]), None)
+        assert table.oldest() is oldest
+        assert table.full() is (oldest if len(accepted) == 6 else None)
+        if action == "add" and not known:
             key = f"address-{address}" if address else None
-            same = [each for each, _ in model if each.address == key] if key else []
+            same = [each for each in accepted if each.address == key] if key else []
             assert table.crowded(key) is (same[0] if len(same) >= 3 else None)
-            silent = [each for each, spoken in model if not spoken]
-            spoken_first = [each for each, spoken in model if spoken]
-            oldest = (silent + spoken_first)[0] if model else None
-            if oldest in silent or not model:
-                assert table.oldest() is oldest
-            assert (table.full() is None) == (len(model) < 6)
-            if len(model) < 6:
-                new = pending(number, address=key)
-                table.add(new)
-                model.append((new, False))
-        else:
-            known = [entry for entry in model if entry[0].fd == number]
-            if not known:
-                continue
-            model.remove(known[0])
-            if action == "remove":
-                table.remove(known[0][0])
-            else:
-                table.spoke(known[0][0])
-                model.append((known[0][0], True))
-                model.sort(key=lambda entry: entry[1])  # stable: the silent keep their order
-        assert len(table) == len(model)
-        assert {each.fd for each in table} == {each.fd for each, _ in model}
+            if len(accepted) < 6:
+                accepted.append(pending(number, address=key))
+                table.add(accepted[-1])
+        elif action == "remove" and known:
+            accepted.remove(known[0])
+            if known[0] in spoken:
+                spoken.remove(known[0])
+            table.remove(known[0])
+        elif action == "spoke" and known:
+            if known[0] not in spoken:
+                spoken.append(known[0])
+            table.spoke(known[0])
+        assert len(table) == len(accepted)
+        assert {each.fd for each in table} == {each.fd for each in accepted}
