@@ -28,7 +28,7 @@ help:
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
-	@echo "make bench     a short load run against a broker of its own"
+	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make docs      write the generated pages of docs/ anew"
 	@echo "make coverage  the tests once, uncompiled, with a coverage report"
 	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
