@@ -21,6 +21,7 @@ cdef class Reactor:
     cpdef int tick(self) except -1
     cpdef int flush(self) except -1
     cpdef int drained(self, Connection connection) except -1
+    cpdef int lost(self, Connection connection) except -1
     cpdef int writable(self, Connection connection) except -1
     cpdef int readable(self, Connection connection) except -1
     cdef Py_ssize_t receive(self, int fd, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3

@@ -117,6 +117,11 @@ class Reactor:
         connection.size = 0
         self.connections.pop(fd, None)
         os.close(fd)  # closing takes it out of the poll set
+        # Garbage is not collected while there is traffic: no cycle may be left behind.
+        connection.identity = None
+        connection.delivery = None
+        connection.handler = None
+        connection.stream = None
 
     def pause(self, connection: Connection, reason: cython.int) -> None:
         """Stop reading for ``reason``, one of the PAUSED bits."""
@@ -184,7 +189,7 @@ class Reactor:
                 if connection.fd >= 0:
                     self.readable(connection)
             elif mask & _BROKEN and connection.fd >= 0:
-                connection.handler.lost(connection)
+                self.lost(connection)
         self.flush()
         return work
 
@@ -206,7 +211,15 @@ class Reactor:
                     connection.waiting = True
                     self.interest(connection)
             else:
-                connection.handler.lost(connection)
+                self.lost(connection)
+        return 0
+
+    def lost(self, connection: Connection) -> cython.int:
+        """The network connection has gone; a connection that was closing is done with."""
+        if connection.closing:
+            self.host.discard(connection)
+        else:
+            connection.handler.lost(connection)
         return 0
 
     def drained(self, connection: Connection) -> cython.int:
@@ -216,7 +229,7 @@ class Reactor:
             connection.waiting = False
             self.interest(connection)
         if connection.closing:
-            connection.handler.flushed(connection)
+            self.host.half_close(connection)
             return 0
         if delivery is not None and (delivery.pending or delivery.resend):
             delivery.pump()
@@ -230,7 +243,7 @@ class Reactor:
         if state == 1:
             self.drained(connection)
         elif state < 0:
-            connection.handler.lost(connection)
+            self.lost(connection)
         return 0
 
     def readable(self, connection: Connection) -> cython.int:
@@ -261,7 +274,7 @@ class Reactor:
                 if start and connection.gathering is None:
                     connection.tail = tail
                 return 0
-            connection.handler.lost(connection)
+            self.lost(connection)
             return 0
         connection.active = self.tally.now
         if connection.stream is not None:
@@ -309,7 +322,8 @@ class Reactor:
             else:
                 self.process(connection, whole, len(whole))
         if stream.closed and connection.fd >= 0:
-            connection.handler.lost(connection)
+            connection.flush()
+            self.lost(connection)
         return 0
 
     def process(
@@ -427,6 +441,7 @@ class Reactor:
             or scanner.topic_length == 0
             or run.retain
             or run.qos == 2
+            or buffer[scanner.topic_at] == 0x24
             or (connection.allowed is not None and topic not in connection.allowed)
         ):
             raw = bytes(

@@ -109,6 +109,8 @@ class Scanner:
                 if not byte & 0x80:
                     break
                 shift += 7
+            if byte == 0 and self.version == 5:
+                return self.fail(MALFORMED)  # longer than needed [MQTT-1.5.5-1]
         total = header + length
         if total > self.max_packet:
             return self.fail(PACKET_TOO_LARGE)
@@ -150,8 +152,8 @@ class Scanner:
         else:
             data = buffer
         qos = (data[at] >> 1) & 3
-        if qos == 3 or length < 2:
-            return self.fail(MALFORMED)
+        if qos == 3 or length < 2 or (qos == 0 and data[at] & 8):
+            return self.fail(MALFORMED)  # [MQTT-3.3.1-4], [MQTT-3.3.1-2]
         position = at + header
         topic_length = (data[position] << 8) | data[position + 1]
         variable = 2 + topic_length
@@ -180,6 +182,8 @@ class Scanner:
                 if not byte & 0x80:
                     break
                 shift += 7
+            if byte == 0 and prefix > 1:
+                return self.fail(MALFORMED)
             self.properties_at = position + variable + prefix
             self.properties_length = properties_length
             variable += prefix + properties_length

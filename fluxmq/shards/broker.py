@@ -262,6 +262,7 @@ class ShardBroker:
             self.forget(session)
             self.peers.claims.release(session.client_id)
         session.subscriptions.clear()
+        session.delivery.session = None  # no cycle is left behind
 
     def forget(self, session: Session) -> None:
         """Take a session out of this shard."""
@@ -365,33 +366,47 @@ class ShardBroker:
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close, at once or after the client had time to read the last packet."""
-        if connection.fd < 0:
+        if connection.fd < 0 or connection.closing:
             return
+        connection.delivery = None
+        connection.open = False
         if not linger:
-            if connection.closing:
-                self._half_close(connection)
-                return
-            self._discard(connection)
+            if connection.size or connection.stream is not None:
+                # Answers of this tick still go, as far as the socket takes them.
+                connection.flush()
+                self._end_stream(connection)
+            self.discard(connection)
             return
         connection.closing = True
-        connection.open = False
         connection.buffer()
         self.reactor.pause(connection, PAUSED_STEP)
-        self.later(LINGER_SECONDS, lambda: self._discard(connection))
+        self.later(LINGER_SECONDS, lambda: self.discard(connection))
         self.schedule()
 
-    def _half_close(self, connection: Connection) -> None:
+    def half_close(self, connection: Connection) -> None:
         """Everything is written: say so, and let the client close. Closing at once would reset the
         connection when the client's last bytes are unread, and take our last packet with it."""
+        self._end_stream(connection)
         sock = socket.socket(fileno=connection.fd)
         try:
             sock.shutdown(socket.SHUT_WR)
+            ended = False
         except OSError:
-            self._discard(connection)
+            ended = True
         finally:
             sock.detach()
+        if ended:
+            self.discard(connection)
 
-    def _discard(self, connection: Connection) -> None:
+    def _end_stream(self, connection: Connection) -> None:
+        """The orderly end of TLS or WebSocket, if the socket takes it."""
+        if connection.stream is not None and connection.fd >= 0:
+            goodbye = connection.stream.shutdown()
+            if goodbye and connection.size == 0:
+                connection.write(goodbye, 0, len(goodbye))
+
+    def discard(self, connection: Connection) -> None:
+        """Let go of the socket."""
         if connection.fd >= 0:
             self.open_now[connection.listener] -= 1
             self.reactor.discard(connection)

@@ -210,9 +210,6 @@ class Handler:
     def lost(self, connection: Connection) -> None:
         """The network connection has gone."""
         client: Client = connection.identity
-        if client.stage is Stage.CLOSED:
-            self.broker.close(connection, linger=False)
-            return
         self.end(client, with_will=True, reason="lost")
 
     def end(self, client: Client, *, with_will: bool, reason: str, linger: bool = False) -> None:
@@ -227,7 +224,6 @@ class Handler:
         if session is not None and session.client is client:
             self.leave(session, with_will)
         client.session = None
-        client.connection.delivery = None
         self.broker.close(client.connection, linger=linger)
 
     def leave(self, session: Session, with_will: bool) -> None:
@@ -288,7 +284,3 @@ class Handler:
     def drained(self, connection: Connection) -> None:
         """All output is written and the connection is being fed."""
         subscribing.feed(self.broker, connection.identity)
-
-    def flushed(self, connection: Connection) -> None:
-        """All output of a connection that is closing is written."""
-        self.broker.close(connection, linger=False)
