@@ -8,14 +8,16 @@ sends is kept beyond the limits below. Requests carry no body here, so any body 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, cast
 
 from aiohttp import web
 
 from fluxmq.admin.overview import Readiness
-from fluxmq.logs import get_logger
+from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.exposition import CONTENT_TYPE
+from fluxmq.metrics.registry import Sample
 from fluxmq.settings.listeners import HttpListener
 
 # Bytes of the request line and of one header field: what common servers allow.
@@ -24,6 +26,8 @@ HEAD_LINE_BYTES_MAX: Final = 8190
 BODY_BYTES_MAX: Final = 1024
 # Scrapers keep their connection between scrapes, which are 15 to 60 s apart.
 KEEP_ALIVE_SECONDS: Final = 75.0
+# What answers under way get at the end; the longest is a scrape's second.
+SHUTDOWN_SECONDS: Final = 1.5
 
 _log = get_logger(__name__)
 
@@ -118,7 +122,9 @@ class HttpServer:
         self._guards: dict[asyncio.BaseTransport, _Guarded] = {}
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
-        self.refused = 0
+        self._limited = RateLimited(_log, per_second=0.2, burst=5)
+        self.full = 0
+        self.malformed = 0
 
     @property
     def request_timeout(self) -> float:
@@ -144,10 +150,12 @@ class HttpServer:
             application,
             handle_signals=False,
             access_log=None,
+            logger=self._library_logger(),
             max_line_size=HEAD_LINE_BYTES_MAX,
             max_field_size=HEAD_LINE_BYTES_MAX,
             keepalive_timeout=KEEP_ALIVE_SECONDS,
             lingering_time=0.0,
+            shutdown_timeout=SHUTDOWN_SECONDS,
         )
         await self._runner.setup()
         make = self._runner.server
@@ -161,19 +169,21 @@ class HttpServer:
         )
 
     async def stop(self) -> None:
-        """Stop listening; requests being served are answered, at most for the request timeout."""
+        """Stop listening; requests being served get a moment to be answered."""
         if self._server is not None:
             self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
         for transport in list(self._guards):
-            transport = cast(asyncio.Transport, transport)
-            transport.abort()
+            cast(asyncio.Transport, transport).abort()
 
     def admit(self, transport: asyncio.BaseTransport, guard: _Guarded) -> bool:
         """Take a connection in unless there are too many."""
         if len(self._guards) >= self._listener.max_connections:
-            self.refused += 1
+            self.full += 1
+            self._limited.event(
+                logging.WARNING, "full", "http connection refused: too many are open"
+            )
             return False
         self._guards[transport] = guard
         return True
@@ -181,6 +191,22 @@ class HttpServer:
     def dismiss(self, transport: asyncio.BaseTransport) -> None:
         """Forget an ended connection."""
         self._guards.pop(transport, None)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield what was refused, by reason."""
+        yield "fluxmq_http_refused_total", {"reason": "full"}, self.full
+        yield "fluxmq_http_refused_total", {"reason": "malformed"}, self.malformed
+
+    def _note_malformed(self, cause: str) -> None:
+        self.malformed += 1
+        self._limited.event(logging.WARNING, "malformed", "http request refused: %s", cause)
+
+    def _library_logger(self) -> logging.Logger:
+        """Return the logger to give to aiohttp, which writes a traceback per malformed request."""
+        logger = get_logger(f"{__name__}.requests")
+        logger.filters[:] = [_Divert(self._note_malformed)]
+        logger.setLevel(logging.DEBUG)
+        return logger
 
     @web.middleware
     async def _deadline(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -233,6 +259,20 @@ async def _json_errors(request: web.Request, handler: Handler) -> web.StreamResp
     except Exception:  # noqa: BLE001 - a request's outermost frame
         _log.exception("request failed", extra={"path": request.path})
         return _json({"error": "internal error; see the log"}, 500)
+
+
+class _Divert(logging.Filter):
+    """Keeps what aiohttp logs from being written as it is, and tells the server instead."""
+
+    def __init__(self, malformed: Callable[[str], None]) -> None:
+        super().__init__()
+        self._malformed = malformed
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno >= logging.WARNING or error is not None:
+            self._malformed(type(error).__name__ if error is not None else record.getMessage())
+        return False
 
 
 async def _name_server(_request: web.Request, response: web.StreamResponse) -> None:

@@ -13,6 +13,7 @@ import os
 import signal
 import sqlite3
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -46,6 +47,7 @@ from fluxmq.control.messages import (
 from fluxmq.control.table import ProcessTable, TableError
 from fluxmq.control.user_messages import Hashing
 from fluxmq.logs import configure, get_logger
+from fluxmq.metrics.registry import Sample
 from fluxmq.settings import Settings
 
 HEARTBEAT_SECONDS: Final = 0.25
@@ -113,7 +115,7 @@ class ControlProcess:
         listener = self._settings.server.http
         if listener is None:
             return
-        scraper = Scraper(self._table.rows, self._processes, self._user_count)
+        scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
         http = HttpServer(listener, self._readiness, scraper.text)
         try:
             await http.start()
@@ -160,6 +162,9 @@ class ControlProcess:
 
     def _user_count(self) -> int:
         return 0 if self._directory is None else len(self._directory.users.users)
+
+    def _own_samples(self) -> Iterable[Sample]:
+        return () if self._http is None else self._http.samples()
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import fluxmq
@@ -36,7 +36,7 @@ class Scraper:
     """Makes the text of /metrics. Lives on control's loop.
 
     `rows` reads the process table, `processes` gives the connected peers, `users` the number of
-    users. Holds one report per process: the last.
+    users, `own` further samples of the control process itself. Holds one report per process: the last.
     """
 
     def __init__(
@@ -44,10 +44,12 @@ class Scraper:
         rows: Callable[[], Sequence[Row]],
         processes: Callable[[], list[Peer]],
         users: Callable[[], int],
+        own: Callable[[], Iterable[Sample]] = tuple,
     ) -> None:
         self._rows = rows
         self._processes = processes
         self._users = users
+        self._own = own
         self._last: dict[str, Report] = {}
         self._undeclared = 0
         self._running: asyncio.Task[bytes] | None = None
@@ -90,7 +92,7 @@ class Scraper:
                 "samples left out of the scrape",
                 samples=exposition.undeclared,
             )
-        exposition.add(Source(Scope.NODE, [*stale, *self._node(rows)]))
+        exposition.add(Source(Scope.NODE, [*stale, *self._own(), *self._node(rows)]))
         return exposition.text()
 
     async def _collect(self, peer: Peer) -> Report | None:

@@ -166,6 +166,13 @@ _DECLARED: Final = (
     ),
     Metric("fluxmq_process_resident_memory_bytes", _G, "Resident memory.", ("process",), _NODE),
     Metric("fluxmq_process_cpu_seconds_total", _C, "CPU time used.", ("process",), _NODE),
+    Metric(
+        "fluxmq_http_refused_total",
+        _C,
+        "HTTP connections and requests refused by the control process.",
+        ("reason",),
+        _NODE,
+    ),
     Metric("fluxmq_users", _G, "Users known to the node.", (), _NODE),
     Metric(
         "fluxmq_scrape_stale",
