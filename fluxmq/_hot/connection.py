@@ -18,8 +18,7 @@ import cython
 from fluxmq._hot.run import Run
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.fluxmq._hot.run import Run, pointer  # noqa: F811
+    from cython.cimports.fluxmq._hot.run import Run, pointer
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
     from cython.cimports.posix.unistd import write as posix_write
 

@@ -23,9 +23,9 @@ from fluxmq._hot.portion import GROWTH_MAX, Portion, Target, fitting
 from fluxmq._hot.run import HIGH, LOW, Run, append_numbered, append_publishes, properties_field
 
 if cython.compiled:
-    from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
-    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting  # noqa: F811
-    from cython.cimports.fluxmq._hot.run import (  # noqa: F811
+    from cython.cimports.fluxmq._hot.connection import Connection, Tally
+    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting
+    from cython.cimports.fluxmq._hot.run import (
         Run,
         append_numbered,
         append_publishes,

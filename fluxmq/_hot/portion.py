@@ -11,8 +11,8 @@ from fluxmq._hot.connection import Connection
 from fluxmq._hot.run import Run, properties_field
 
 if cython.compiled:
-    from cython.cimports.fluxmq._hot.connection import Connection  # noqa: F811
-    from cython.cimports.fluxmq._hot.run import Run, properties_field  # noqa: F811
+    from cython.cimports.fluxmq._hot.connection import Connection
+    from cython.cimports.fluxmq._hot.run import Run, properties_field
 
 GROWTH_MAX = 16
 """Bytes a message may grow by when written for another version: packet identifier, length of the
@@ -106,7 +106,7 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
             portion.subscription_ids,
         )
     )
-    for index in range(portion.count):  # noqa: B007 - counts messages
+    for index in range(portion.count):
         body = run.body_at(offset)
         size = fixed + run.body_length
         size += 1 + (1 if size < 128 else 2 if size < 16384 else 3 if size < 2097152 else 4)

@@ -27,11 +27,11 @@ from fluxmq._hot.scan import Scanner
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.fluxmq._hot.connection import Connection, Tally  # noqa: F811
-    from cython.cimports.fluxmq._hot.delivery import Delivery  # noqa: F811
-    from cython.cimports.fluxmq._hot.portion import Target  # noqa: F811
-    from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements  # noqa: F811
-    from cython.cimports.fluxmq._hot.scan import Scanner  # noqa: F811
+    from cython.cimports.fluxmq._hot.connection import Connection, Tally
+    from cython.cimports.fluxmq._hot.delivery import Delivery
+    from cython.cimports.fluxmq._hot.portion import Target
+    from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements
+    from cython.cimports.fluxmq._hot.scan import Scanner
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
     from cython.cimports.libc.string import memcpy
     from cython.cimports.posix.unistd import read as posix_read
@@ -154,7 +154,7 @@ class Reactor:
     def run_ready(self) -> None:
         """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
         ticks: cython.int
-        for ticks in range(TICKS_MAX):  # noqa: B007 - bounds the loop
+        for ticks in range(TICKS_MAX):
             if self.tick() == 0 and not self.dirty:
                 break
         if self.dirty:

@@ -84,7 +84,9 @@ class Run:
             self.kept = True
         return 0
 
-    def part(self, offset: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.Py_ssize_t) -> Run:
+    def part(
+        self, offset: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> Run:
         """A run of ``count`` of this one's packets, from byte ``offset`` to ``end``, sharing the bytes."""
         piece: Run = Run(
             self.buffer,
@@ -111,7 +113,7 @@ class Run:
         index: cython.Py_ssize_t
         if self.stride:
             return offset + count * self.stride
-        for index in range(count):  # noqa: B007 - the walk is the point
+        for index in range(count):
             offset = self.body_at(offset) + self.body_length
         return offset
 
@@ -205,7 +207,9 @@ def message_run(
     first: cython.int = 0x30 | (qos << 1) | retain
     front: bytes = bytes((first,)) + encode_length(variable + len(payload))
     pid_at: cython.Py_ssize_t = len(front) + 2 + len(topic) if qos else 0
-    data: bytes = front + len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + payload
+    data: bytes = (
+        front + len(topic).to_bytes(2, "big") + topic + (b"\0\1" if qos else b"") + payload
+    )
     size: cython.Py_ssize_t = len(data)
     run: Run = Run(data, 0, size, 1, size, 4, first, variable, pid_at, size, topic)
     run.kept = True
@@ -327,9 +331,7 @@ def append_publishes(
         memcpy(target, source + body, run.body_length)
         target += run.body_length
         offset = body + run.body_length
-    PyByteArray_Resize(
-        out, target - cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out))
-    )
+    PyByteArray_Resize(out, target - cython.cast(cython.p_uchar, PyByteArray_AS_STRING(out)))
     return offset
 
 
@@ -413,7 +415,7 @@ def append_numbered(
         return end
     topic_size = 2 + len(run.topic)
     place = offset
-    for index in range(count):  # noqa: B007 - counts packets
+    for index in range(count):
         if cython.compiled:
             target[place - offset] = first
         else:

@@ -134,7 +134,14 @@ class Scanner:
             return PUBACK
         return PACKET
 
-    def publish(self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t, header: cython.Py_ssize_t, length: cython.Py_ssize_t) -> cython.int:
+    def publish(
+        self,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        header: cython.Py_ssize_t,
+        length: cython.Py_ssize_t,
+    ) -> cython.int:
         """Check one PUBLISH packet and extend it to a run."""
         data: cython.p_uchar
         qos: cython.int
@@ -196,7 +203,14 @@ class Scanner:
         self.extend(buffer, at, end, front, back)
         return PUBLISH
 
-    def extend(self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t, front: cython.Py_ssize_t, back: cython.Py_ssize_t) -> cython.int:
+    def extend(
+        self,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        front: cython.Py_ssize_t,
+        back: cython.Py_ssize_t,
+    ) -> cython.int:
         """Grow the run over neighbours of the same size, then of any size if there were few of those."""
         data: cython.p_uchar
         total: cython.Py_ssize_t
@@ -249,7 +263,9 @@ class Scanner:
             self.extend_any_size(buffer, at, end, front, back)
         return 0
 
-    def whole_identifiers(self, buffer: bytearray, at: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.int:
+    def whole_identifiers(
+        self, buffer: bytearray, at: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.int:
         """How many packets from the first on have a packet identifier other than 0."""
         low = buffer[at + self.pid_at + 1 : at + count * self.stride : self.stride]
         if 0 not in low:
@@ -261,7 +277,12 @@ class Scanner:
         return count
 
     def extend_any_size(
-        self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t, front: cython.Py_ssize_t, back: cython.Py_ssize_t
+        self,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        front: cython.Py_ssize_t,
+        back: cython.Py_ssize_t,
     ) -> cython.int:
         """Grow the run over neighbours whose size differs; the run has no stride then."""
         data: cython.p_uchar

@@ -74,9 +74,7 @@ class ShardBroker:
         self._workers = workers
         self._retrying = False
         self.configure(settings)
-        self.routes = RouteTable(
-            reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels
-        )
+        self.routes = RouteTable(reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels)
         self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
         self.peers: Peers
         self.retained: RetainedMessages
@@ -252,9 +250,7 @@ class ShardBroker:
         """The client is connected with this session."""
         for written, grant in session.subscriptions.items():
             if grant.shared:
-                self.groups.set_connected(
-                    grant.shared, session.filter_of(written), session, True
-                )
+                self.groups.set_connected(grant.shared, session.filter_of(written), session, True)
 
     def ended(self, session: Session) -> None:
         """The session is gone."""

@@ -64,7 +64,7 @@ class Claims:
         self._owners: dict[str, int] = {}
         self._pending: dict[str, _Pending] = {}
         self._requests = itertools.count(1)
-        self._asked: dict[int, tuple[int, str, bool, Done]] = {}
+        self._asked: dict[int, tuple[int, Done]] = {}
 
     def home(self, client_id: str) -> int:
         """The shard that decides about a client id."""
@@ -86,8 +86,6 @@ class Claims:
             request = next(self._requests)
             self._asked[request] = (
                 home,
-                client_id,
-                clean,
                 lambda state: self._granted(client_id, clean, state, done),
             )
             link.send_control("claim", request, client_id, clean)
@@ -165,11 +163,11 @@ class Claims:
         """Another shard claims an id whose home is here."""
         self._queue(client_id, _Claim(link.peer, clean, request))
 
-    def on_grant(self, request: int, state: Any) -> None:
+    def on_grant(self, _link: Link, request: int, state: Any) -> None:
         """The home has granted a claim of ours."""
         asked = self._asked.pop(request, None)
         if asked is not None:
-            asked[3](state)
+            asked[1](state)
 
     def on_yield(self, link: Link, client_id: str, clean: bool) -> None:
         """The home asks for a session of this shard."""
@@ -201,7 +199,7 @@ class Claims:
                 del self._pending[client_id]
             elif pending.owner == shard:
                 self._resolve(client_id, None)
-        for request, (home, client_id, clean, done) in list(self._asked.items()):
+        for request, (home, done) in list(self._asked.items()):
             if home == shard:
                 del self._asked[request]
                 done(None)

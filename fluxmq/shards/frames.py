@@ -80,9 +80,7 @@ def encode_control(name: str, *arguments: object) -> bytes:
 
 def decode_control(frame: bytes) -> list[object]:
     """Name and arguments of a CONTROL frame."""
-    found: list[object] = msgpack.unpackb(
-        frame[1:], raw=False, strict_map_key=False, use_list=True
-    )
+    found: list[object] = msgpack.unpackb(frame[1:], raw=False, strict_map_key=False, use_list=True)
     return found
 
 

@@ -18,7 +18,6 @@ from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.links import Link
 
-
 T = TypeVar("T")
 
 

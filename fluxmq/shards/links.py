@@ -57,7 +57,7 @@ class RingTransport:
     """Shared memory in both directions, with an eventfd to wake a sleeping peer."""
 
     def __init__(self, link: LinkDescription, peer_wake_fd: int) -> None:
-        from fluxmq._hot import _native  # noqa: PLC0415 - only there when compiled
+        from fluxmq._hot import _native
 
         self._send = _native.Ring(mmap.mmap(link.send_fd, os.fstat(link.send_fd).st_size))
         self._receive = _native.Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))

@@ -72,14 +72,23 @@ class Peers:
             "known": self._on_known,
             "synchronised": self._on_synchronised,
             "retained?": self._on_retained_wanted,
-            "numbers": lambda link, report: self.on_numbers(link.peer, report),
-            "claim": lambda link, *args: self.claims.on_claim(link, *args),
-            "grant": lambda link, *args: self.claims.on_grant(*args),
-            "yield": lambda link, *args: self.claims.on_yield(link, *args),
-            "yielded": lambda link, *args: self.claims.on_yielded(link, *args),
-            "release": lambda link, *args: self.claims.on_release(link, *args),
-            "owned": lambda link, *args: self.claims.on_owned(link, *args),
         }
+
+    def join(self, claims: Claims, retained: RetainedMessages) -> None:
+        """Add the parts that need the links to exist."""
+        self.claims = claims
+        self.retained = retained
+        self._handlers.update(
+            {
+                "numbers": lambda link, report: self.on_numbers(link.peer, report),
+                "claim": claims.on_claim,
+                "grant": claims.on_grant,
+                "yield": claims.on_yield,
+                "yielded": claims.on_yielded,
+                "release": claims.on_release,
+                "owned": claims.on_owned,
+            }
+        )
 
     def start(self) -> None:
         """Say hello to everybody."""
@@ -99,9 +108,7 @@ class Peers:
     def when_known(self, done: Callable[[], None]) -> None:
         """Call ``done`` when all peers know the interest noted so far."""
         self.tell()
-        outstanding = {
-            peer for peer, told in self._told.items() if self._known.get(peer, 0) < told
-        }
+        outstanding = {peer for peer, told in self._told.items() if self._known.get(peer, 0) < told}
         outstanding = {peer for peer in outstanding if self.links[peer].up}
         if outstanding:
             self._waiting.append((self._sequence, outstanding, done))

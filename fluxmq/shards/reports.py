@@ -21,9 +21,7 @@ from fluxmq.shards.peers import Peers
 class Reports:
     """Reads one shard's counts."""
 
-    def __init__(
-        self, reactor: Reactor, broker: ShardBroker, intake: Intake, peers: Peers
-    ) -> None:
+    def __init__(self, reactor: Reactor, broker: ShardBroker, intake: Intake, peers: Peers) -> None:
         self._reactor = reactor
         self._broker = broker
         self._intake = intake

@@ -110,7 +110,9 @@ class Worker:
 
     def _join_peers(self) -> None:
         launch, broker = self.launch, self.broker
-        rows = {row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"}
+        rows = {
+            row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
+        }
 
         def alive(peer: int) -> bool:
             row = self.table.row(rows[peer])
@@ -128,10 +130,8 @@ class Worker:
         broker.peers = self.peers
         broker.routes.links = self.peers.links
         broker.groups.links = self.peers.links
-        self.peers.claims = Claims(
-            launch.index, launch.workers, self.peers.links, broker.take, broker.export
-        )
-        self.peers.retained = broker.retained = RetainedMessages(
+        claims = Claims(launch.index, launch.workers, self.peers.links, broker.take, broker.export)
+        broker.retained = RetainedMessages(
             launch.index,
             self.settings.broker.max_retained_messages,
             self.settings.broker.max_retained_bytes,
@@ -139,6 +139,7 @@ class Worker:
             time.time_ns,
             self.peers.links,
         )
+        self.peers.join(claims, broker.retained)
 
     def _owned(self, peer: int) -> list[str]:
         """Client ids whose sessions are here and whose home is ``peer``."""

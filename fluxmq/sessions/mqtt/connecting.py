@@ -9,7 +9,6 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
-from fluxmq._hot.connection import Connection
 from fluxmq.auth.scram import ScramError
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import decode_connect, refusal
@@ -129,12 +128,13 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
             send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
         final = exchange.receive_client_final(data)
-        if client.reauthenticating and exchange.username != client.username:
-            raise ScramError("other-error", "re-authentication as another user")
     except ScramError as error:
         broker.authentication_result("scram-sha-256", False)
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
+    if client.reauthenticating and exchange.username != client.username:
+        broker.authentication_result("scram-sha-256", False)
+        raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
     broker.authentication_result("scram-sha-256", True)
     client.scram = None
     if client.reauthenticating:
@@ -180,9 +180,7 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
         )
         return
     client.stage = Stage.CLAIMING
-    broker.claim(
-        client, connect.clean_start, lambda session: on_claimed(broker, client, session)
-    )
+    broker.claim(client, connect.clean_start, lambda session: on_claimed(broker, client, session))
 
 
 def may_publish(client: Client, topic: bytes) -> bool:

@@ -15,6 +15,7 @@ from fluxmq.protocols.mqtt.codec import decode, encode
 from fluxmq.protocols.mqtt.packets import (
     Auth,
     Disconnect,
+    Packet,
     Puback,
     Pubcomp,
     Pubrec,
@@ -51,28 +52,30 @@ class Handler:
         """Handle one packet. Raises ProtocolError."""
         self.broker.count_packet(first >> 4)
         stage = client.stage
+        if stage is Stage.CLOSED:
+            return
         if stage is Stage.OPENED:
             if first != _CONNECT:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
             connecting.on_connect(self.broker, client, body)
             return
-        if stage is Stage.CONNECTED:
-            if len(body) == 2 and self.short_acknowledgement(client, first, body):
-                return
-        elif stage is Stage.CLOSED:
+        connected = stage is Stage.CONNECTED
+        if connected and len(body) == 2 and self.short_acknowledgement(client, first, body):
             return
         if first == _CONNECT:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "second CONNECT")
-        version = client.connection.version
-        packet = decode(first, body, version, limits=self.broker.limits.packets)
-        if stage is not Stage.CONNECTED:
-            if isinstance(packet, Auth):
-                self.on_auth(client, packet)
-            elif isinstance(packet, Disconnect):
-                self.end(client, with_will=False, reason="client")
-            else:
-                raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
-            return
+        packet = decode(first, body, client.connection.version, limits=self.broker.limits.packets)
+        if isinstance(packet, Auth):
+            self.on_auth(client, packet)
+        elif connected:
+            self.connected(client, packet)
+        elif isinstance(packet, Disconnect):
+            self.end(client, with_will=False, reason="client")
+        else:
+            raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
+
+    def connected(self, client: Client, packet: Packet) -> None:
+        """A packet of a connected client. Raises ProtocolError."""
         match packet:
             case Puback():
                 self.on_acknowledgement(client, packet.packet_id, packet.reason, 1)
@@ -88,8 +91,6 @@ class Handler:
                 subscribing.on_unsubscribe(self.broker, client, packet)
             case Disconnect():
                 self.on_disconnect(client, packet)
-            case Auth():
-                self.on_auth(client, packet)
             case _:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "packet not expected")
 

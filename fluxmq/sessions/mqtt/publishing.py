@@ -28,7 +28,10 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
     assert session is not None
     if raw:
         apply_properties(
-            broker, client, run, parse_publish_properties(raw, broker.limits.packets.max_user_properties)
+            broker,
+            client,
+            run,
+            parse_publish_properties(raw, broker.limits.packets.max_user_properties),
         )
     elif not run.topic:
         raise ProtocolError(

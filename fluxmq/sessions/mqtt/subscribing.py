@@ -27,10 +27,10 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     assert session is not None
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
-    reasons: list[int] = []
     feeds: list[RetainedFeed] = []
-    for wanted in packet.subscriptions:
-        reasons.append(add(broker, client, session, wanted, identifier, feeds))
+    reasons = [
+        add(broker, client, session, wanted, identifier, feeds) for wanted in packet.subscriptions
+    ]
     connection = client.connection
     broker.pause(connection)
 
@@ -70,9 +70,7 @@ def add(
     if not may_subscribe(client, written):
         return Reason.NOT_AUTHORIZED
     qos = min(wanted.qos, limits.max_qos)
-    grant = Grant(
-        qos, wanted.no_local, wanted.retain_as_published, identifier, parsed.group or b""
-    )
+    grant = Grant(qos, wanted.no_local, wanted.retain_as_published, identifier, parsed.group or b"")
     session.subscriptions[written] = grant
     broker.subscribe(session, written, parsed, grant)
     if wants_retained(parsed, wanted, existing):
