@@ -33,18 +33,23 @@ def control_socket(data_dir: Path) -> Path:
 
 def is_locked(data_dir: Path) -> bool:
     """Say whether some process holds the directory's lock, without touching the lock."""
+    path = data_dir / LOCK_NAME
     try:
-        status = os.stat(data_dir / LOCK_NAME)
-    except OSError:
-        return False
-    # A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4242 fe:01:131077 0 EOF".
-    place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    try:
+        status = os.stat(path)
+        holder = path.read_text("ascii", "replace").strip()
         with open("/proc/locks", encoding="ascii") as file:
-            fields = [line.split() for line in file]
+            lines = [line.split() for line in file]
     except OSError:
         return False
-    return any(len(line) > 5 and line[1] == "FLOCK" and line[5] == place for line in fields)
+    # A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4242 fe:01:131077 0 EOF". On layered file
+    # systems its device is not the one stat shows; then the holder's own note in the file decides.
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    for line in lines:
+        if len(line) > 5 and line[1] == "FLOCK":
+            found, _, inode = line[5].rpartition(":")
+            if inode == str(status.st_ino) and (found == device or line[4] == holder):
+                return True
+    return False
 
 
 @contextlib.contextmanager

@@ -41,7 +41,10 @@ from fluxmq.control.user_messages import (
 )
 from fluxmq.logs import get_logger
 
+# How long the caller of a change waits for live shards.
 CONFIRM_SECONDS: Final = 2.0
+# How long a shard gets before the snapshot in force is sent again: longer than any stall it survives.
+PUSH_SECONDS: Final = 30.0
 
 _log = get_logger(__name__)
 
@@ -95,7 +98,8 @@ class Directory:
         self._live = live
         self._users = users
         self._confirmed = asyncio.Event()
-        self._pushes: set[asyncio.Task[None]] = set()
+        # At most one push per shard is under way; it ends when the shard has the snapshot in force.
+        self._pushes: dict[Peer, asyncio.Task[None]] = {}
 
     @property
     def users(self) -> Users:
@@ -120,24 +124,29 @@ class Directory:
         return UserChanged(users.revision, await self._unconfirmed(users.revision)).to_body()
 
     def push(self, shard: Peer) -> None:
-        """Send the snapshot in force to a shard and note its confirmation when it comes."""
-        task = asyncio.get_running_loop().create_task(self._push(shard, self._users))
-        self._pushes.add(task)
-        task.add_done_callback(self._pushes.discard)
+        """See to it that a shard gets the snapshot in force, and note its confirmation."""
+        if shard not in self._pushes:
+            task = asyncio.get_running_loop().create_task(self._push(shard))
+            self._pushes[shard] = task
+            task.add_done_callback(lambda _task: self._pushes.pop(shard, None))
 
-    async def _push(self, shard: Peer, users: Users) -> None:
-        try:
-            body = await shard.ask(USERS, users.to_body(), CONFIRM_SECONDS)
-            revision = Confirmed.from_body(body).revision
-        except (PeerError, MessageError, TimeoutError) as problem:
-            _log.warning(
-                "users not confirmed: %s",
-                str(problem) or "no answer in time",
-                extra={"shard": shard.name, "revision": users.revision},
-            )
-            return
-        shard.users_revision = max(shard.users_revision, revision)
-        self._confirmed.set()
+    async def _push(self, shard: Peer) -> None:
+        """Send the snapshot in force until the shard has it, or refuses it, or is gone.
+
+        A shard that is behind gets the newest, not every one it missed.
+        """
+        while shard.users_revision < self._users.revision:
+            users = self._users
+            try:
+                body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
+                shard.users_revision = Confirmed.from_body(body).revision
+            except TimeoutError:
+                _log.warning("users not confirmed in time", extra=_about(shard, users))
+                continue
+            except (PeerError, MessageError) as problem:
+                _log.warning("users not taken: %s", problem, extra=_about(shard, users))
+                return
+            self._confirmed.set()
 
     async def _unconfirmed(self, revision: int) -> tuple[str, ...]:
         """Wait until every live shard works by `revision`; return those that do not in time."""
@@ -157,3 +166,7 @@ class Directory:
     def _missing(self, revision: int) -> tuple[str, ...]:
         held = {shard.name for shard in self._shards() if shard.users_revision >= revision}
         return tuple(sorted(set(self._live()) - held))
+
+
+def _about(shard: Peer, users: Users) -> dict[str, object]:
+    return {"shard": shard.name, "revision": users.revision}

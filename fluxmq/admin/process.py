@@ -9,6 +9,7 @@ The heartbeat is written by the loop itself, so a loop that hangs is seen.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import sqlite3
@@ -46,11 +47,13 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.table import ProcessTable, TableError
 from fluxmq.control.user_messages import Hashing
-from fluxmq.logs import configure, get_logger
+from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.settings import Settings
 
 HEARTBEAT_SECONDS: Final = 0.25
+# Heartbeats between two reports of suppressed log lines: about a second.
+FLUSH_BEATS: Final = 4
 # How long fluxmqctl status waits for shards' numbers, and /ready for the control socket.
 STATUS_SECONDS: Final = 1.0
 PING_SECONDS: Final = 1.0
@@ -137,8 +140,10 @@ class ControlProcess:
         self._thread.close()
 
     async def _beat(self) -> None:
-        while True:
+        for beat in itertools.count():
             self._table.beat(self._launch.slot, time.monotonic_ns())
+            if beat % FLUSH_BEATS == 0:
+                flush_all()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _reload(self) -> None:

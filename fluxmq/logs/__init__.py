@@ -10,6 +10,14 @@ from __future__ import annotations
 
 from fluxmq.logs.configuration import LineHandler, configure, dropped_lines, get_logger
 from fluxmq.logs.escaping import escape
-from fluxmq.logs.rate import RateLimited
+from fluxmq.logs.rate import RateLimited, flush_all
 
-__all__ = ["LineHandler", "RateLimited", "configure", "dropped_lines", "escape", "get_logger"]
+__all__ = [
+    "LineHandler",
+    "RateLimited",
+    "configure",
+    "dropped_lines",
+    "escape",
+    "flush_all",
+    "get_logger",
+]

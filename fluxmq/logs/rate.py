@@ -13,6 +13,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from weakref import WeakSet
 
 OTHER_KEYS = "(other)"
 KEYS_MAX = 1024  # about 200 KiB of table; a kind of event rarely has more than a handful of keys
@@ -25,6 +26,18 @@ _TAKEN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 def _field_name(name: str) -> str:
     return f"{name}_" if name in _TAKEN else name
+
+
+# All limited loggers of this process, for `flush_all`; they leave with their owners.
+_instances: WeakSet[RateLimited] = WeakSet()
+
+
+def flush_all() -> int:
+    """`RateLimited.flush` for every instance of this process; return the number of lines written.
+
+    To be called about once a second by each process's housekeeping.
+    """
+    return sum(limited.flush() for limited in list(_instances))
 
 
 class _Bucket:
@@ -46,6 +59,7 @@ class RateLimited:
     """
 
     __slots__ = (
+        "__weakref__",
         "_buckets",
         "_burst",
         "_clock",
@@ -78,6 +92,7 @@ class RateLimited:
         self._other: _Bucket | None = None
         self.events = 0
         self.suppressed_total = 0
+        _instances.add(self)
 
     def event(
         self,
@@ -115,8 +130,7 @@ class RateLimited:
         """Say for every key whose events stopped how many lines were left out; return the number of
         lines written.
 
-        To be called now and then by the owner (once a second, say): without it the last suppressed
-        lines of a burst would never be mentioned.
+        Without it (see `flush_all`) the last suppressed lines of a burst would never be mentioned.
         """
         if now is None:
             now = self._clock()

@@ -29,6 +29,14 @@ def test_a_held_lock_is_seen_and_not_disturbed(tmp_path):
     assert not is_locked(tmp_path)
 
 
+def test_another_files_lock_is_not_taken_for_ours(tmp_path):
+    (tmp_path / "other").mkdir()
+    lock = hold(tmp_path / "other")
+    (tmp_path / "LOCK").write_text(f"{os.getpid()}\n")
+    assert not is_locked(tmp_path)
+    os.close(lock)
+
+
 def test_the_lock_is_given_back_when_the_change_fails(tmp_path):
     with pytest.raises(RuntimeError), opened_store(tmp_path):
         raise RuntimeError

@@ -207,3 +207,49 @@ def test_many_changes_at_once_leave_every_shard_with_the_last(tmp_path):
         assert len(node.snapshots[0][-1].users) == 30
 
     run(tmp_path, scenario)
+
+
+def test_a_shard_that_confirms_late_is_noted_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "CONFIRM_SECONDS", 0.05)
+
+    async def scenario(node):
+        client = await node.shard(0)
+        (peer,) = node.listener.processes
+        ask = peer.ask
+
+        async def slow(*arguments):
+            body = await ask(*arguments)
+            await asyncio.sleep(0.2)
+            return body
+
+        peer.ask = slow
+        assert await node.ask(USER_ADD, UserAdd(ANN)) == UserChanged(1, ("shard-0",))
+        await until(lambda: peer.users_revision == 1)
+        assert client.users_revision == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_shard_that_does_not_answer_is_asked_again_with_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "CONFIRM_SECONDS", 0.05)
+    monkeypatch.setattr(directory, "PUSH_SECONDS", 0.1)
+
+    async def scenario(node):
+        await node.shard(0)
+        (peer,) = node.listener.processes
+        ask, asked = peer.ask, []
+
+        async def deaf_at_first(kind, body, seconds):
+            asked.append(body["revision"])
+            if len(asked) == 1:
+                raise TimeoutError
+            return await ask(kind, body, seconds)
+
+        peer.ask = deaf_at_first
+        bob = User("bob", HASH, None, (), (), enabled=True)
+        await asyncio.gather(node.ask(USER_ADD, UserAdd(ANN)), node.ask(USER_ADD, UserAdd(bob)))
+        await until(lambda: peer.users_revision == 2)
+        assert asked[-1] == 2
+        assert len(node.snapshots[0][-1].users) == 2
+
+    run(tmp_path, scenario)

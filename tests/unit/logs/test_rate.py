@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.logs import RateLimited
+from fluxmq.logs import RateLimited, flush_all
 
 
 class Lines(logging.Handler):
@@ -55,6 +55,20 @@ def test_flush_reports_what_nothing_followed():
     assert records[-1].suppressed == 8
     assert records[-1].like == "bad packet"
     assert records[-1].levelno == logging.WARNING
+
+
+def test_all_limited_loggers_of_the_process_are_flushed_together():
+    times = [0.0]
+    limit, _ = limited(burst=1, clock=lambda: times[0])
+    other, records = limited(burst=1, clock=lambda: times[0])
+    for made in (limit, other):
+        made.event(logging.INFO, "k", "x")
+        made.event(logging.INFO, "k", "x")
+    times[0] = 10.0
+    assert flush_all() >= 2
+    assert limit.flush() == other.flush() == 0
+    # Both write to one logger: a line each at first, then one that tells of the suppressed.
+    assert [getattr(record, "suppressed", 0) for record in records] == [0, 0, 1, 1]
 
 
 def test_the_table_of_keys_is_bounded_and_the_rest_share_one_bucket():
