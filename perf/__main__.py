@@ -13,8 +13,8 @@ from perf import idle, plots, report
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
 from perf.micro import run_all
-from perf.progress import bar
-from perf.run import Measurement, Progress, Run, RunError, Target, Timing
+from perf.progress import display, say
+from perf.run import Measurement, Run, RunError, Target, Timing
 from perf.worker import raise_descriptor_limit
 from perf.workload import Workload, WorkloadError
 
@@ -100,7 +100,8 @@ def load(options: argparse.Namespace) -> int:
     target = Target(options.command, options.host, options.port, tuple(options.pid))
     name = options.name or f"{options.command}-{options.case or 'run'}"
     if options.case == "idle":
-        with bar("idle") as progress:
+        with display() as announce:
+            progress = announce("idle")
             found = idle.measure(target, options.connections, options.version or 4, progress)
         report.write_json(options.results / f"{name}.json", {"idle": found.plain()})
         for key, value in found.plain().items():
@@ -110,7 +111,8 @@ def load(options: argparse.Namespace) -> int:
     timing = Timing(options.warmup, options.duration)
     runs: list[Measurement] = []
     for number in range(options.rounds):
-        with bar(f"{name} {number + 1}/{options.rounds}") as progress:
+        with display() as announce:
+            progress = announce(f"{name}, round {number + 1} of {options.rounds}")
             run = Run(target, chosen, timing, options.processes, options.core)
             runs.append(run.measure(progress))
     report.write_json(
@@ -163,18 +165,11 @@ def compare(options: argparse.Namespace) -> int:
         idle_connections=options.connections,
     )
     results: list[CaseResult] = []
-    for name in names:
-        with bar(name) as progress:
-
-            def observe(
-                case: str, broker: str, number: int, progress: Progress | None = progress
-            ) -> Progress | None:
-                print(f"{case}: round {number + 1}, {broker}", file=sys.stderr, flush=True)
-                return progress
-
-            results.append(run_case(CASES[name], plan, observe))
-        for broker, reason in results[-1].missing.items():
-            print(f"{name}: {broker} is missing: {reason}", file=sys.stderr)
+    with display() as announce:
+        for name in names:
+            results.append(run_case(CASES[name], plan, announce))
+            for broker, reason in results[-1].missing.items():
+                say(f"{name}: {broker} is missing: {reason}")
     written = report.write_comparison(results, plan, options.results, options.name)
     picture = options.results / f"{options.name}.png"
     if plots.ratios(picture, results):
@@ -204,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return load(options)
     except (RunError, WorkloadError, OSError) as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        say(f"{type(error).__name__}: {error}")
         return 2
 
 

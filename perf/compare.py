@@ -7,7 +7,7 @@ over the rounds are the result: absolute figures of a noisy machine are not comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from perf import brokers, cases, idle
 from perf.brokers import Broker, BrokerError
 from perf.cases import Case, Goal
 from perf.idle import IdleMeasurement
+from perf.progress import Announce
 from perf.run import Measurement, Progress, Run, RunError, Timing
 
 Result = Measurement | IdleMeasurement
@@ -114,10 +115,6 @@ class Plan:
     idle_connections: int = cases.IDLE_CONNECTIONS
 
 
-Observer = Callable[[str, str, int], Progress | None]
-"""Called before each run with case, broker and round; returns where its progress goes."""
-
-
 def figure(result: Result, metric: str) -> float:
     """One metric of one result; 0 where it was not measured."""
     if isinstance(result, IdleMeasurement):
@@ -169,7 +166,7 @@ def taking_part(case: Case, peers: Iterable[str]) -> list[str]:
     return [name for name in case.brokers() if name in own or name in peers]
 
 
-def run_case(case: Case, plan: Plan, observe: Observer) -> CaseResult:
+def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
     """All rounds of one case. A broker that cannot be started or measured is missing, with the reason."""
     outcome = CaseResult(case)
     running: dict[str, Broker] = {}
@@ -183,7 +180,7 @@ def run_case(case: Case, plan: Plan, observe: Observer) -> CaseResult:
         for number in range(rounds):
             names = list(running) if number % 2 == 0 else list(reversed(running))
             for name in [name for name in names if name not in outcome.missing]:
-                progress = observe(case.name, name, number)
+                progress = announce(f"{case.name}: round {number + 1} of {rounds}, {name}")
                 try:
                     result = measure(case, running[name], plan, progress)
                 except (RunError, OSError) as error:

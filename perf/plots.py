@@ -49,11 +49,11 @@ def latency(path: Path, title: str, runs: Sequence[Measurement]) -> bool:
     if pyplot is None:
         return False
     figure, axes = pyplot.subplots(figsize=(8, 5))
-    for run in runs:
+    for number, run in enumerate(runs, 1):
         kinds = (("delivery", run.delivery_cells), ("ack", run.acknowledgement_cells))
         for name, cells in kinds:
             if cells:
-                axes.plot(*curve(cells), label=f"{run.target}: {name}")
+                axes.plot(*curve(cells), label=f"{run.target}, round {number}: {name}")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks([tick for tick, _ in TAIL_TICKS], [name for _, name in TAIL_TICKS])
@@ -92,6 +92,9 @@ def ratios(path: Path, results: Sequence[CaseResult]) -> bool:
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.set_xlim(left=min(0.1, *(ratio.low / 2 for _, ratio in rows)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.axvline(1.0, color="gray", linewidth=0.8)
     axes.set_xlabel("ratio; solid mark: at least (or at most), dotted: aim")
     axes.grid(True, axis="x", alpha=0.3)
     _save(pyplot, figure, path)

@@ -29,7 +29,9 @@ CONNECT_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 10.0
 """From the end of publishing to the end of the run."""
 
-PROGRESS_S = 0.1
+PROGRESS_S = 0.25
+"""Between two redraws of the progress bar, whose drawing costs the run processor time."""
+
 START_DELAY_NS = 20_000_000
 """From the parent's word to the first message: every worker has seen the start time by then."""
 

@@ -18,6 +18,10 @@ CHUNK_BYTES = 65_536
 OUTSTANDING_BYTES = 16 * 1024 * 1024
 """Most bytes published and not yet delivered in a run, whatever the message size."""
 
+OUTSTANDING = 3_840
+"""Deliveries under way unless told otherwise: 1 MiB of 256-byte messages, which is as much output as brokers
+usually keep for one slow subscriber before they drop at QoS 0."""
+
 PUBLISHERS_MAX = 10_000
 SUBSCRIBERS_MAX = 10_000
 """More connections than this need more descriptors than a process usually gets."""
@@ -50,7 +54,7 @@ class Workload:
     mode: str = "stream"
     payload: int = 256
     window: int = 100
-    outstanding: int = 4_000
+    outstanding: int = OUTSTANDING
     rate: float = 0.0
     chunk_bytes: int = CHUNK_BYTES
     topic: str = "perf"
