@@ -32,6 +32,7 @@ from fluxmq.control.messages import Hello, ProcessNumbers
 from fluxmq.control.polling import PollingClient
 from fluxmq.control.table import ProcessTable
 from fluxmq.metrics.registry import Sample
+from fluxmq.model.errors import FluxmqError
 from fluxmq.protocols.sniff import (
     CONNECT_BYTES_MAX,
     NEED_MORE,
@@ -385,8 +386,8 @@ def main() -> None:
         launching.bind_to_parent(launch)
         table = ProcessTable(launch.table_fd)
         settings = Settings.model_validate_json(launching.read_settings(launch.settings_fd))
-    except (launching.LaunchError, ValidationError) as exc:
-        launching.fail_boot(str(exc))
+    except (FluxmqError, ValidationError, OSError) as exc:
+        launching.fail_boot(f"acceptor: {exc}")
     logs.configure(settings.log.level, settings.log.format, launch.process_name)
     descriptors = launching.raise_file_limit()
     try:

@@ -115,9 +115,3 @@ class PendingConnections:
                 break
             found.append(pending)
         return found
-
-    def next_accepted(self, listener: int) -> float | None:
-        """When the oldest connection of ``listener`` was accepted; None when it has none."""
-        for pending in self._by_listener.get(listener, {}).values():
-            return pending.accepted_at
-        return None
