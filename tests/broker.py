@@ -225,6 +225,9 @@ def start_broker(
             "http": {"addr": f"{HOST}:{http_port}"},
             "shutdown_timeout": "10s",
         },
+        # "#" reaches no topic that begins with $; the numbers below $SYS are granted by name.
+        "auth": {"anonymous": {"subscribe": ["#", "$SYS/#"]}},
+        "broker": {"sys_interval": "1s"},
         "storage": {"data_dir": str(directory / "data")},
         "log": {"level": "info", "format": "text"},
     }
@@ -234,6 +237,7 @@ def start_broker(
             "cert_file": str(CERTIFICATES / "server.pem"),
             "key_file": str(CERTIFICATES / "server.key"),
             "ca_file": str(CERTIFICATES / "ca.pem"),
+            "client_auth": "request",
         }
     path = directory / "broker.yaml"
     path.write_text(yaml.safe_dump(merged(config, settings or {})))

@@ -154,7 +154,11 @@ LIMITS: dict[str, Any] = {
         "max_topic_bytes": 256,
         "max_user_properties": 4,
     },
-    "session": {"max_inflight_messages": 4, "max_expiry_interval": "1h"},
+    "session": {
+        "max_inflight_messages": 4,
+        "max_expiry_interval": "1h",
+        "default_expiry_interval": "1h",
+    },
     "server": {"mqtt": {"tcp": {"connect_timeout": "1s"}}},
 }
 

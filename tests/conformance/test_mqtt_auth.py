@@ -126,7 +126,6 @@ def test_unknown_user_is_challenged_alike_each_time(restricted: Mqtt) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"n",
         b"n,,",
         b"n,,n=ada",
@@ -144,6 +143,21 @@ def test_scram_with_a_broken_first_message(restricted: Mqtt, data: bytes) -> Non
     connack = client.expect(wire.CONNACK)
     assert connack.reason in (0x80, 0x81, 0x82, 0x86, 0x87)
     client.expect_closed()
+
+
+@pytest.mark.statement("v5:4.12.0-2", "v5:4.12.0-5")
+@pytest.mark.parametrize("props", [[(METHOD, SCRAM)], [(METHOD, SCRAM), (DATA, b"")]])
+def test_scram_without_data_in_connect(restricted: Mqtt, props: list[tuple[int, str]]) -> None:
+    """The server then asks for the first message with an empty challenge."""
+    scram = Scram()
+    client = restricted.open(V5)
+    client.send(wire.connect(V5, restricted.client_id(), props=props))
+    asked = client.expect(wire.AUTH)
+    assert (asked.reason, asked.property(METHOD), asked.property(DATA, b"")) == (0x18, SCRAM, b"")
+    proceed(client, scram.first)
+    proceed(client, scram.final(challenge(client)))
+    connack = client.expect(wire.CONNACK)
+    assert (connack.reason, connack.property(DATA)) == (0, scram.expected)
 
 
 @pytest.mark.statement("v5:4.12.0-4")
