@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from fluxmq._hot.run import Run
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fluxmq._hot.run import Run, message_run
-from fluxmq.routing.retained import Outcome, RetainedStore
+from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
 from fluxmq.shards import frames
 from fluxmq.shards.links import Link
 
@@ -96,9 +96,16 @@ class RetainedMessages:
             run = kept.message
             if run.topic == topic:
                 data = bytes(memoryview(run.buffer)[run.start : run.end])
-                yield frames.encode_retained(kept.stamp, run) + data
+                yield frames.encode_retained(of_shard(kept.stamp), run) + data
         for topic, stamp in list(self.store.tombstones()):
-            yield frames.encode_retained(stamp, deletion(topic))
+            yield frames.encode_retained(of_shard(stamp), deletion(topic))
+
+
+def of_shard(stamp: Stamp) -> tuple[int, int]:
+    """A stamp whose origin is a shard's number, as all of this store are."""
+    number, origin = stamp
+    assert isinstance(origin, int), "shards stamp with their number"
+    return number, origin
 
 
 def last_message(run: Run) -> Run:

@@ -10,6 +10,7 @@ Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 from __future__ import annotations
 
 from fluxmq._hot.connection import Connection
+from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.codec import decode, encode
 from fluxmq.protocols.mqtt.packets import (
@@ -100,7 +101,7 @@ class Handler:
         assert session is not None, "a connected client has a session"
         return session
 
-    def delivery_of(self, client: Client):  # type: ignore[no-untyped-def]
+    def delivery_of(self, client: Client) -> Delivery:
         """What the client's session is owed."""
         return self.session_of(client).delivery
 

@@ -1,0 +1,100 @@
+"""Types of ``connection``, for the checker: the source's annotations are C types.
+
+The two protocols say what the hot path asks of a stream filter and of a packet handler; both are written
+elsewhere, by those who depend on this package.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol, type_check_only
+
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.run import Run
+
+CHUNK_MIN: Final = 4096
+DIRECT_MIN: Final = 32768
+
+@type_check_only
+class _Stream(Protocol):
+    @property
+    def closed(self) -> bool: ...
+    def feed(self, data: bytes, /) -> bytes: ...
+    def encode(self, chunks: Sequence[bytes | bytearray], /) -> bytes: ...
+    def pending(self) -> bytes: ...
+    def shutdown(self) -> bytes: ...
+
+@type_check_only
+class _Handler(Protocol):
+    def packet(self, connection: Connection, first: int, body: bytes, /) -> object: ...
+    def publish(self, connection: Connection, run: Run, raw: bytes, /) -> bool: ...
+    def broken(self, connection: Connection, reason: int, /) -> object: ...
+    def lost(self, connection: Connection, /) -> object: ...
+    def drained(self, connection: Connection, /) -> object: ...
+
+class Tally:
+    now: float
+    received0: int
+    received1: int
+    received2: int
+    received_bytes0: int
+    received_bytes1: int
+    received_bytes2: int
+    sent0: int
+    sent1: int
+    sent2: int
+    sent_bytes0: int
+    sent_bytes1: int
+    sent_bytes2: int
+    dropped_slow: int
+    dropped_full: int
+    dropped_expired: int
+    dropped_large: int
+    route_hits: int
+    route_misses: int
+    ticks: int
+    runs: int
+
+    def __init__(self) -> None: ...
+    def sent(self, qos: int, count: int, size: int) -> int: ...
+
+class Connection:
+    fd: int
+    version: int
+    paused: int
+    listener: int
+    alias_maximum: int
+    open: bool
+    deaf: bool
+    closing: bool
+    dirty: bool
+    waiting: bool
+    feeding: bool
+    active: float
+    limit: int
+    max_packet_out: int
+    sent: int
+    size: int
+    gathered: int
+    encoded: int
+    tally: Tally
+    dirty_list: list[Connection]
+    chunks: list[bytes | bytearray] | None
+    tail: bytes | None
+    gathering: bytearray | None
+    out: bytearray | None
+    aliases: dict[bytes, int] | None
+    allowed: set[bytes] | None
+    stream: _Stream | None
+    handler: _Handler | None
+    delivery: Delivery | None
+    identity: Any
+
+    def __init__(self, fd: int, tally: Tally, dirty: list[Connection], limit: int) -> None: ...
+    def buffer(self) -> bytearray: ...
+    def append(self, data: bytes) -> int: ...
+    def append_chunk(self, data: bytes) -> int: ...
+    def append_run(self, run: Run) -> int: ...
+    def write(self, data: bytes | bytearray, start: int, end: int) -> int: ...
+    def flush(self) -> int: ...
+    def encode(self) -> int: ...
+    def room(self) -> int: ...
+    def alias(self, topic: bytes) -> int: ...

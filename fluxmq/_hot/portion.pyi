@@ -1,0 +1,51 @@
+"""Types of ``portion``, for the checker: the source's annotations are C types."""
+
+from typing import Any, Final
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.run import Run
+
+GROWTH_MAX: Final = 16
+
+class Target:
+    delivery: Delivery
+    qos: int
+    no_local: bool
+    keep_retain: bool
+    own: Target | None
+    subscription_ids: bytes
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        qos: int,
+        no_local: bool = False,
+        keep_retain: bool = False,
+        subscription_ids: bytes = b"",
+    ) -> None: ...
+
+class Portion:
+    run: Run
+    offset: int
+    count: int
+    qos: int
+    retain: int
+    subscription_ids: bytes
+    group: Any
+    pid: int
+    acknowledged: int
+
+    def __init__(
+        self,
+        run: Run,
+        offset: int,
+        count: int,
+        qos: int,
+        retain: int,
+        subscription_ids: bytes,
+        group: Any,
+    ) -> None: ...
+    def take(self, count: int) -> Portion: ...
+
+def fitting(portion: Portion, connection: Connection) -> list[Portion]: ...
