@@ -126,27 +126,38 @@ class Directory:
     def push(self, shard: Peer) -> None:
         """See to it that a shard gets the snapshot in force, and note its confirmation."""
         if shard not in self._pushes:
-            task = asyncio.get_running_loop().create_task(self._push(shard))
-            self._pushes[shard] = task
-            task.add_done_callback(lambda _task: self._pushes.pop(shard, None))
+            self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
 
     async def _push(self, shard: Peer) -> None:
         """Send the snapshot in force until the shard has it, or refuses it, or is gone.
 
-        A shard that is behind gets the newest, not every one it missed.
+        A shard that is behind gets the newest, not every one it missed. Leaving the table happens
+        in the same step as the last look at the revision: a change in between would be forgotten.
         """
-        while shard.users_revision < self._users.revision:
-            users = self._users
-            try:
-                body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
-                shard.users_revision = Confirmed.from_body(body).revision
-            except TimeoutError:
-                _log.warning("users not confirmed in time", extra=_about(shard, users))
-                continue
-            except (PeerError, MessageError) as problem:
-                _log.warning("users not taken: %s", problem, extra=_about(shard, users))
-                return
-            self._confirmed.set()
+        try:
+            while shard.users_revision < self._users.revision:
+                if not await self._sent(shard, self._users):
+                    return
+                self._confirmed.set()
+        finally:
+            del self._pushes[shard]
+
+    async def _sent(self, shard: Peer, users: Users) -> bool:
+        """Send one snapshot and note what the shard has now; return whether to go on with it."""
+        try:
+            body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
+            shard.users_revision = Confirmed.from_body(body).revision
+        except TimeoutError:
+            _log.warning("users not confirmed in time", extra=_about(shard, users))
+        except (PeerError, MessageError) as problem:
+            _log.warning("users not taken: %s", problem, extra=_about(shard, users))
+            return False
+        else:
+            if shard.users_revision < users.revision:
+                # Asking again would go on for ever; the next change tries anew.
+                _log.warning("users not taken: confirmed less", extra=_about(shard, users))
+                return False
+        return True
 
     async def _unconfirmed(self, revision: int) -> tuple[str, ...]:
         """Wait until every live shard works by `revision`; return those that do not in time."""

@@ -253,3 +253,22 @@ def test_a_shard_that_does_not_answer_is_asked_again_with_the_newest(tmp_path, m
         assert len(node.snapshots[0][-1].users) == 2
 
     run(tmp_path, scenario)
+
+
+def test_a_shard_that_confirms_less_than_it_was_sent_is_not_asked_forever(tmp_path, monkeypatch):
+    monkeypatch.setattr(directory, "CONFIRM_SECONDS", 0.1)
+
+    async def scenario(node):
+        await node.shard(0)
+        (peer,) = node.listener.processes
+        asked = []
+
+        async def behind(_kind, body, _seconds):
+            asked.append(body["revision"])
+            return {"revision": 0}
+
+        peer.ask = behind
+        assert await node.ask(USER_ADD, UserAdd(ANN)) == UserChanged(1, ("shard-0",))
+        assert asked == [1]
+
+    run(tmp_path, scenario)
