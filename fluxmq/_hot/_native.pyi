@@ -1,4 +1,4 @@
-"""Types of ``_native``, for the checker."""
+# Types of ``_native``, for the checker.
 
 from mmap import mmap
 from typing import Final

@@ -1,8 +1,7 @@
-"""Types of ``connection``, for the checker: the source's annotations are C types.
-
-The two protocols say what the hot path asks of a stream filter and of a packet handler; both are written
-elsewhere, by those who depend on this package.
-"""
+# Types of ``connection``, for the checker: the source's annotations are C types.
+#
+# The two protocols say what the hot path asks of a stream filter and of a packet handler; both are written
+# elsewhere, by those who depend on this package.
 
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, type_check_only

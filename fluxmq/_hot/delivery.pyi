@@ -1,4 +1,4 @@
-"""Types of ``delivery``, for the checker: the source's annotations are C types."""
+# Types of ``delivery``, for the checker: the source's annotations are C types.
 
 from collections import deque
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Types of ``portion``, for the checker: the source's annotations are C types."""
+# Types of ``portion``, for the checker: the source's annotations are C types.
 
 from typing import Any, Final
 

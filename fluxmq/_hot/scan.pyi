@@ -1,4 +1,4 @@
-"""Types of ``scan``, for the checker: the source's annotations are C types."""
+# Types of ``scan``, for the checker: the source's annotations are C types.
 
 from typing import Final
 
