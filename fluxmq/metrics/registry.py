@@ -87,8 +87,6 @@ _DECLARED: Final = (
     ),
     Metric("fluxmq_message_bytes_sent_total", _C, "Bytes of PUBLISH packets sent.", ("qos",)),
     Metric("fluxmq_messages_dropped_total", _C, "Messages not delivered, by cause.", ("reason",)),
-    Metric("fluxmq_network_bytes_received_total", _C, "Bytes read from client sockets."),
-    Metric("fluxmq_network_bytes_sent_total", _C, "Bytes written to client sockets."),
     Metric("fluxmq_packets_received_total", _C, "Control packets received.", ("type",)),
     Metric("fluxmq_packets_sent_total", _C, "Control packets sent.", ("type",)),
     Metric("fluxmq_inflight_messages", _G, "QoS 1 and 2 messages sent and not yet acknowledged."),
