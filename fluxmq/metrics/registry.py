@@ -88,7 +88,6 @@ _DECLARED: Final = (
     Metric("fluxmq_message_bytes_sent_total", _C, "Bytes of PUBLISH packets sent.", ("qos",)),
     Metric("fluxmq_messages_dropped_total", _C, "Messages not delivered, by cause.", ("reason",)),
     Metric("fluxmq_packets_received_total", _C, "Control packets received.", ("type",)),
-    Metric("fluxmq_packets_sent_total", _C, "Control packets sent.", ("type",)),
     Metric("fluxmq_inflight_messages", _G, "QoS 1 and 2 messages sent and not yet acknowledged."),
     Metric("fluxmq_pending_messages", _G, "Messages waiting in sessions."),
     Metric("fluxmq_pending_bytes", _G, "Bytes of messages waiting in sessions."),

@@ -91,7 +91,7 @@ class AnonymousAccess(Section):
     """From where they are let in: from this machine only, from anywhere, from nowhere."""
     publish: tuple[TopicFilter, ...] = ("#",)
     """Topic filters that they may publish to."""
-    subscribe: tuple[TopicFilter, ...] = ("#",)
+    subscribe: tuple[TopicFilter, ...] = ("#", "$SYS/#")
     """Topic filters that cover what they may subscribe to."""
 
 

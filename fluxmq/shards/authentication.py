@@ -46,6 +46,8 @@ class Authentication:
     def configure(self, settings: Auth) -> None:
         """Take new settings; verifications under way end under the old ones."""
         self._settings = settings
+        self._anonymous: Policy | None = None
+        """The policy of all anonymous clients, where it does not depend on the client."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
         self._pool = ThreadPoolExecutor(settings.verify_threads, thread_name_prefix="verify")
@@ -145,11 +147,18 @@ class Authentication:
         """The permissions of a client; a certificate's holder who is no user has those of anonymous ones."""
         user = self._users.get(username) if username else None
         if user is not None:
-            publish, subscribe = user.publish, user.subscribe
-        else:
-            publish = self._settings.anonymous.publish
-            subscribe = self._settings.anonymous.subscribe
-        return Policy(publish, subscribe, client_id=client_id, username=username or None)
+            return Policy(user.publish, user.subscribe, client_id=client_id, username=username)
+        anonymous = self._settings.anonymous
+        if self._anonymous is None and not any(
+            "{" in rule for rule in (*anonymous.publish, *anonymous.subscribe)
+        ):
+            self._anonymous = Policy(anonymous.publish, anonymous.subscribe)
+        return self._anonymous or Policy(
+            anonymous.publish,
+            anonymous.subscribe,
+            client_id=client_id,
+            username=username or None,
+        )
 
     def scram_exchange(self) -> ServerExchange:
         """A new exchange with a fresh nonce."""
@@ -163,6 +172,8 @@ class Authentication:
 
 def is_loopback(peer: str) -> bool:
     """Whether ``address:port`` is this machine, IPv4-mapped addresses included."""
+    if peer.startswith("127."):
+        return True
     host = peer.rpartition(":")[0].strip("[]")
     try:
         address = ip_address(host)

@@ -25,7 +25,9 @@ from fluxmq.control.launch import Link as LinkDescription
 from fluxmq.shards import frames
 
 RECORDS_PER_TURN = 256
-"""Records taken from one link in one tick, so that a busy peer does not starve this shard's own clients."""
+BYTES_PER_TURN = 256 * 1024
+"""What is taken from one link in one tick: as much as from one socket, so that a busy peer neither starves
+this shard's own clients nor fills their output buffers before they are written."""
 SOCKET_RECORD_MAX = 32768
 """Bytes per record on a socket pair, well below its buffer."""
 FEED_FRAMES = 64
@@ -255,10 +257,12 @@ class Link:
     def receive(self) -> int:
         """Handle the records that have come, a bounded number; how many."""
         pop = self.transport.pop
+        taken = 0
         for count in range(RECORDS_PER_TURN):
-            record = pop()
+            record = pop() if taken < BYTES_PER_TURN else None
             if record is None:
                 return count
+            taken += len(record)
             if record[0] == frames.PIECE:
                 self._partial.append(record[2:])
                 if record[1]:

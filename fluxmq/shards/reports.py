@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
 from fluxmq.control.handoff import LISTENERS
 from fluxmq.control.messages import ProcessNumbers
@@ -137,3 +138,4 @@ class Reports:
             yield "fluxmq_authorization_denied_total", {"operation": operation}, count
         yield "fluxmq_users_revision", {}, authentication.revision
         yield "fluxmq_log_lines_suppressed_total", {}, broker.log.suppressed_total
+        yield "fluxmq_log_lines_dropped_total", {}, logs.dropped_lines()

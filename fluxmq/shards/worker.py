@@ -149,8 +149,8 @@ class Worker:
     # The loop
 
     def schedule(self) -> None:
-        """Ask for a tick."""
-        if not self._again:
+        """Ask for a tick, unless one is going on: its end sees to what was asked for."""
+        if not self._again and not self.reactor.ticking:
             self._again = True
             self.loop.call_soon(self._tick)
 
@@ -181,7 +181,7 @@ class Worker:
         self.peers.check()
         if self._turn % 10 == 0:
             self.broker.retained.housekeeping()
-            self.broker.log.flush()
+            logs.flush_all()
         if now >= self._next_system:
             self._next_system = now + self.settings.broker.sys_interval
             self.system.tick()

@@ -66,7 +66,6 @@ def test_what_the_issue_asks_to_see_is_there():
         "protocol_errors_total",
         "authentications_total",
         "packets_received_total",
-        "packets_sent_total",
         "sessions_expired_total",
         "wills_published_total",
         "inflight_messages",
