@@ -11,7 +11,7 @@ cdef class Tally:
 
 cdef class Connection:
     cdef public int fd, version, paused, listener, alias_maximum
-    cdef public bint open, closing, dirty, waiting, feeding
+    cdef public bint open, deaf, closing, dirty, waiting, feeding
     cdef public double active
     cdef public Py_ssize_t limit, max_packet_out, sent, size, gathered, encoded
     cdef public Tally tally

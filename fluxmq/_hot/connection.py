@@ -64,7 +64,7 @@ class Connection:
     """A client connection. ``fd``: its socket, -1 once closed. ``limit``: bytes of output it may hold.
 
     ``version``: MQTT version, 4 or 5, 0 before CONNECT. ``open``: CONNECT was accepted. ``paused``: reasons
-    for not reading, as bits. ``waiting``: the kernel's buffer was full and the poller tells when it is not.
+    for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's buffer was full and the poller tells when it is not.
     ``active``: when bytes last came, monotonic seconds. ``max_packet_out``: largest packet the client takes.
     """
 
@@ -80,6 +80,7 @@ class Connection:
         self.waiting = False
         self.feeding = False
         self.paused = 0
+        self.deaf = False
         self.listener = 0
         self.active = 0.0
         self.max_packet_out = 1 << 30

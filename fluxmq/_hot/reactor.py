@@ -88,6 +88,7 @@ class Reactor:
         self.scanner = Scanner(max_packet)
         self.inbound = []
         self.link_full = False
+        self.ticking = False
 
     def fileno(self) -> int:
         """The descriptor for the event loop to watch."""
@@ -124,11 +125,11 @@ class Reactor:
         connection.stream = None
 
     def pause(self, connection: Connection, reason: cython.int) -> None:
-        """Stop reading for ``reason``, one of the PAUSED bits."""
-        before: cython.int = connection.paused
-        connection.paused = before | reason
-        if before == 0 and connection.fd >= 0:
-            self.interest(connection)
+        """Stop reading for ``reason``, one of the PAUSED bits.
+
+        The poll set is told when the next bytes come, which mostly is after the reading was resumed.
+        """
+        connection.paused |= reason
 
     def resume(self, connection: Connection, reason: cython.int) -> None:
         """Take a reason for not reading away; what had been received already is processed now."""
@@ -137,7 +138,8 @@ class Reactor:
         connection.paused &= ~reason
         if connection.paused or connection.fd < 0:
             return
-        self.interest(connection)
+        if connection.deaf:
+            self.interest(connection)
         tail: bytes | None = connection.tail
         if tail is not None:
             connection.tail = None
@@ -146,7 +148,8 @@ class Reactor:
 
     def interest(self, connection: Connection) -> None:
         """Tell the poll set what the connection waits for."""
-        events = 0 if connection.paused else _IN
+        connection.deaf = connection.paused != 0
+        events = 0 if connection.deaf else _IN
         if connection.waiting:
             events |= _OUT
         self.poller.modify(connection.fd, events)
@@ -154,9 +157,11 @@ class Reactor:
     def run_ready(self) -> None:
         """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
         ticks: cython.int
+        self.ticking = True
         for ticks in range(TICKS_MAX):
             if self.tick() == 0 and not self.dirty:
                 break
+        self.ticking = False
         if self.dirty:
             self.host.schedule()
         for link in self.inbound:
@@ -187,7 +192,10 @@ class Reactor:
                 self.writable(connection)
             if mask & _IN:
                 if connection.fd >= 0:
-                    self.readable(connection)
+                    if connection.paused:
+                        self.interest(connection)
+                    else:
+                        self.readable(connection)
             elif mask & _BROKEN and connection.fd >= 0:
                 self.lost(connection)
         self.flush()
