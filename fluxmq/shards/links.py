@@ -279,19 +279,24 @@ class Link:
             self._reactor.host.schedule()
 
 
-def make_link(
-    launch: Launch,
-    description: LinkDescription,
-    reactor: Reactor,
-    received: Callable[[Link, bytes], None],
-    blocked: Callable[[Link], None],
-) -> Link:
-    """The link to one peer, over the transport the supervisor chose."""
-    transport: Transport
-    if launch.link_kind == "ring":
-        transport = RingTransport(description, launch.wake_fds[description.peer])
-    else:
-        transport = SocketTransport(description)
-        reactor.watch(transport.fileno(), lambda: None)
-    transport.reset()
-    return Link(description.peer, transport, reactor, received, blocked)
+Received = Callable[[Link, bytes], None]
+Blocked = Callable[[Link], None]
+Connect = Callable[[Received, Blocked], dict[int, Link]]
+"""Makes the links to all peers, given who takes what comes and who is told of a full link."""
+
+
+def make_links(
+    launch: Launch, reactor: Reactor, received: Received, blocked: Blocked
+) -> dict[int, Link]:
+    """The links to all peers, over the transport the supervisor chose."""
+    links: dict[int, Link] = {}
+    for description in launch.links:
+        transport: Transport
+        if launch.link_kind == "ring":
+            transport = RingTransport(description, launch.wake_fds[description.peer])
+        else:
+            transport = SocketTransport(description)
+            reactor.watch(transport.fileno(), lambda: None)
+        transport.reset()
+        links[description.peer] = Link(description.peer, transport, reactor, received, blocked)
+    return links

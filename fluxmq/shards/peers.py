@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fluxmq._hot.reactor import Reactor
-from fluxmq.control.launch import Launch
 from fluxmq.logs import get_logger
 from fluxmq.shards import frames
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.groups import GroupTable
-from fluxmq.shards.links import Link, make_link
+from fluxmq.shards.links import Connect, Link
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 
@@ -36,7 +35,7 @@ class Peers:
 
     def __init__(
         self,
-        launch: Launch,
+        connect: Connect,
         epoch: int,
         reactor: Reactor,
         routes: RouteTable,
@@ -61,10 +60,7 @@ class Peers:
         self._want_retained = True
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
-        self.links: dict[int, Link] = {
-            description.peer: make_link(launch, description, reactor, self._received, self._full)
-            for description in launch.links
-        }
+        self.links = connect(self._received, self._full)
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
             "welcome": self._on_welcome,

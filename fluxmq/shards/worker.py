@@ -43,6 +43,7 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
+from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
@@ -119,7 +120,7 @@ class Worker:
             return row.pid != 0 and row.heartbeat != 0
 
         self.peers = Peers(
-            launch,
+            lambda received, blocked: make_links(launch, self.reactor, received, blocked),
             int.from_bytes(os.urandom(7), "big"),
             self.reactor,
             broker.routes,
