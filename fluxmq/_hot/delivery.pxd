@@ -33,5 +33,4 @@ cdef class Delivery:
     cpdef bint refuse(self, int pid, int qos) except -1
     cpdef bint complete(self, int pid) except -1
     cpdef int detach(self) except -1
-    cpdef int unanswered(self, Portion portion, list again) except -1
     cpdef int attach(self, Connection connection, int window) except -1

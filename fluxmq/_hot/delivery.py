@@ -19,12 +19,12 @@ from collections import deque
 import cython
 
 from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.portion import GROWTH_MAX, Portion, Target, fitting
+from fluxmq._hot.portion import GROWTH_MAX, Portion, Target, fitting, unanswered
 from fluxmq._hot.run import HIGH, LOW, Run, append_numbered, append_publishes, properties_field
 
 if cython.compiled:
     from cython.cimports.fluxmq._hot.connection import Connection, Tally
-    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting
+    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting, unanswered
     from cython.cimports.fluxmq._hot.run import (
         Run,
         append_numbered,
@@ -33,6 +33,9 @@ if cython.compiled:
     )
 
 PACKET_ID_MAX = 65535
+EARLY_MAX = 1024
+"""Answers remembered out of order before nothing more is sent: clients answer in order, save between QoS 1
+and 2, and each answer out of order costs a look at everything in flight."""
 EVICT = 0
 """A full offline queue drops its oldest messages."""
 REJECT = 1
@@ -124,12 +127,7 @@ class Delivery:
         return 0
 
     def enqueue(
-        self,
-        run: Run,
-        qos: cython.int,
-        retain: cython.int,
-        subscription_ids: bytes,
-        group: object,
+        self, run: Run, qos: cython.int, retain: cython.int, subscription_ids: bytes, group: object
     ) -> cython.int:
         """Deliver a run at QoS 1 or 2: at once as far as the window allows, the rest in its turn."""
         run.detach()
@@ -172,23 +170,18 @@ class Delivery:
             if not self.pending:
                 return 0
             portion = self.pending[0 if self.policy == EVICT else len(self.pending) - 1]
-            excess = self.pending_count - bound
-            if excess < 1:
-                excess = 1
-            if excess > portion.count:
-                excess = portion.count
+            excess = min(max(self.pending_count - bound, 1), portion.count)
             self.pending_bytes -= self.weight(portion)
-            if excess == portion.count:
-                if self.policy == EVICT:
-                    self.pending.popleft()
-                else:
-                    self.pending.pop()
+            if self.policy == EVICT:
+                portion.take(excess)
             else:
-                if self.policy == EVICT:
-                    portion.take(excess)
-                else:
-                    portion.count -= excess
+                portion.count -= excess
+            if portion.count:
                 self.pending_bytes += self.weight(portion)
+            elif self.policy == EVICT:
+                self.pending.popleft()
+            else:
+                self.pending.pop()
             self.pending_count -= excess
             self.tally.dropped_full += excess
         return 0
@@ -202,8 +195,14 @@ class Delivery:
         if connection is None:
             return 0
         while self.inflight < self.window and connection.size < connection.limit:
+            if self.early is not None and len(self.early) >= EARLY_MAX:
+                return 0
             if self.resend:
                 portion = self.resend[0]
+                if self.maybe_large(portion):
+                    self.resend.popleft()
+                    self.resend.extendleft(reversed(fitting(portion, connection)))
+                    continue
                 count = self.window - self.inflight
                 if count >= portion.count:
                     front = self.resend.popleft()
@@ -244,11 +243,11 @@ class Delivery:
 
     def maybe_large(self, portion: Portion) -> cython.bint:
         """Whether some message might exceed the client's Maximum Packet Size once written for it."""
-        run: Run = portion.run
-        return run.largest != 0 and (
-            run.largest + len(portion.subscription_ids) + GROWTH_MAX
-            > self.connection.max_packet_out
-        )
+        size: cython.Py_ssize_t = portion.run.largest
+        if size == 0:
+            return False
+        size += len(portion.subscription_ids) + GROWTH_MAX
+        return size > self.connection.max_packet_out
 
     def forget_pending(self, portion: Portion) -> cython.int:
         """Remove the first waiting portion."""
@@ -280,11 +279,8 @@ class Delivery:
         if self.next_pid > PACKET_ID_MAX:
             self.next_pid = 1
         used = set(self.released) if self.released else set()
-        for item in self.flight:
-            portion = item
-            used.update(range(portion.pid, portion.pid + portion.count))
-        if self.resend:
-            for item in self.resend:
+        for queue in (self.flight, self.resend):
+            for item in queue or ():
                 portion = item
                 used.update(range(portion.pid, portion.pid + portion.count))
         while self.next_pid in used:
@@ -327,7 +323,7 @@ class Delivery:
                 expiry = cython.cast(cython.long, run.deadline - self.tally.now) + 1
                 if expiry < 1:
                     expiry = 1
-            if not again:
+            if not again and run.largest:
                 alias = connection.alias(run.topic)
             if alias < 0:
                 # The first message names the topic and its alias, the others the alias alone.
@@ -382,14 +378,14 @@ class Delivery:
     def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """An answer out of order: remembered until those before it have come."""
         portion: Portion
+        if self.early is None:
+            self.early = set()
+        if pid in self.early:
+            return False
         for item in self.flight:
             portion = item
             if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
                 if portion.qos != qos:
-                    return False
-                if self.early is None:
-                    self.early = set()
-                if pid in self.early:
                     return False
                 self.early.add(pid)
                 return True
@@ -464,13 +460,11 @@ class Delivery:
 
     def detach(self) -> cython.int:
         """The connection is gone: what was in flight will be written again."""
-        portion: Portion
         again: list = []
         self.connection = None
         if self.flight:
             while self.flight:
-                portion = self.flight.popleft()
-                self.unanswered(portion, again)
+                again += unanswered(self.flight.popleft(), self.early)
             if self.resend is None:
                 self.resend = deque()
             self.resend.extendleft(reversed(again))
@@ -478,34 +472,20 @@ class Delivery:
         self.inflight = len(self.released) if self.released else 0
         return 0
 
-    def unanswered(self, portion: Portion, again: list) -> cython.int:
-        """Append what of a portion is not answered, cut where answers came out of order."""
-        stretch: cython.Py_ssize_t
-        if portion.acknowledged:
-            portion.take(portion.acknowledged)
-            portion.acknowledged = 0
-        while portion.count:
-            stretch = 0
-            while stretch < portion.count and not (
-                self.early and (portion.pid + stretch) in self.early
-            ):
-                stretch += 1
-            if stretch == portion.count:
-                again.append(portion)
-                return 0
-            if stretch:
-                again.append(portion.take(stretch))
-            portion.take(1)
-        return 0
-
     def attach(self, connection: Connection, window: cython.int) -> cython.int:
         """A client is back (or new): PUBRELs again, then unanswered messages, then what waits."""
         out: bytearray
         before: cython.Py_ssize_t
+        portion: Portion
         self.connection = connection
         self.window = window
         if self.flight is None:
             self.flight = deque()
+        # What was measured for the connection before: this one may take smaller packets.
+        for queue in (self.resend, self.pending):
+            for item in queue or ():
+                portion = item
+                portion.forget_fit()
         if self.released:
             out = connection.buffer()
             before = len(out)

@@ -18,5 +18,8 @@ cdef class Portion:
     cdef public object group
 
     cpdef Portion take(self, Py_ssize_t count)
+    cpdef int forget_fit(self) except -1
 
 cpdef list fitting(Portion portion, Connection connection)
+
+cpdef list unanswered(Portion portion, set early)

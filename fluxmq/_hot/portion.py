@@ -82,10 +82,18 @@ class Portion:
             self.pid += count
         return front
 
+    def forget_fit(self) -> cython.int:
+        """Have a run that was measured by ``fitting`` measured again."""
+        run: Run = self.run
+        if run.largest == 0:
+            run.largest = run.end - run.start + len(run.topic) + len(run.properties)
+        return 0
+
 
 def fitting(portion: Portion, connection: Connection) -> list[Portion]:
     """The messages that the client takes, one portion each; the others are counted as dropped.
 
+    The runs of these portions have ``largest`` 0: measured, without a topic alias, for this connection.
     Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been sent.
     """
     run: Run = portion.run
@@ -96,6 +104,7 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
     body: cython.Py_ssize_t
     kept: list = []
     piece: Run
+    alone: Portion
     fixed = 2 + len(run.topic) + (2 if portion.qos else 0)
     fixed += len(
         properties_field(
@@ -113,18 +122,39 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
         if size <= connection.max_packet_out:
             piece = run.part(offset, body + run.body_length, 1)
             piece.largest = 0
-            kept.append(
-                Portion(
-                    piece,
-                    offset,
-                    1,
-                    portion.qos,
-                    portion.retain,
-                    portion.subscription_ids,
-                    portion.group,
-                )
+            alone = Portion(
+                piece,
+                offset,
+                1,
+                portion.qos,
+                portion.retain,
+                portion.subscription_ids,
+                portion.group,
             )
+            if portion.pid:
+                alone.pid = portion.pid + index
+            kept.append(alone)
         else:
             connection.tally.dropped_large += 1
         offset = body + run.body_length
     return kept
+
+
+def unanswered(portion: Portion, early: set | None) -> list[Portion]:
+    """What of a portion in flight is not answered, cut where answers came out of order."""
+    stretch: cython.Py_ssize_t
+    left: list = []
+    if portion.acknowledged:
+        portion.take(portion.acknowledged)
+        portion.acknowledged = 0
+    while portion.count:
+        stretch = 0
+        while stretch < portion.count and not (early and (portion.pid + stretch) in early):
+            stretch += 1
+        if stretch == portion.count:
+            left.append(portion)
+            break
+        if stretch:
+            left.append(portion.take(stretch))
+        portion.take(1)
+    return left

@@ -217,6 +217,7 @@ def message_run(
     run.deadline = deadline
     if properties:
         run.verbatim = False
+        run.largest += len(properties)
     return run
 
 

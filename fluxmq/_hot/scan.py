@@ -125,7 +125,7 @@ class Scanner:
         self.end = at + total
         if first >> 4 == 3:
             return self.publish(buffer, at, end, header, length)
-        if first == 0x40 and length == 2:
+        if first == 0x40 and total == 4:
             position = at + 4
             while position + 4 <= end and data[position] == 0x40 and data[position + 1] == 2:
                 position += 4
@@ -324,8 +324,8 @@ class Scanner:
                         shift = -1
                         break
                     shift += 7
-                if shift >= 0:
-                    break
+                if shift >= 0 or (byte == 0 and self.version == 5):
+                    break  # not whole, or not acceptable: looked at as a packet of its own
             total = header + length
             if total > self.max_packet or position + total > end or length < self.variable:
                 break
