@@ -83,6 +83,7 @@ class ShardBroker:
         """Take settings, at start and when they change."""
         self._settings = settings
         self.limits: SessionLimits = session_limits(settings, self._workers)
+        self.connacks: dict[tuple[bool, bool], bytes] = {}
         self.reactor.max_qos = settings.broker.max_qos
 
     # The reactor's host

@@ -16,7 +16,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.control.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.session import Client
+from fluxmq.sessions.mqtt.session import Client, Stage
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.streams.tls import TlsStream, server_context
 from fluxmq.shards.streams.websocket import WebSocketStream
@@ -106,10 +106,9 @@ class Intake:
         self.opened[listener] += 1
         self.open_now[listener] += 1
         reactor.add(connection)
-        self._watch(client, settings.connect_timeout)
-        if not data:
-            return
         if connection.stream is not None:
             reactor.filtered(connection, data)
-        else:
+        elif data:
             reactor.process(connection, bytearray(data), len(data))
+        if client.stage is not Stage.CONNECTED:
+            self._watch(client, settings.connect_timeout)

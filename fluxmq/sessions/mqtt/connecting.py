@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from fluxmq.auth.scram import ScramError
 from fluxmq.protocols.mqtt.codec import encode
-from fluxmq.protocols.mqtt.connecting import decode_connect, refusal
+from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect
 from fluxmq.protocols.mqtt.packets import Will as WillPacket
@@ -25,6 +25,8 @@ RESERVED_PREFIXES = ("amqp:", "amqp091-")
 """Client id namespaces of the other protocols: the cluster tells protocols apart by them."""
 RECEIVE_MAXIMUM_DEFAULT = 65535
 KEEP_ALIVE_FACTOR = 1.5
+_CONNACK = b"\x20\x02\x00\x00"
+_CONNACK_PRESENT = b"\x20\x02\x01\x00"
 
 
 def refuse(broker: Broker, client: Client, reason: int, text: str, version: int) -> None:
@@ -70,7 +72,9 @@ def check(broker: Broker, connect: Connect) -> None:
     limits = broker.limits
     version = connect.version
     name = connect.client_id
-    if name.startswith(RESERVED_PREFIXES) or len(name.encode()) > limits.max_client_id:
+    if name.startswith(RESERVED_PREFIXES) or (
+        4 * len(name) > limits.max_client_id and len(name.encode()) > limits.max_client_id
+    ):
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "client id is reserved or too long", version
         )
@@ -142,7 +146,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
         send_auth(client, Reason.SUCCESS, final)
         return
     assert client.connect is not None
-    client.connect.properties.authentication_data = final
+    client.proof = final
     broker.pause(client.connection)
     on_authenticated(broker, client, Authenticated(0, exchange.username))
 
@@ -165,10 +169,9 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
         refuse(broker, client, result.reason, "not authorised", connect.version)
         return
     client.username = result.username
-    assigned = not connect.client_id
-    if assigned:
+    if not connect.client_id:
         connect.client_id = broker.new_client_id()
-        connect.properties.assigned_client_identifier = connect.client_id
+        client.assigned = True
     client.policy = broker.policy(connect.client_id, client.username)
     if connect.will is not None and not may_publish(client, connect.will.topic):
         refuse(
@@ -254,7 +257,7 @@ def attach(
     )
     apply_policy(client)
     broker.adopt(client, session)
-    connection.append(encode(connack(broker, client, connect, present), connect.version))
+    connection.append(answer(broker, client, connect, present))
     keep_alive(broker, client, connect)
     window = properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
     session.delivery.attach(connection, min(window, limits.max_inflight))
@@ -284,30 +287,43 @@ def granted_keep_alive(broker: Broker, connect: Connect) -> int:
     return connect.keep_alive
 
 
-def connack(broker: Broker, client: Client, connect: Connect, present: bool) -> Connack:
-    """The answer to a CONNECT that succeeded."""
+def answer(broker: Broker, client: Client, connect: Connect, present: bool) -> bytes:
+    """The CONNACK of a CONNECT that succeeded, encoded."""
     if connect.version == 4:
-        return Connack(present, 0)
+        return _CONNACK_PRESENT if present else _CONNACK
+    if connect.properties is not NO_PROPERTIES or client.assigned:
+        return encode(Connack(present, 0, announced(broker, client, connect)), 5)
+    # What is told to a client that asks for nothing depends on the settings alone, but for keep-alive.
+    key = present, granted_keep_alive(broker, connect) != connect.keep_alive
+    known = broker.connacks.get(key)
+    if known is None:
+        known = encode(Connack(present, 0, announced(broker, client, connect)), 5)
+        broker.connacks[key] = known
+    return known
+
+
+def announced(broker: Broker, client: Client, connect: Connect) -> Properties:
+    """What an MQTT 5 client is told of the server's limits and of what became of its wishes."""
     limits = broker.limits
     asked = connect.properties
-    answer = Properties(
+    told = Properties(
         receive_maximum=limits.max_inflight,
         maximum_packet_size=limits.max_packet,
         topic_alias_maximum=limits.topic_alias_maximum or None,
-        assigned_client_identifier=asked.assigned_client_identifier,
+        assigned_client_identifier=connect.client_id if client.assigned else None,
     )
     if limits.max_qos < 2:
-        answer.maximum_qos = limits.max_qos
+        told.maximum_qos = limits.max_qos
     granted = expiry_of(broker, connect)
     if granted != (asked.session_expiry_interval or 0):
-        answer.session_expiry_interval = granted
+        told.session_expiry_interval = granted
     alive = granted_keep_alive(broker, connect)
     if alive != connect.keep_alive:
-        answer.server_keep_alive = alive
+        told.server_keep_alive = alive
     if asked.authentication_method is not None:
-        answer.authentication_method = asked.authentication_method
-        answer.authentication_data = asked.authentication_data
-    return Connack(present, 0, answer)
+        told.authentication_method = asked.authentication_method
+        told.authentication_data = client.proof
+    return told
 
 
 def prepare_will(packet: WillPacket | None) -> Will | None:

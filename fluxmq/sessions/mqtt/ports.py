@@ -53,6 +53,8 @@ class Broker(Protocol):
     """The shard, as sessions see it."""
 
     limits: SessionLimits
+    connacks: dict[tuple[bool, bool], bytes]
+    """CONNACKs of MQTT 5 clients that ask for nothing, by session present and server keep-alive."""
 
     def now(self) -> float:
         """Monotonic seconds at the start of this tick."""

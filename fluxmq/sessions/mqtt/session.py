@@ -132,11 +132,13 @@ class Client:
     """One connection's side of a session.
 
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
-    ``aliases``: topic aliases the client has defined.
+    ``aliases``: topic aliases the client has defined. ``assigned``: its client id is of our making.
+    ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
         "aliases",
+        "assigned",
         "certificate_name",
         "connect",
         "connection",
@@ -146,6 +148,7 @@ class Client:
         "peer",
         "policy",
         "problem_information",
+        "proof",
         "reauthenticating",
         "scram",
         "session",
@@ -166,6 +169,8 @@ class Client:
         self.keep_alive = 0
         self.aliases: dict[int, bytes] | None = None
         self.feeds: list[RetainedFeed] | None = None
+        self.assigned = False
         self.scram: ServerExchange | None = None
+        self.proof: bytes | None = None
         self.reauthenticating = False
         self.problem_information = True
