@@ -249,6 +249,8 @@ class ShardBroker:
 
     def adopt(self, client: Client, session: Session) -> None:
         """The client is connected with this session."""
+        if not session.subscriptions:
+            return
         for written, grant in session.subscriptions.items():
             if grant.shared:
                 self.groups.set_connected(grant.shared, session.filter_of(written), session, True)
@@ -270,6 +272,8 @@ class ShardBroker:
 
     def hand_over(self, session: Session, ended: bool) -> None:
         """Give what a leaving member has not acknowledged to others of its groups."""
+        if not session.subscriptions:
+            return
         shared = [
             (grant.shared, session.filter_of(written))
             for written, grant in session.subscriptions.items()
