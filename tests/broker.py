@@ -7,7 +7,8 @@ pages, its processes. What a test then says to the broker is the test's business
 
 With `FLUXMQ_TEST_BROKER=host:port` the conformance suite talks to that broker instead (its WebSocket
 and TLS ports in `FLUXMQ_TEST_BROKER_WS` and `FLUXMQ_TEST_BROKER_TLS`); tests that need settings of
-their own are then skipped. `FLUXMQ_TEST_WORKERS` is the number of shards of the shared broker.
+their own are then skipped. `FLUXMQ_TEST_WORKERS` is the number of shards of the shared broker, two unless told otherwise:
+clients then meet across shards about half the time.
 """
 
 from __future__ import annotations
@@ -296,7 +297,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     if broker is not None:
         yield broker
         return
-    workers = int(os.environ.get("FLUXMQ_TEST_WORKERS", "1"))
+    workers = int(os.environ.get("FLUXMQ_TEST_WORKERS", "2"))
     with running_broker(tmp_path_factory.mktemp("broker"), workers=workers, tls=True) as broker:
         yield broker
 

@@ -287,7 +287,7 @@ def test_packets_sent_before_connack_arrives_are_processed(mqtt: Mqtt, version: 
     client.take(wire.PINGRESP)
 
 
-@pytest.mark.statement("v5:3.1.4-5", "v4:3.1.4-4", "v4:7.1.1-1", "v5:4.2-1")
+@pytest.mark.statement("v5:3.1.4-5", "v4:3.1.4-4", "v4:7.1.1-1", "v5:4.2.0-1")
 def test_connect_in_single_bytes(mqtt: Mqtt, version: int) -> None:
     """A stream has no packet boundaries: bytes may come one at a time."""
     client = mqtt.open(version)
