@@ -32,18 +32,23 @@ if cython.compiled:
     from cython.cimports.fluxmq._hot.portion import Target
     from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements
     from cython.cimports.fluxmq._hot.scan import Scanner
-    from cython.cimports.libc.errno import EAGAIN, EINTR, errno
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.posix.unistd import read as posix_read
 
 EVENTS_MAX = 512
 """Sockets handled in one tick; the others' turn comes in the next."""
 TICKS_MAX = 16
 """Ticks before the event loop gets its turn for timers and control messages."""
+BUSY_MIN = 3
+"""Events in a tick from which on the next look at the poll set follows at once; with fewer the event loop
+finds out as cheaply that nothing more is ready."""
 PAUSED_LINK = 1
 """Not reading: a ring to another shard is full."""
 PAUSED_STEP = 2
 """Not reading: an answer from elsewhere (credentials, another shard) is awaited."""
+PAUSED_OUTPUT = 4
+"""Not reading: the client asks and does not take the answers."""
+ANSWERS_MAX = 2 * 1024 * 1024
+"""Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
 TOPIC_NAME_INVALID = 0x90
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
@@ -158,10 +163,12 @@ class Reactor:
         """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
         ticks: cython.int
         self.ticking = True
-        for ticks in range(TICKS_MAX):
-            if self.tick() == 0 and not self.dirty:
-                break
-        self.ticking = False
+        try:
+            for ticks in range(TICKS_MAX):
+                if self.tick() < BUSY_MIN and not self.dirty:
+                    break
+        finally:
+            self.ticking = False
         if self.dirty:
             self.host.schedule()
         for link in self.inbound:
@@ -215,6 +222,8 @@ class Reactor:
             if state == 1:
                 self.drained(connection)
             elif state == 0:
+                if connection.size > connection.limit + ANSWERS_MAX:
+                    self.pause(connection, PAUSED_OUTPUT)
                 if not connection.waiting:
                     connection.waiting = True
                     self.interest(connection)
@@ -243,6 +252,8 @@ class Reactor:
             delivery.pump()
         if connection.feeding:
             connection.handler.drained(connection)
+        if connection.paused & PAUSED_OUTPUT:
+            self.resume(connection, PAUSED_OUTPUT)
         return 0
 
     def writable(self, connection: Connection) -> cython.int:
@@ -252,6 +263,8 @@ class Reactor:
             self.drained(connection)
         elif state < 0:
             self.lost(connection)
+        elif connection.size <= connection.limit:
+            self.resume(connection, PAUSED_OUTPUT)
         return 0
 
     def readable(self, connection: Connection) -> cython.int:
@@ -261,7 +274,7 @@ class Reactor:
         capacity: cython.Py_ssize_t = len(self.buffer)
         tail: bytes
         target: bytearray = self.buffer
-        if connection.gathering is not None:
+        if connection.gathering is not None and connection.stream is None:
             target = connection.gathering
             start = connection.gathered
             capacity = len(target)
@@ -276,7 +289,7 @@ class Reactor:
             else:
                 target[0:start] = tail
             connection.tail = None
-        count = self.receive(connection.fd, target, start, capacity)
+        count = connection.read(target, start, capacity)
         if count <= 0:
             if count == -1:
                 if start and connection.gathering is None:
@@ -289,38 +302,27 @@ class Reactor:
             self.filtered(connection, bytes(memoryview(target)[:count]))
         elif connection.gathering is not None:
             connection.gathered = start + count
-            if connection.gathered == capacity:
+            if connection.gathered == connection.needed:
                 connection.gathering = None
-                self.process(connection, target, capacity)
+                self.process(connection, target, connection.needed)
+            elif connection.gathered == capacity:
+                connection.widen()
         else:
             self.process(connection, target, start + count)
         return 0
-
-    def receive(
-        self, fd: cython.int, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
-    ) -> cython.Py_ssize_t:
-        """Read into ``target[start:end]``: bytes read, 0 at the end, -1 when nothing is there, -2 on failure."""
-        count: cython.Py_ssize_t
-        if cython.compiled:
-            while True:
-                count = posix_read(fd, PyByteArray_AS_STRING(target) + start, end - start)
-                if count >= 0:
-                    return count
-                if errno != EINTR:
-                    return -1 if errno == EAGAIN else -2
-        try:
-            return os.readv(fd, [memoryview(target)[start:end]])
-        except BlockingIOError:
-            return -1
-        except OSError:
-            return -2
 
     def filtered(self, connection: Connection, data: bytes) -> cython.int:
         """Pass received bytes through the stream filter and process what it yields."""
         stream = connection.stream
         plain: bytes = stream.feed(data)
         connection.buffer()  # the filter may have something to say (handshake, pong)
-        if plain:
+        if connection.gathering is not None:
+            plain = connection.fill(plain)
+            if connection.gathered == connection.needed:
+                whole = connection.gathering
+                connection.gathering = None
+                self.process(connection, whole, len(whole))
+        if plain and connection.fd >= 0:
             if connection.tail is not None:
                 plain = connection.tail + plain
                 connection.tail = None
@@ -339,6 +341,7 @@ class Reactor:
     ) -> cython.int:
         """Take runs and packets from ``buffer[:end]``; keep what is incomplete."""
         scanner: Scanner = self.scanner
+        delivery: Delivery
         at: cython.Py_ssize_t = 0
         following: cython.Py_ssize_t
         kind: cython.int = 0
@@ -357,8 +360,9 @@ class Reactor:
             if kind == 1 and connection.open:
                 self.publish(connection, buffer)
             elif kind == 2 and connection.open:
-                if connection.delivery is not None:
-                    self.acknowledge(connection, buffer)
+                delivery = connection.delivery
+                if delivery is not None:
+                    delivery.acknowledge_run(buffer, scanner.start, scanner.count)
             elif scanner.first == 0xC0 and connection.open and scanner.stride == 2:
                 connection.buffer()
                 connection.out += b"\xd0\x00"
@@ -378,30 +382,7 @@ class Reactor:
             if connection.paused:
                 break
         if at < end:
-            self.gather(connection, buffer, at, end, needed)
-        return 0
-
-    def acknowledge(self, connection: Connection, buffer: bytearray) -> cython.int:
-        """A run of PUBACKs."""
-        delivery: Delivery = connection.delivery
-        delivery.acknowledge_run(buffer, self.scanner.start, self.scanner.count)
-        return 0
-
-    def gather(
-        self,
-        connection: Connection,
-        buffer: bytearray,
-        at: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        needed: cython.Py_ssize_t = 0,
-    ) -> cython.int:
-        """Keep the incomplete packet at ``buffer[at:end]``; one larger than the buffer gets its own."""
-        if needed > len(self.buffer) and connection.stream is None:
-            connection.gathering = bytearray(needed)
-            connection.gathered = end - at
-            connection.gathering[: end - at] = memoryview(buffer)[at:end]
-        else:
-            connection.tail = bytes(memoryview(buffer)[at:end])
+            connection.gather(buffer, at, end, needed, len(self.buffer))
         return 0
 
     def publish(self, connection: Connection, buffer: bytearray) -> cython.int:

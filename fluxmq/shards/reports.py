@@ -6,6 +6,7 @@ The hot path counts in plain integers; they are read here when somebody asks.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
@@ -14,9 +15,55 @@ from fluxmq.control.messages import ProcessNumbers
 from fluxmq.metrics.instruments import Instruments
 from fluxmq.metrics.registry import DROP_REASONS, Sample
 from fluxmq.protocols.mqtt.packet_types import PacketType
+from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
+
+
+CENSUS_STEP = 2000
+"""Sessions counted in one turn: a scrape or timer takes a millisecond, however many there are."""
+
+
+@dataclass(slots=True)
+class Count:
+    """Sums over all sessions."""
+
+    connected: int = 0
+    absent: int = 0
+    inflight: int = 0
+    pending: int = 0
+    pending_bytes: int = 0
+    wills: int = 0
+
+
+class Census:
+    """Counts sessions some at a time; ``result`` is the last complete count."""
+
+    def __init__(self, broker: ShardBroker) -> None:
+        self._broker = broker
+        self._left: list[Session] = []
+        self._count = Count()
+        self.result = Count()
+
+    def step(self) -> None:
+        """Count on; after the last session the count becomes the result."""
+        if not self._left:
+            self._left = list(self._broker.sessions.values())
+            self._count = Count()
+        count = self._count
+        for session in self._left[-CENSUS_STEP:]:
+            delivery = session.delivery
+            away = session.client is None
+            count.absent += away
+            count.connected += not away
+            count.inflight += delivery.inflight
+            count.pending += delivery.pending_count
+            count.pending_bytes += delivery.pending_bytes
+            count.wills += away and session.will is not None
+        del self._left[-CENSUS_STEP:]
+        if not self._left:
+            self.result = count
 
 
 class Reports:
@@ -28,6 +75,7 @@ class Reports:
         self._intake = intake
         self._peers = peers
         self._instruments = Instruments()
+        self.census = Census(broker)
         self.lag = self._instruments.histogram("fluxmq_loop_lag_seconds")
         self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
 
@@ -91,24 +139,18 @@ class Reports:
 
     def _sessions(self) -> Iterator[Sample]:
         broker = self._broker
-        connected = inflight = pending = pending_bytes = wills = 0
-        for session in broker.sessions.values():
-            delivery = session.delivery
-            connected += session.client is not None
-            inflight += delivery.inflight
-            pending += delivery.pending_count
-            pending_bytes += delivery.pending_bytes
-            wills += session.will is not None and session.client is None
-        absent = len(broker.sessions) - connected
-        yield "fluxmq_sessions", {"state": "connected"}, connected
-        yield "fluxmq_sessions", {"state": "absent"}, absent
+        if len(broker.sessions) <= CENSUS_STEP:
+            self.census.step()
+        census = self.census.result
+        yield "fluxmq_sessions", {"state": "connected"}, census.connected
+        yield "fluxmq_sessions", {"state": "absent"}, census.absent
         yield "fluxmq_sessions_expired_total", {}, broker.expired_sessions
         yield "fluxmq_session_takeovers_total", {}, broker.takeovers
-        yield "fluxmq_wills_pending", {}, wills
+        yield "fluxmq_wills_pending", {}, census.wills
         yield "fluxmq_wills_published_total", {}, broker.wills
-        yield "fluxmq_inflight_messages", {}, inflight
-        yield "fluxmq_pending_messages", {}, pending
-        yield "fluxmq_pending_bytes", {}, pending_bytes
+        yield "fluxmq_inflight_messages", {}, census.inflight
+        yield "fluxmq_pending_messages", {}, census.pending
+        yield "fluxmq_pending_bytes", {}, census.pending_bytes
         yield "fluxmq_subscriptions", {}, broker.routes.subscription_count
         yield "fluxmq_shared_groups", {}, len(broker.groups)
 

@@ -179,6 +179,7 @@ class Worker:
         for listener, count in enumerate(self.intake.open_now):
             self.table.set_connections(self.launch.slot, listener, count)
         self.broker.run_timers()
+        self.reports.census.step()
         self.peers.check()
         if self._turn % 10 == 0:
             self.broker.retained.housekeeping()
