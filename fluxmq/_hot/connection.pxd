@@ -13,7 +13,7 @@ cdef class Connection:
     cdef public int fd, version, paused, listener, alias_maximum
     cdef public bint open, deaf, closing, dirty, waiting, feeding
     cdef public double active
-    cdef public Py_ssize_t limit, max_packet_out, sent, size, gathered, encoded
+    cdef public Py_ssize_t limit, max_packet_out, sent, size, gathered, needed, encoded
     cdef public Tally tally
     cdef public list dirty_list, chunks
     cdef public bytes tail
@@ -22,6 +22,10 @@ cdef class Connection:
     cdef public object allowed, stream, handler, delivery, identity
     cdef object __weakref__
 
+    cdef Py_ssize_t read(self, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3
+    cpdef int gather(self, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t needed, Py_ssize_t capacity) except -1
+    cpdef int widen(self) except -1
+    cpdef bytes fill(self, bytes data)
     cpdef bytearray buffer(self)
     cpdef int append(self, bytes data) except -1
     cpdef int append_chunk(self, bytes data) except -1

@@ -18,8 +18,10 @@ import cython
 from fluxmq._hot.run import Run
 
 if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING, PyByteArray_Resize
     from cython.cimports.fluxmq._hot.run import Run, pointer
     from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+    from cython.cimports.posix.unistd import read as posix_read
     from cython.cimports.posix.unistd import write as posix_write
 
 CHUNK_MIN = 4096
@@ -64,8 +66,10 @@ class Connection:
     """A client connection. ``fd``: its socket, -1 once closed. ``limit``: bytes of output it may hold.
 
     ``version``: MQTT version, 4 or 5, 0 before CONNECT. ``open``: CONNECT was accepted. ``paused``: reasons
-    for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's buffer was full and the poller tells when it is not.
-    ``active``: when bytes last came, monotonic seconds. ``max_packet_out``: largest packet the client takes.
+    for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's buffer was full
+    and the poller tells when it is not. ``active``: when bytes last came, monotonic seconds.
+    ``max_packet_out``: largest packet the client takes. An incomplete packet lies in ``tail`` or, of
+    ``needed`` bytes of which ``gathered`` have come, in ``gathering``.
     """
 
     def __init__(self, fd: cython.int, tally: Tally, dirty: list, limit: cython.Py_ssize_t) -> None:
@@ -87,6 +91,7 @@ class Connection:
         self.tail = None
         self.gathering = None
         self.gathered = 0
+        self.needed = 0
         self.out = None
         self.chunks = None
         self.encoded = 0
@@ -99,6 +104,64 @@ class Connection:
         self.handler = None
         self.delivery = None
         self.identity = None
+
+    def read(
+        self, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Read into ``target[start:end]``: bytes read, 0 at the end, -1 when nothing is there, -2 on failure."""
+        count: cython.Py_ssize_t
+        if cython.compiled:
+            while True:
+                count = posix_read(self.fd, PyByteArray_AS_STRING(target) + start, end - start)
+                if count >= 0:
+                    return count
+                if errno != EINTR:
+                    return -1 if errno == EAGAIN else -2
+        try:
+            return os.readv(self.fd, [memoryview(target)[start:end]])
+        except BlockingIOError:
+            return -1
+        except OSError:
+            return -2
+
+    def gather(
+        self,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        needed: cython.Py_ssize_t,
+        capacity: cython.Py_ssize_t,
+    ) -> cython.int:
+        """Keep the incomplete packet at ``buffer[at:end]``, ``needed`` bytes long where that is known.
+
+        One that is larger than the receive buffer (``capacity``), or that does not come in one or two
+        readings, gets a buffer of its own: as a tail it would be copied again with every reading.
+        """
+        if needed > capacity or (at == 0 and needed > CHUNK_MIN):
+            self.gathering = bytearray(memoryview(buffer)[at:end])
+            self.gathered = end - at
+            self.needed = needed
+            if self.stream is None:
+                self.widen()
+        else:
+            self.tail = bytes(memoryview(buffer)[at:end])
+        return 0
+
+    def widen(self) -> cython.int:
+        """Make room for as much again as has come, so that announcing a large packet takes no memory."""
+        size: cython.Py_ssize_t = min(self.needed, max(2 * self.gathered, CHUNK_MIN))
+        if cython.compiled:
+            PyByteArray_Resize(self.gathering, size)
+        else:
+            self.gathering += bytes(size - self.gathered)
+        return 0
+
+    def fill(self, data: bytes) -> bytes:
+        """Add what a stream filter yielded to the packet being gathered; what does not belong to it."""
+        count: cython.Py_ssize_t = min(self.needed - self.gathered, len(data))
+        self.gathering += data[:count]
+        self.gathered += count
+        return data[count:]
 
     def buffer(self) -> bytearray:
         """The output buffer, to append to; the connection is written at the end of the tick."""

@@ -14,6 +14,8 @@ cdef class Delivery:
 
     cpdef int offer(self, Run run, Target target) except -1
     cpdef int send_now(self, Run run, int retain, bytes subscription_ids) except -1
+    cpdef bint blocked(self) except -1
+    cpdef Py_ssize_t step(self, Run run, bytes subscription_ids) except -1
     cpdef int enqueue(self, Run run, int qos, int retain, bytes subscription_ids, object group) except -1
     cpdef int enqueue_portion(self, Portion portion) except -1
     cpdef Py_ssize_t weight(self, Portion portion) except -1
@@ -24,7 +26,6 @@ cdef class Delivery:
     cpdef int forget_pending(self, Portion portion) except -1
     cpdef int skip_large(self, Portion portion) except -1
     cpdef Py_ssize_t free_identifiers(self) except -1
-    cpdef int write_messages(self, Portion portion, int pid, bint again) except -1
     cpdef bint acknowledge(self, int pid, int qos) except -1
     cpdef int advance(self, Py_ssize_t count) except -1
     cpdef bint acknowledge_early(self, int pid, int qos) except -1

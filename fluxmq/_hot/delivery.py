@@ -19,23 +19,34 @@ from collections import deque
 import cython
 
 from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.portion import GROWTH_MAX, Portion, Target, fitting, unanswered
-from fluxmq._hot.run import HIGH, LOW, Run, append_numbered, append_publishes, properties_field
+from fluxmq._hot.portion import (
+    GROWTH_MAX,
+    Portion,
+    Target,
+    fitting,
+    unanswered,
+    write_portion,
+)
+from fluxmq._hot.run import HIGH, LOW, Run
 
 if cython.compiled:
     from cython.cimports.fluxmq._hot.connection import Connection, Tally
-    from cython.cimports.fluxmq._hot.portion import Portion, Target, fitting, unanswered
-    from cython.cimports.fluxmq._hot.run import (
-        Run,
-        append_numbered,
-        append_publishes,
-        properties_field,
+    from cython.cimports.fluxmq._hot.portion import (
+        Portion,
+        Target,
+        fitting,
+        unanswered,
+        write_portion,
     )
+    from cython.cimports.fluxmq._hot.run import Run
 
 PACKET_ID_MAX = 65535
 EARLY_MAX = 1024
 """Answers remembered out of order before nothing more is sent: clients answer in order, save between QoS 1
 and 2, and each answer out of order costs a look at everything in flight."""
+STEP_BYTES = 1024 * 1024
+"""A topic that was sent as an alias, properties and subscription identifiers are written with every message:
+bytes of them written between looks at the connection's limit."""
 EVICT = 0
 """A full offline queue drops its oldest messages."""
 REJECT = 1
@@ -90,18 +101,17 @@ class Delivery:
     def send_now(self, run: Run, retain: cython.int, subscription_ids: bytes) -> cython.int:
         """Write a run at QoS 0, or drop it when the client is too slow or takes no packets that large."""
         connection: Connection = self.connection
-        size: cython.Py_ssize_t
         data: bytes
         portion: Portion
-        if connection.size >= connection.limit:
-            # The tick may just be long: what is due now is written before anything is given up.
-            if connection.waiting or connection.flush() != 1:
-                connection.buffer()
-                self.tally.dropped_slow += run.count
-                return 0
+        front: Portion
+        step: cython.Py_ssize_t
+        if self.blocked():
+            self.tally.dropped_slow += run.count
+            return 0
         if run.deadline != 0.0 and run.deadline <= self.tally.now:
             self.tally.dropped_expired += run.count
             return 0
+        step = self.step(run, subscription_ids)
         if (
             retain == 0
             and not subscription_ids
@@ -110,21 +120,42 @@ class Delivery:
             and run.largest + GROWTH_MAX <= connection.max_packet_out
         ):
             if run.qos == 0 and run.verbatim and run.version == connection.version:
-                size = run.end - run.start
+                self.tally.sent(0, run.count, run.end - run.start)
                 connection.append_run(run)
-            else:
+                return 0
+            if run.count <= step:
                 data = run.plain(connection.version)
-                size = len(data)
+                self.tally.sent(0, run.count, len(data))
                 connection.append(data)
-            self.tally.sent(0, run.count, size)
-            return 0
+                return 0
         portion = Portion(run, run.start, run.count, 0, retain, subscription_ids, None)
-        if self.maybe_large(portion):
-            for piece in fitting(portion, connection):
-                self.write_messages(piece, 0, False)
-        else:
-            self.write_messages(portion, 0, False)
+        while not self.blocked():
+            front = portion if portion.count <= step else portion.take(step)
+            if self.maybe_large(front):
+                for piece in fitting(front, connection):
+                    write_portion(connection, piece, 0, False)
+            else:
+                write_portion(connection, front, 0, False)
+            if front is portion:
+                return 0
+        self.tally.dropped_slow += portion.count
         return 0
+
+    def blocked(self) -> cython.bint:
+        """Whether the client is too slow to be given more."""
+        connection: Connection = self.connection
+        if connection.size < connection.limit:
+            return False
+        # The tick may just be long: what is due now is written before anything is given up.
+        if not connection.waiting and connection.flush() == 1:
+            return False
+        connection.buffer()
+        return True
+
+    def step(self, run: Run, subscription_ids: bytes) -> cython.Py_ssize_t:
+        """Messages to write at once, so that what they grow by passes no limit by much."""
+        growth: cython.Py_ssize_t = len(run.topic) + len(run.properties) + len(subscription_ids)
+        return STEP_BYTES // (growth + GROWTH_MAX) + 1
 
     def enqueue(
         self, run: Run, qos: cython.int, retain: cython.int, subscription_ids: bytes, group: object
@@ -203,12 +234,14 @@ class Delivery:
                     self.resend.popleft()
                     self.resend.extendleft(reversed(fitting(portion, connection)))
                     continue
-                count = self.window - self.inflight
+                count = min(
+                    self.window - self.inflight, self.step(portion.run, portion.subscription_ids)
+                )
                 if count >= portion.count:
                     front = self.resend.popleft()
                 else:
                     front = portion.take(count)
-                self.write_messages(front, front.pid, True)
+                write_portion(connection, front, front.pid, True)
                 self.flight.append(front)
                 self.inflight += front.count
                 continue
@@ -225,8 +258,11 @@ class Delivery:
             count = self.free_identifiers()
             if count == 0:
                 return 0
-            if count > self.window - self.inflight:
-                count = self.window - self.inflight
+            count = min(
+                count,
+                self.window - self.inflight,
+                self.step(portion.run, portion.subscription_ids),
+            )
             self.pending_bytes -= self.weight(portion)
             if count >= portion.count:
                 front = self.pending.popleft()
@@ -235,7 +271,7 @@ class Delivery:
                 self.pending_bytes += self.weight(portion)
             self.pending_count -= front.count
             front.pid = self.next_pid
-            self.write_messages(front, front.pid, False)
+            write_portion(connection, front, front.pid, False)
             self.flight.append(front)
             self.inflight += front.count
             self.next_pid += front.count
@@ -295,56 +331,6 @@ class Delivery:
             if self.next_pid < pid < self.free_until:
                 self.free_until = pid
         return self.free_until - self.next_pid
-
-    def write_messages(self, portion: Portion, pid: cython.int, again: cython.bint) -> cython.int:
-        """Write a portion to the connection. ``pid`` 0 means QoS 0; ``again`` sets DUP."""
-        connection: Connection = self.connection
-        run: Run = portion.run
-        first: cython.int = 0x30 | (portion.qos << 1) | portion.retain | (8 if again else 0)
-        out: bytearray = connection.buffer()
-        before: cython.Py_ssize_t = len(out)
-        expiry: cython.long = 0
-        alias: cython.int = 0
-        offset: cython.Py_ssize_t = portion.offset
-        count: cython.Py_ssize_t = portion.count
-        properties: bytes
-        if (
-            pid
-            and run.qos
-            and run.verbatim
-            and run.version == connection.version
-            and connection.alias_maximum == 0
-            and not portion.subscription_ids
-            and run.deadline == 0.0
-        ):
-            append_numbered(out, run, offset, count, first, pid)
-        else:
-            if run.deadline != 0.0:
-                expiry = cython.cast(cython.long, run.deadline - self.tally.now) + 1
-                if expiry < 1:
-                    expiry = 1
-            if not again and run.largest:
-                alias = connection.alias(run.topic)
-            if alias < 0:
-                # The first message names the topic and its alias, the others the alias alone.
-                properties = properties_field(
-                    connection.version, run.properties, expiry, -alias, portion.subscription_ids
-                )
-                offset = append_publishes(out, run, offset, 1, first, run.topic, properties, pid)
-                count -= 1
-                alias = -alias
-                if pid:
-                    pid += 1
-            if count:
-                properties = properties_field(
-                    connection.version, run.properties, expiry, alias, portion.subscription_ids
-                )
-                append_publishes(
-                    out, run, offset, count, first, b"" if alias else run.topic, properties, pid
-                )
-        connection.size += len(out) - before
-        self.tally.sent(portion.qos, portion.count, len(out) - before)
-        return 0
 
     def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
         """PUBACK (``qos`` 1) or PUBREC (2) for a message: True when it was waited for."""

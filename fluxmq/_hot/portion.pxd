@@ -1,5 +1,5 @@
 cimport cython
-from fluxmq._hot.connection cimport Connection
+from fluxmq._hot.connection cimport Connection, Tally
 from fluxmq._hot.run cimport Run
 
 cdef class Target:
@@ -23,3 +23,5 @@ cdef class Portion:
 cpdef list fitting(Portion portion, Connection connection)
 
 cpdef list unanswered(Portion portion, set early)
+
+cpdef int write_portion(Connection connection, Portion portion, int pid, bint again) except -1

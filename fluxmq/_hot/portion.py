@@ -1,4 +1,5 @@
-"""What a delivery is made of: interests in a topic, and stretches of a run owed to one session.
+"""What a delivery is made of: interests in a topic, stretches of a run owed to one session, and how these
+are measured and written for a connection.
 
 Source: MQTT 5.0 sections 3.3.4 (overlapping subscriptions), 3.1.2.11.4 (Maximum Packet Size).
 """
@@ -7,12 +8,17 @@ from __future__ import annotations
 
 import cython
 
-from fluxmq._hot.connection import Connection
-from fluxmq._hot.run import Run, properties_field
+from fluxmq._hot.connection import Connection, Tally
+from fluxmq._hot.run import Run, append_numbered, append_publishes, properties_field
 
 if cython.compiled:
-    from cython.cimports.fluxmq._hot.connection import Connection
-    from cython.cimports.fluxmq._hot.run import Run, properties_field
+    from cython.cimports.fluxmq._hot.connection import Connection, Tally
+    from cython.cimports.fluxmq._hot.run import (
+        Run,
+        append_numbered,
+        append_publishes,
+        properties_field,
+    )
 
 GROWTH_MAX = 16
 """Bytes a message may grow by when written for another version: packet identifier, length of the
@@ -158,3 +164,56 @@ def unanswered(portion: Portion, early: set | None) -> list[Portion]:
             left.append(portion.take(stretch))
         portion.take(1)
     return left
+
+
+def write_portion(
+    connection: Connection, portion: Portion, pid: cython.int, again: cython.bint
+) -> cython.int:
+    """Write a portion to a connection. ``pid`` 0 means QoS 0; ``again`` sets DUP."""
+    tally: Tally = connection.tally
+    run: Run = portion.run
+    first: cython.int = 0x30 | (portion.qos << 1) | portion.retain | (8 if again else 0)
+    out: bytearray = connection.buffer()
+    before: cython.Py_ssize_t = len(out)
+    expiry: cython.long = 0
+    alias: cython.int = 0
+    offset: cython.Py_ssize_t = portion.offset
+    count: cython.Py_ssize_t = portion.count
+    properties: bytes
+    if (
+        pid
+        and run.qos
+        and run.verbatim
+        and run.version == connection.version
+        and connection.alias_maximum == 0
+        and not portion.subscription_ids
+        and run.deadline == 0.0
+    ):
+        append_numbered(out, run, offset, count, first, pid)
+    else:
+        if run.deadline != 0.0:
+            expiry = cython.cast(cython.long, run.deadline - tally.now) + 1
+            if expiry < 1:
+                expiry = 1
+        if not again and run.largest:
+            alias = connection.alias(run.topic)
+        if alias < 0:
+            # The first message names the topic and its alias, the others the alias alone.
+            properties = properties_field(
+                connection.version, run.properties, expiry, -alias, portion.subscription_ids
+            )
+            offset = append_publishes(out, run, offset, 1, first, run.topic, properties, pid)
+            count -= 1
+            alias = -alias
+            if pid:
+                pid += 1
+        if count:
+            properties = properties_field(
+                connection.version, run.properties, expiry, alias, portion.subscription_ids
+            )
+            append_publishes(
+                out, run, offset, count, first, b"" if alias else run.topic, properties, pid
+            )
+    connection.size += len(out) - before
+    tally.sent(portion.qos, portion.count, len(out) - before)
+    return 0

@@ -24,11 +24,8 @@ cdef class Reactor:
     cpdef int lost(self, Connection connection) except -1
     cpdef int writable(self, Connection connection) except -1
     cpdef int readable(self, Connection connection) except -1
-    cdef Py_ssize_t receive(self, int fd, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3
     cpdef int filtered(self, Connection connection, bytes data) except -1
     cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
-    cpdef int acknowledge(self, Connection connection, bytearray buffer) except -1
-    cpdef int gather(self, Connection connection, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t needed=*) except -1
     cpdef int publish(self, Connection connection, bytearray buffer) except -1
     cpdef int accept(self, Connection connection, Run run) except -1
     cpdef int publish_run(self, Run run) except -2
