@@ -28,6 +28,7 @@ from fluxmq.settings.schema import Auth
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
 SECRET_BYTES = 32
+ANONYMOUS = Authenticated(0)
 
 
 class Authentication:
@@ -88,20 +89,23 @@ class Authentication:
     ) -> None:
         """Find out who the client is; ``done`` is called now or when a password was verified."""
         if connect.username is None:
-            if client.certificate_name:
-                self.results["certificate", "success"] += 1
-                done(Authenticated(0, client.certificate_name))
-            elif self.anonymous_allowed(client.peer):
-                done(Authenticated(0))
-            else:
-                self.results["anonymous", "failure"] += 1
-                done(Authenticated(Reason.NOT_AUTHORIZED))
+            done(self.without_name(client))
             return
         if self.pending >= self._settings.max_pending_verifications:
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_BUSY))
             return
         self._verify(connect.username, connect.password or b"", done)
+
+    def without_name(self, client: Client) -> Authenticated:
+        """Who a client is that names no user: the name in its certificate, or nobody."""
+        if client.certificate_name:
+            self.results["certificate", "success"] += 1
+            return Authenticated(0, client.certificate_name)
+        if self.anonymous_allowed(client.peer):
+            return ANONYMOUS
+        self.results["anonymous", "failure"] += 1
+        return Authenticated(Reason.NOT_AUTHORIZED)
 
     def _verify(
         self, username: str, password: bytes, done: Callable[[Authenticated], None]

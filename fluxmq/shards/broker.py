@@ -147,18 +147,20 @@ class ShardBroker:
 
     # Connecting
 
-    def authenticate(
-        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
-    ) -> None:
+    def authenticate(self, client: Client, connect: Connect) -> None:
         """Find out who the client is."""
         stream = client.connection.stream
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
             if identity is not None:
                 client.certificate_name = identity.common_name or ""
+        if connect.username is None:
+            self.handler.authenticated(client, self.authentication.without_name(client))
+            return
+        self.pause(client.connection)
 
         def finished(result: Authenticated) -> None:
-            done(result)
+            self.handler.authenticated(client, result)
             self.schedule()
 
         self.authentication.check(client, connect, finished)
@@ -187,19 +189,27 @@ class ShardBroker:
             if claims.home(name) == claims.shard:
                 return name
 
-    def claim(self, client: Client, clean: bool, done: Callable[[Session | None], None]) -> None:
+    def claim(self, client: Client, clean: bool) -> None:
         """Own the client's id here."""
         assert client.connect is not None
+        client_id = client.connect.client_id
+        claims = self.peers.claims
+        if claims.undisputed(client_id):
+            self._claimed(client, clean, self.take(client_id, clean))
+            return
+        self.pause(client.connection)
 
-        def claimed(found: Any, imported: bool) -> None:
-            session = self._import(found) if imported else found
-            if session is not None and clean:
-                self.handler.finish(session)
-                session = None
-            done(session)
+        def granted(found: Any, imported: bool) -> None:
+            self._claimed(client, clean, self._import(found) if imported else found)
             self.schedule()
 
-        self.peers.claims.claim(client.connect.client_id, clean, claimed)
+        claims.claim(client_id, clean, granted)
+
+    def _claimed(self, client: Client, clean: bool, session: Session | None) -> None:
+        if session is not None and clean:
+            self.handler.finish(session)
+            session = None
+        self.handler.claimed(client, session)
 
     def take(self, client_id: str, _clean: bool) -> Session | None:
         """Close this shard's connection of a client id; its session, unless that ended with it."""
@@ -220,7 +230,21 @@ class ShardBroker:
             self.handler.finish(session)
             return None
         self.forget(session)
-        return export_session(session)
+        state = export_session(session)
+        # What is left here may neither wake up (its will!) nor form a cycle.
+        session.expires_at = session.will_at = 0.0
+        session.will = None
+        session.subscriptions.clear()
+        session.delivery.session = None
+        return state
+
+    def keep(self, state: list[Any]) -> None:
+        """Take over a session that left another shard for a client that has gone meanwhile."""
+        self.schedule(self._import(state))
+
+    def holds(self, client_id: str) -> bool:
+        """Whether a session of this id is here."""
+        return client_id in self.sessions
 
     def _import(self, state: list[Any]) -> Session:
         session = import_session(state, self._delivery(), self.groups)

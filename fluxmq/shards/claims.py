@@ -7,27 +7,45 @@ after the other. Plain connections arrive at their home, so the usual claim is o
 TLS and WebSocket connections, which the acceptor cannot read, may arrive anywhere.
 
 A shard that dies takes its sessions with it: its entries are dropped, and what it was asked to yield is
-granted as nothing. A home that dies is told again by the owners (``owned``).
+granted as nothing. When the claimer dies while an owner yields, the home keeps the session for its client's
+next try. A home that was restarted is told again by the owners (``owned``) and serves no claim before all
+have; where two shards came to own one id while its home was away, the one that tells later yields.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.shards.links import Link
 
-Done = Callable[[Any], None]
-"""Called with the exported state of the session to continue, or None."""
+Done = Callable[[Any, bool], None]
+"""Called with the session to continue and whether it is exported state rather than a session of this shard."""
+
+
+class Sessions(Protocol):
+    """What claims need of the sessions of their shard."""
+
+    def take(self, client_id: str, clean: bool) -> Any:
+        """Close this shard's own connection of an id and return its session (None: none is left)."""
+
+    def export(self, client_id: str, clean: bool) -> Any:
+        """The same for another shard: the session leaves this one, as values."""
+
+    def keep(self, state: Any) -> None:
+        """Take over an exported session that nobody waits for any more."""
+
+    def holds(self, client_id: str) -> bool:
+        """Whether a session of this id is here."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """A claim waiting at its home. ``reply`` None: the claimer is this shard, ``done`` its callback."""
+    """A claim waiting at its home. ``done``: the claimer is this shard, and this its callback."""
 
     shard: int
     clean: bool
@@ -36,8 +54,18 @@ class _Claim:
 
 
 @dataclass(slots=True)
+class _Asked:
+    """A claim of this shard, waiting for the grant of its home."""
+
+    home: int
+    client_id: str
+    clean: bool
+    done: Done
+
+
+@dataclass(slots=True)
 class _Pending:
-    """Claims of one id; the first one waits for ``owner`` to yield."""
+    """Claims of one id; the first one waits for ``owner`` to yield. None are left when the claimers died."""
 
     owner: int
     claims: deque[_Claim] = field(default_factory=deque)
@@ -47,24 +75,21 @@ class Claims:
     """Ownership of client ids, from the side of the claimer, the home and the owner."""
 
     def __init__(
-        self,
-        shard: int,
-        workers: int,
-        links: dict[int, Link],
-        take: Callable[[str, bool], Any],
-        export: Callable[[str, bool], Any],
+        self, shard: int, workers: int, links: dict[int, Link], sessions: Sessions
     ) -> None:
         self.shard = shard
         self._workers = workers
         self._links = links
-        self._take = take
-        """Close this shard's own connection of an id and return its session (None: none is left)."""
-        self._export = export
-        """The same for another shard: the session leaves this one, as values."""
+        self._sessions = sessions
         self._owners: dict[str, int] = {}
+        """Ids of this home whose sessions are in other shards."""
         self._pending: dict[str, _Pending] = {}
+        self._early: list[tuple[str, _Claim]] | None = []
+        """Claims that came before every shard had told what it owns; None from then on."""
         self._requests = itertools.count(1)
-        self._asked: dict[int, tuple[int, Done]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._claiming: Counter[str] = Counter()
+        """Ids with claims of this shard under way: their old session's end releases nothing."""
 
     def home(self, client_id: str) -> int:
         """The shard that decides about a client id."""
@@ -75,52 +100,69 @@ class Claims:
 
     # The claimer
 
-    def claim(self, client_id: str, clean: bool, done: Callable[[Any, bool], None]) -> None:
-        """Own ``client_id`` here. ``done(session, imported)``: ``imported`` tells exported state from a
-        session of this shard."""
+    def undisputed(self, client_id: str) -> bool:
+        """Whether only this shard is concerned: it is the home, and nobody else has or wants the id."""
+        return (
+            self.home(client_id) == self.shard
+            and client_id not in self._owners
+            and client_id not in self._pending
+        )
+
+    def claim(self, client_id: str, clean: bool, done: Done) -> None:
+        """Own ``client_id`` here; ``done`` is called when it is so."""
         home = self.home(client_id)
         if home != self.shard:
             link = self._links[home]
             if not link.up:
                 # Nobody can be asked; the home, back again, is told who owns what.
-                done(self._take(client_id, clean), False)
+                done(self._sessions.take(client_id, clean), False)
                 return
             request = next(self._requests)
-            self._asked[request] = (
-                home,
-                lambda state: self._granted(client_id, clean, state, done),
-            )
+            self._asked[request] = _Asked(home, client_id, clean, done)
+            self._claiming[client_id] += 1
             link.send_control("claim", request, client_id, clean)
             return
-        owner = self._owners.get(client_id)
-        if owner is None and client_id not in self._pending:
-            done(self._take(client_id, clean), False)
+        if self.undisputed(client_id):
+            done(self._sessions.take(client_id, clean), False)
             return
-        claim = _Claim(
-            self.shard,
-            clean,
-            0,
-            lambda state: self._granted(client_id, clean, state, done),
-        )
-        self._queue(client_id, claim)
+        self._queue(client_id, _Claim(self.shard, clean, 0, done))
 
-    def _granted(
-        self, client_id: str, clean: bool, state: Any, done: Callable[[Any, bool], None]
-    ) -> None:
+    def _granted(self, asked: _Asked, state: Any) -> None:
+        client_id = asked.client_id
+        self._finish(client_id, asked.clean, asked.done, state)
+        self._claiming[client_id] -= 1
+        if not self._claiming[client_id]:
+            del self._claiming[client_id]
+            if not self._sessions.holds(client_id):
+                # Nothing came of it: the client has gone, or was refused.
+                self.release(client_id)
+
+    def _finish(self, client_id: str, clean: bool, done: Done, state: Any) -> None:
         if state is None:
-            done(self._take(client_id, clean), False)
+            done(self._sessions.take(client_id, clean), False)
         else:
             done(state, True)
 
     def release(self, client_id: str) -> None:
         """A session of this shard has ended."""
         home = self.home(client_id)
-        if home == self.shard:
+        if home == self.shard or client_id in self._claiming:
             return
         if self._links[home].up:
             self._links[home].send_control("release", client_id)
 
     # The home
+
+    @property
+    def waiting(self) -> bool:
+        """Whether claims of other shards are not yet served."""
+        return self._early is not None
+
+    def open(self) -> None:
+        """Every shard that is alive has told what it owns: serve the claims that came before."""
+        early, self._early = self._early, None
+        for client_id, claim in early or ():
+            self._queue(client_id, claim)
 
     def _queue(self, client_id: str, claim: _Claim) -> None:
         pending = self._pending.get(client_id)
@@ -132,7 +174,7 @@ class Claims:
             self._grant(client_id, claim, None)
             return
         if owner == self.shard:
-            self._grant(client_id, claim, self._export(client_id, claim.clean))
+            self._grant(client_id, claim, self._sessions.export(client_id, claim.clean))
             return
         link = self._links[owner]
         if not link.up:
@@ -142,19 +184,20 @@ class Claims:
         link.send_control("yield", client_id, claim.clean)
 
     def _grant(self, client_id: str, claim: _Claim, state: Any) -> None:
-        if claim.shard == self.shard:
+        if claim.done is not None:
             self._owners.pop(client_id, None)
-            assert claim.done is not None
-            claim.done(state)
+            self._finish(client_id, claim.clean, claim.done, state)
         else:
             self._owners[client_id] = claim.shard
             self._links[claim.shard].send_control("grant", claim.request, state)
 
     def _resolve(self, client_id: str, state: Any) -> None:
-        pending = self._pending.pop(client_id, None)
-        if pending is None:
+        claims = self._pending.pop(client_id).claims
+        if not claims:
+            self._owners.pop(client_id, None)
+            if state is not None:
+                self._sessions.keep(state)
             return
-        claims = pending.claims
         self._grant(client_id, claims.popleft(), state)
         for claim in claims:
             self._queue(client_id, claim)
@@ -163,17 +206,21 @@ class Claims:
 
     def on_claim(self, link: Link, request: int, client_id: str, clean: bool) -> None:
         """Another shard claims an id whose home is here."""
-        self._queue(client_id, _Claim(link.peer, clean, request))
+        claim = _Claim(link.peer, clean, request)
+        if self._early is not None:
+            self._early.append((client_id, claim))
+        else:
+            self._queue(client_id, claim)
 
     def on_grant(self, _link: Link, request: int, state: Any) -> None:
         """The home has granted a claim of ours."""
         asked = self._asked.pop(request, None)
         if asked is not None:
-            asked[1](state)
+            self._granted(asked, state)
 
     def on_yield(self, link: Link, client_id: str, clean: bool) -> None:
         """The home asks for a session of this shard."""
-        link.send_control("yielded", client_id, self._export(client_id, clean))
+        link.send_control("yielded", client_id, self._sessions.export(client_id, clean))
 
     def on_yielded(self, link: Link, client_id: str, state: Any) -> None:
         """An owner has let go of a session."""
@@ -189,19 +236,24 @@ class Claims:
     def on_owned(self, link: Link, client_ids: list[str]) -> None:
         """After our restart: what another shard owns of ours."""
         for client_id in client_ids:
-            self._owners[client_id] = link.peer
+            owner = self._owners.get(client_id)
+            if owner in (None, link.peer) and not self._sessions.holds(client_id):
+                self._owners[client_id] = link.peer
+            else:
+                # Its answer finds nobody waiting: of two sessions one cannot be kept.
+                link.send_control("yield", client_id, False)
 
     def peer_lost(self, shard: int) -> None:
         """A shard has died: its sessions are gone, its claims moot, its answers will not come."""
         for client_id in [name for name, owner in self._owners.items() if owner == shard]:
             del self._owners[client_id]
+        if self._early is not None:
+            self._early = [entry for entry in self._early if entry[1].shard != shard]
         for client_id, pending in list(self._pending.items()):
             pending.claims = deque(claim for claim in pending.claims if claim.shard != shard)
-            if not pending.claims:
-                del self._pending[client_id]
-            elif pending.owner == shard:
+            if pending.owner == shard:
                 self._resolve(client_id, None)
-        for request, (home, done) in list(self._asked.items()):
-            if home == shard:
+        for request, asked in list(self._asked.items()):
+            if asked.home == shard:
                 del self._asked[request]
-                done(None)
+                self._granted(asked, None)

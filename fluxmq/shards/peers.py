@@ -4,7 +4,8 @@ A shard that starts says ``hello`` with a number of its own (its epoch) to every
 forgets all it knew of the sender's former life, answers ``welcome`` with that epoch and then tells its own
 interest; until that welcome the starting shard ignores what comes, which may be meant for its predecessor.
 Changes of interest carry a growing number that the peer confirms (``known``), so that a SUBACK can wait until
-every shard routes to the new subscription.
+every shard routes to the new subscription. Retained messages are fetched from one peer that has them all; a
+shard that finds none has as many as there are.
 
 A peer that died is noticed by the process table when a link to it fills up or an answer is outstanding, and
 at the latest by its successor's hello; it never holds up the others.
@@ -56,8 +57,13 @@ class Peers:
         self._known: dict[int, int] = {}
         self._waiting: list[tuple[int, set[int], Callable[[], None]]] = []
         self._epochs: dict[int, int] = {}
-        self._unsynchronised: set[int] = set()
-        self._want_retained = True
+        self._untold: set[int] = set()
+        """Peers that have not told their interest since this shard started."""
+        self._complete: set[int] = set()
+        """Peers that have all retained messages."""
+        self._source: int | None = None
+        """The peer that is sending us its retained messages."""
+        self.complete = False
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
         self.links = connect(self._received, self._full)
@@ -68,6 +74,7 @@ class Peers:
             "known": self._on_known,
             "synchronised": self._on_synchronised,
             "retained?": self._on_retained_wanted,
+            "retained": self._on_retained_sent,
         }
 
     def join(self, claims: Claims, retained: RetainedMessages) -> None:
@@ -90,14 +97,29 @@ class Peers:
         """Say hello to everybody."""
         reactor = self._reactor
         reactor.inbound = list(self.links.values())
-        self._unsynchronised = set(self.links)
+        self._untold = set(self.links)
         for link in self.links.values():
             link.send_control("hello", self._epoch)
 
     @property
     def synchronised(self) -> bool:
-        """Every peer that is alive has told its interest since this shard started."""
-        return not any(self._alive(peer) for peer in self._unsynchronised)
+        """This shard knows what every peer that is alive wants, and all retained messages."""
+        return self.complete and self._told_all()
+
+    def _told_all(self) -> bool:
+        return not any(self._alive(peer) for peer in self._untold)
+
+    def _progress(self) -> None:
+        """Go on with the start as far as the peers have come."""
+        if self.claims.waiting and self._told_all():
+            self.claims.open()
+        if self.complete or self._source is not None:
+            return
+        self._source = next((peer for peer in self._complete if self.links[peer].up), None)
+        if self._source is not None:
+            self.links[self._source].send_control("retained?")
+        elif self._told_all():
+            self.complete = True  # nobody has more
 
     # Interest
 
@@ -141,7 +163,7 @@ class Peers:
         owned = self._owned(link.peer)
         for at in range(0, len(owned), FILTERS_PER_FRAME):
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
-        link.send_control("synchronised")
+        link.send_control("synchronised", self.complete)
 
     # Frames
 
@@ -194,8 +216,9 @@ class Peers:
 
     def _on_welcome(self, link: Link, epoch: int, _theirs: int) -> None:
         """A peer has heard our hello; it tells its interest next."""
-        if epoch == self._epoch:
+        if epoch == self._epoch and not link.up:
             link.up = True
+            self._tell_everything(link)
 
     def _on_interest(
         self,
@@ -234,19 +257,25 @@ class Peers:
         for done in ready:
             done()
 
-    def _on_synchronised(self, link: Link) -> None:
-        self._unsynchronised.discard(link.peer)
-        if self._want_retained:
-            self._want_retained = False
-            self._unsynchronised.add(link.peer)
-            link.send_control("retained?")
+    def _on_synchronised(self, link: Link, complete: bool) -> None:
+        """A peer has told all that it wants and owns; ``complete``: it has all retained messages."""
+        self._untold.discard(link.peer)
+        if complete:
+            self._complete.add(link.peer)
+        self._progress()
 
     def _on_retained_wanted(self, link: Link) -> None:
         def source() -> Iterator[bytes]:
             yield from self.retained.frames()
-            yield frames.encode_control("synchronised")
+            yield frames.encode_control("retained")
 
         link.feed(source())
+
+    def _on_retained_sent(self, link: Link) -> None:
+        """A peer has sent all its retained messages."""
+        if link.peer == self._source:
+            self._source = None
+            self.complete = True
 
     # Peers that are slow or gone
 
@@ -272,6 +301,7 @@ class Peers:
         for link in self.links.values():
             if link.up and not self._alive(link.peer):
                 self._lose(link)
+        self._progress()
         self.tell()
 
     def hold(self, connection: Any) -> bool:
@@ -297,6 +327,9 @@ class Peers:
             self._routes.drop_shard(link.peer)
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
+        self._complete.discard(link.peer)
+        if link.peer == self._source:
+            self._source = None
         self._told.pop(link.peer, None)
         self._known.pop(link.peer, None)
         self._settle(link.peer, None)

@@ -20,7 +20,6 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
 
-
 CENSUS_STEP = 2000
 """Sessions counted in one turn: a scrape or timer takes a millisecond, however many there are."""
 

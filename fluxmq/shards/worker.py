@@ -131,7 +131,7 @@ class Worker:
         broker.peers = self.peers
         broker.routes.links = self.peers.links
         broker.groups.links = self.peers.links
-        claims = Claims(launch.index, launch.workers, self.peers.links, broker.take, broker.export)
+        claims = Claims(launch.index, launch.workers, self.peers.links, broker)
         broker.retained = RetainedMessages(
             launch.index,
             self.settings.broker.max_retained_messages,

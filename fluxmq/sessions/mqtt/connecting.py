@@ -63,8 +63,7 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
     if method is not None:
         begin_scram(broker, client, method, connect.properties.authentication_data)
         return
-    broker.pause(client.connection)
-    broker.authenticate(client, connect, lambda result: on_authenticated(broker, client, result))
+    broker.authenticate(client, connect)
 
 
 def check(broker: Broker, connect: Connect) -> None:
@@ -147,7 +146,6 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
         return
     assert client.connect is not None
     client.proof = final
-    broker.pause(client.connection)
     on_authenticated(broker, client, Authenticated(0, exchange.username))
 
 
@@ -183,7 +181,7 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
         )
         return
     client.stage = Stage.CLAIMING
-    broker.claim(client, connect.clean_start, lambda session: on_claimed(broker, client, session))
+    broker.claim(client, connect.clean_start)
 
 
 def may_publish(client: Client, topic: bytes) -> bool:
@@ -201,11 +199,6 @@ def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
         if session is not None and session.client is None:
             broker.schedule(session)
         return
-    if session is not None and session.principal != client.username:
-        # A session belongs to the user who made it; another user with the same client id may not
-        # read what waits in it.
-        broker.ended(session)
-        session = None
     present = session is not None
     if session is None:
         try:

@@ -26,7 +26,7 @@ from fluxmq.protocols.mqtt.packets import (
 )
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.sessions.mqtt import connecting, publishing, subscribing
-from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.ports import Authenticated, Broker
 from fluxmq.sessions.mqtt.session import EXPIRY_NEVER, Client, Session, Stage
 
 _CONNECT = 0x10
@@ -74,6 +74,14 @@ class Handler:
             self.end(client, with_will=False, reason="client")
         else:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "only AUTH may follow CONNECT")
+
+    def authenticated(self, client: Client, result: Authenticated) -> None:
+        """The client's credentials were checked."""
+        connecting.on_authenticated(self.broker, client, result)
+
+    def claimed(self, client: Client, session: Session | None) -> None:
+        """The client's id is this shard's."""
+        connecting.on_claimed(self.broker, client, session)
 
     def connected(self, client: Client, packet: Packet) -> None:
         """A packet of a connected client. Raises ProtocolError."""

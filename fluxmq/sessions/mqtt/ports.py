@@ -61,10 +61,11 @@ class Broker(Protocol):
 
     # Connecting
 
-    def authenticate(
-        self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
-    ) -> None:
-        """Check name and password (or the certificate, or that none are needed)."""
+    def authenticate(self, client: Client, connect: Connect) -> None:
+        """Check name and password (or the certificate, or that none are needed).
+
+        The handler's ``authenticated`` is called, at once or, the connection being paused, later.
+        """
 
     def scram_exchange(self) -> ServerExchange:
         """A new SCRAM-SHA-256 exchange."""
@@ -81,11 +82,12 @@ class Broker(Protocol):
     def new_client_id(self) -> str:
         """A client id for a client that brings none."""
 
-    def claim(self, client: Client, clean: bool, done: Callable[[Session | None], None]) -> None:
+    def claim(self, client: Client, clean: bool) -> None:
         """Make this shard the owner of the client's id.
 
-        ``done`` gets the session to continue, wherever it was, or None when there is none (``clean``: it
-        has been ended). Any other connection of the same id is closed before.
+        The handler's ``claimed`` is called, at once or, the connection being paused, later: with the
+        session to continue, wherever it was, or None when there is none (``clean``: it has been ended).
+        Any other connection of the same id is closed before.
         """
 
     def create(self, client_id: str) -> Session | None:
