@@ -10,6 +10,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fluxmq._hot.connection import Connection
@@ -195,21 +196,37 @@ class ShardBroker:
         client_id = client.connect.client_id
         claims = self.peers.claims
         if claims.undisputed(client_id):
-            self._claimed(client, clean, self.take(client_id, clean))
+            found = self._continued(client, clean, self.take(client_id, clean))
+            self.handler.claimed(client, found)
             return
         self.pause(client.connection)
 
         def granted(found: Any, imported: bool) -> None:
-            self._claimed(client, clean, self._import(found) if imported else found)
+            session = self._import(found) if imported else found
+            session = self._continued(client, clean, session)
+            if imported and session is not None:
+                # Its subscriptions are here now: the client goes on when every shard knows.
+                self.peers.when_known(partial(arrived, session))
+            else:
+                self.handler.claimed(client, session)
+            self.schedule()
+
+        def arrived(session: Session) -> None:
+            if self.sessions.get(client_id) is session and session.client is None:
+                self.handler.claimed(client, session)
+            else:  # a later claim of the same id was faster
+                self.handler.end(client, with_will=False, reason="taken_over")
             self.schedule()
 
         claims.claim(client_id, clean, granted)
 
-    def _claimed(self, client: Client, clean: bool, session: Session | None) -> None:
-        if session is not None and clean:
-            self.handler.finish(session)
-            session = None
-        self.handler.claimed(client, session)
+    def _continued(self, client: Client, clean: bool, session: Session | None) -> Session | None:
+        if session is None or (not clean and session.principal == client.username):
+            return session
+        # A session belongs to the user who made it: another one with the same client id may not read
+        # what waits in it.
+        self.handler.finish(session)
+        return None
 
     def take(self, client_id: str, _clean: bool) -> Session | None:
         """Close this shard's connection of a client id; its session, unless that ended with it."""
