@@ -9,11 +9,12 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 
 from __future__ import annotations
 
+from fluxmq._hot.connection import Connection
 from fluxmq.auth.scram import ScramError
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
 from fluxmq.protocols.mqtt.packet_types import PacketType
-from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect
+from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Puback, Pubrec
 from fluxmq.protocols.mqtt.packets import Will as WillPacket
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
@@ -29,16 +30,38 @@ _CONNACK = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT = b"\x20\x02\x01\x00"
 
 
+Explained = Connack | Disconnect | Puback | Pubrec
+"""Packets that may carry a Reason String."""
+
+
 def refuse(broker: Broker, client: Client, reason: int, text: str, version: int) -> None:
     """Answer CONNECT with an error and close."""
     connection = client.connection
-    answer = refusal(reason, version)
-    if answer:
-        connection.append(answer)
+    answered = True
+    if version == 5 and reason != Reason.UNSUPPORTED_PROTOCOL_VERSION:
+        send_explained(connection, Connack(False, reason), text)
+    else:
+        code = refusal(reason, version)
+        answered = bool(code)
+        connection.append(code)
     client.stage = Stage.CLOSED
     broker.count_error(client, reason, text)
     broker.count_closed(client, "refused")
-    broker.close(connection, linger=bool(answer))
+    broker.close(connection, linger=answered)
+
+
+def send_explained(connection: Connection, packet: Explained, text: str) -> None:
+    """Send an MQTT 5 packet with a Reason String, left out where the client would not take the packet
+    ([MQTT-3.2.2-19], [MQTT-3.4.2-2], [MQTT-3.14.2-3])."""
+    if text:
+        plain = packet.properties
+        packet.properties = Properties(reason_string=text)
+        encoded = encode(packet, 5)
+        if len(encoded) <= connection.max_packet_out:
+            connection.append(encoded)
+            return
+        packet.properties = plain
+    connection.append(encode(packet, 5))
 
 
 def on_connect(broker: Broker, client: Client, body: bytes) -> None:
@@ -57,6 +80,8 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
         return
     client.connect = connect
     client.connection.version = connect.version
+    if connect.properties.maximum_packet_size is not None:
+        client.connection.max_packet_out = connect.properties.maximum_packet_size
     client.problem_information = connect.properties.request_problem_information != 0
     method = connect.properties.authentication_method
     client.stage = Stage.AUTHENTICATING
@@ -243,8 +268,6 @@ def attach(
     session.will = prepare_will(connect.will)
     connection.open = True
     connection.delivery = session.delivery
-    if properties.maximum_packet_size is not None:
-        connection.max_packet_out = properties.maximum_packet_size
     connection.alias_maximum = min(
         properties.topic_alias_maximum or 0, limits.topic_alias_maximum_out
     )

@@ -203,13 +203,13 @@ class Handler:
         if client.stage is Stage.CLOSED:
             return
         self.broker.count_error(client, reason, text)
-        self.disconnect(client, reason, "protocol_error")
+        self.disconnect(client, reason, "protocol_error", text)
 
-    def disconnect(self, client: Client, reason: int, cause: str) -> None:
-        """Close from our side, telling an MQTT 5 client why."""
+    def disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
+        """Close from our side, telling an MQTT 5 client why: ``reason`` and, for people, ``text``."""
         connection = client.connection
         if client.stage is Stage.CONNECTED and connection.version == 5:
-            connection.append(encode(Disconnect(reason), 5))
+            connecting.send_explained(connection, Disconnect(reason), text)
             self.end(client, with_will=True, reason=cause, linger=True)
             return
         if client.stage in (Stage.AUTHENTICATING, Stage.CLAIMING):

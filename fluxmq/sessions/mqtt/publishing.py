@@ -9,12 +9,11 @@ Source: MQTT 5.0 sections 3.3, 4.3.3, 4.9, 3.1.2.5.
 from __future__ import annotations
 
 from fluxmq._hot.run import Run, message_run
-from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import Puback, Pubrec
 from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import validate_topic
-from fluxmq.sessions.mqtt.connecting import may_publish
+from fluxmq.sessions.mqtt.connecting import may_publish, send_explained
 from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.session import Client, Session, Will
 
@@ -99,9 +98,11 @@ def deny(broker: Broker, client: Client, run: Run) -> None:
     if run.version == 4:
         raise ProtocolError(Reason.NOT_AUTHORIZED, "publish is not permitted")
     kind = Puback if run.qos == 1 else Pubrec
+    # Request Problem Information 0 rules the text out here [MQTT-3.1.2-29].
+    text = "publish is not permitted" if client.problem_information else ""
     if run.qos:
         for packet_id in run.packet_ids():
-            client.connection.append(encode(kind(packet_id, Reason.NOT_AUTHORIZED), 5))
+            send_explained(client.connection, kind(packet_id, Reason.NOT_AUTHORIZED), text)
 
 
 def remember(broker: Broker, client: Client, session: Session, run: Run) -> bool:
