@@ -128,16 +128,28 @@ class Broker:
             if sample.name == name
         }
 
+    def control(self, *arguments: str, stdin: str = "") -> str:
+        """Run `fluxmqctl` on this broker, as an operator would, and return what it printed."""
+        command = [sys.executable, "-m", "fluxmq.admin.cli", "--config", str(self.config)]
+        done = subprocess.run(
+            [*command, *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            cwd=REPOSITORY,
+            check=False,
+        )
+        assert done.returncode == 0, f"fluxmqctl {arguments}: {done.stderr}{self.log()}"
+        return done.stdout
+
     def pids(self) -> dict[str, int]:
         """Process ids by role: "supervisor", "acceptor", "control", "shard 0", "shard 1", ..."""
         assert self.process is not None, "not a broker of ours"
         found = {"supervisor": self.process.pid}
-        with suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children():
-                with suppress(psutil.Error, KeyError, ValueError):
-                    launch = json.loads(child.environ()["FLUXMQ_LAUNCH"])
-                    name = launch["role"]
-                    found[f"shard {launch['index']}" if name == "shard" else name] = child.pid
+        for each in json.loads(self.control("status", "--json"))["processes"]:
+            role = each["role"]
+            found[f"shard {each['index']}" if role == "shard" else role] = each["pid"]
         return found
 
     def kill_shard(self, index: int) -> int:
@@ -172,37 +184,27 @@ class Broker:
         subscribe: tuple[str, ...] = ("#",),
     ) -> None:
         """Add a user with `fluxmqctl`, as an operator would."""
-        command = [sys.executable, "-m", "fluxmq.admin.cli", "--config", str(self.config)]
-        command += ["user", "add", name, "--password-stdin"]
-        for option, filters in (("--publish", publish), ("--subscribe", subscribe)):
-            for each in filters:
-                command += [option, each]
-        done = subprocess.run(
-            command,
-            input=password.encode() + b"\n",
-            capture_output=True,
-            timeout=30,
-            cwd=REPOSITORY,
-            check=False,
-        )
-        assert done.returncode == 0, f"fluxmqctl user add: {done.stderr.decode()}{self.log()}"
+        options = [f"--publish={each}" for each in publish]
+        options += [f"--subscribe={each}" for each in subscribe]
+        self.control("user", "add", name, "--password-stdin", *options, stdin=f"{password}\n")
 
     def stop(self, check: bool = True) -> int:
         """SIGTERM, wait, and (when checking) insist on exit code 0; killed after the deadline."""
         if self.process is None or self.stopped:
             return 0
         self.stopped = True
-        with suppress(ProcessLookupError):
+        children: list[psutil.Process] = []
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            children = psutil.Process(self.process.pid).children()
             self.process.send_signal(signal.SIGTERM)
-        children = self.pids()
         try:
             code = self.process.wait(STOP_DEADLINE)
         except subprocess.TimeoutExpired:
-            code = -signal.SIGKILL
-            for pid in children.values():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.wait(10)
+            self.process.kill()
+            code = self.process.wait(10)
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
         if check and code != 0:
             raise AssertionError(f"broker stopped with exit code {code}:\n{self.log()}")
         return code
