@@ -105,7 +105,7 @@ cdef class Ring:
             read += self.capacity - place
             place = 0
             length = (<uint32_t*>self.base)[0]
-        if length + 4 > self.capacity - place or read >= written:
+        if <uint64_t>length + 4 > self.capacity - place or read >= written:
             raise ValueError("ring is corrupt")
         record = PyBytes_FromStringAndSize(<char*>self.base + place + 4, length)
         ring_store(self.tail, read + ((<uint64_t>length + 4 + 7) & ~<uint64_t>7))

@@ -65,6 +65,7 @@ def apply_properties(
             if known is None:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "unknown topic alias")
             run.topic = known
+            run.largest += len(known)
     elif not run.topic:
         raise ProtocolError(Reason.PROTOCOL_ERROR, "empty topic name without alias")
     run.properties = properties.forward
