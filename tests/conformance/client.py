@@ -227,8 +227,8 @@ class Client:
         return self.expect(wire.CONNACK)
 
     def packet_id(self) -> int:
-        """A packet identifier this client has not used yet."""
-        self._next_id += 1
+        """A packet identifier this client has not used for long."""
+        self._next_id = self._next_id % 0xFFFF + 1
         return self._next_id
 
     def publish(self, topic: str | bytes, payload: bytes = b"", **fields: Any) -> int:
