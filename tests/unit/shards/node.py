@@ -1,0 +1,440 @@
+"""Whole shards in one process, stepped by hand.
+
+A `Node` is what the supervisor makes of several processes: shards composed of the real parts (reactor, broker, peers,
+claims, retained messages, intake), joined by transports in memory whose records can be let through one at a time, on a
+clock that moves when told. Clients are sockets; the conformance suite's client talks over them, and every wait of it
+runs the shards until nothing is left to do. So a test decides every interleaving and sleeps nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.auth.users import User
+from fluxmq.control import handoff
+from fluxmq.protocols.sniff import shard_of
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.intake import Intake
+from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
+from fluxmq.shards.links import Blocked, Link, Received
+from fluxmq.shards.peers import Peers
+from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.system_topics import SystemTopics
+from tests.broker import merged
+from tests.conformance import wire
+from tests.conformance.client import Client
+from tests.conformance.received import Packet
+
+LOOPBACK = "127.0.0.1:50000"
+LISTENING = {"server": {"mqtt": {"tcp": {"addr": "127.0.0.1:1883"}}}}
+RECORD_MAX = 32768
+QUIET_ROUNDS_MAX = 100_000
+
+
+class Clock:
+    """Seconds that pass when told. `wall` is the time of day in nanoseconds, which need not agree."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.wall = 1_700_000_000_000_000_000
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wall_ns(self) -> int:
+        """The time of day; no two readings are equal."""
+        self.wall += 1
+        return self.wall
+
+
+class Pipe:
+    """Records from one shard to another. `allowed` None: all may pass, else how many still may."""
+
+    def __init__(self) -> None:
+        self.records: deque[bytes] = deque()
+        self.allowed: int | None = None
+        self.room: int | None = None
+        """Bytes it takes before it is full, None for no end."""
+
+    def take(self) -> bytes | None:
+        """The next record that may pass."""
+        if not self.records or self.allowed == 0:
+            return None
+        if self.allowed is not None:
+            self.allowed -= 1
+        return self.records.popleft()
+
+
+class MemoryTransport:
+    """Both directions between two shards of one process."""
+
+    def __init__(self, outgoing: Pipe, incoming: Pipe) -> None:
+        self.record_max = RECORD_MAX
+        self.outgoing = outgoing
+        self.incoming = incoming
+
+    def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
+        """Send one record."""
+        record = head if body is None else head + bytes(memoryview(body)[start:end])
+        assert 0 < len(record) <= self.record_max
+        pipe = self.outgoing
+        if pipe.room is not None and self.used() + len(record) > pipe.room:
+            return False
+        pipe.records.append(record)
+        return True
+
+    def pop(self) -> bytes | None:
+        """The next record."""
+        return self.incoming.take()
+
+    def sleep(self) -> bool:
+        """Nobody sleeps here."""
+        return True
+
+    def reset(self) -> None:
+        """Forget what came before."""
+        self.incoming.records.clear()
+
+    def used(self) -> int:
+        """Bytes under way."""
+        return sum(map(len, self.outgoing.records))
+
+
+class Shard:
+    """One shard, composed as `fluxmq.shards.worker` does it, without its process."""
+
+    def __init__(self, node: Node, index: int, epoch: int) -> None:
+        settings = node.settings
+        self.node = node
+        self.index = index
+        self.again = False
+        self._later: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.reactor = Reactor(
+            self,
+            RECEIVE_BUFFER_BYTES,
+            settings.broker.max_packet_size,
+            settings.broker.max_connect_size,
+            settings.broker.route_cache_size,
+        )
+        self.reactor.tally.now = node.clock()
+        self.authentication = Authentication(settings.auth, node.loop)
+        self.authentication.set_users(1, node.users)
+        self.broker = ShardBroker(
+            self.reactor, settings, node.workers, self.authentication, self._again, self.later
+        )
+        self.reactor.host = self.broker
+        self.peers = Peers(
+            self._connect,
+            epoch,
+            self.reactor,
+            self.broker.routes,
+            self.broker.groups,
+            node.is_alive,
+            self._owned,
+        )
+        self.broker.peers = self.peers
+        self.broker.routes.links = self.broker.groups.links = self.peers.links
+        self.claims = Claims(index, node.workers, self.peers.links, self.broker)
+        self.broker.retained = RetainedMessages(
+            index,
+            settings.broker.max_retained_messages,
+            settings.broker.max_retained_bytes,
+            node.clock,
+            node.clock.wall_ns,
+            self.peers.links,
+        )
+        self.peers.join(self.claims, self.broker.retained)
+        acceptor, ours = handoff.pair()
+        self.acceptor = acceptor
+        self.intake = Intake(
+            ours.detach(), self.reactor, self.broker.handler, settings, self.broker.watch_connect
+        )
+        self.broker.open_now = self.intake.open_now
+        self.system = SystemTopics(
+            index, self.broker, self.peers, lambda: sum(self.intake.open_now)
+        )
+        self.intake.start()
+        self.peers.start()
+
+    def _connect(self, received: Received, blocked: Blocked) -> dict[int, Link]:
+        links = {}
+        for peer in range(self.node.workers):
+            if peer != self.index:
+                transport = MemoryTransport(
+                    self.node.pipes[self.index, peer], self.node.pipes[peer, self.index]
+                )
+                transport.reset()
+                links[peer] = Link(peer, transport, self.reactor, received, blocked)
+        return links
+
+    def _owned(self, peer: int) -> list[str]:
+        home = self.peers.claims.home
+        return [client_id for client_id in self.broker.sessions if home(client_id) == peer]
+
+    def _again(self) -> None:
+        self.again = True
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call `action` when the clock says so."""
+        heapq.heappush(self._later, (self.node.clock() + seconds, next(self._order), action))
+
+    def step(self) -> bool:
+        """One tick; whether there was anything to do."""
+        self.again = False
+        worked = self.reactor.tick() > 0
+        while self._later and self._later[0][0] <= self.node.clock():
+            heapq.heappop(self._later)[2]()
+            worked = True
+        return worked or self.again or bool(self.reactor.dirty)
+
+    def timer(self) -> None:
+        """What the worker does ten times a second."""
+        self.reactor.tally.now = self.node.clock()
+        self.broker.run_timers()
+        self.peers.check()
+        self.broker.retained.housekeeping()
+
+    def session(self, client_id: str) -> Any:
+        """A session of this shard, None when it is not here."""
+        return self.broker.sessions.get(client_id)
+
+    def close(self) -> None:
+        """The process ends: its sockets close, its records stay under way."""
+        for connection in list(self.reactor.connections.values()):
+            self.reactor.discard(connection)
+        self.authentication.close()
+        self.intake.stop()
+        self.intake._socket.close()
+        self.acceptor.close()
+        self.reactor.poller.close()
+
+
+class Stream:
+    """A client's end. Waiting for something to arrive runs the node until nothing is left to do."""
+
+    def __init__(self, node: Node, sock: socket.socket) -> None:
+        self.node = node
+        self.sock = sock
+
+    def sendall(self, data: bytes, /) -> None:
+        """Send, letting the shards read when the socket is full."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.sock.send(view) :]
+            except BlockingIOError:
+                assert self.node.run(), "nobody reads what this client sends"
+
+    def recv(self, size: int, /) -> bytes:
+        """What has come; TimeoutError when nothing will unless somebody does something."""
+        self.node.run()
+        try:
+            return self.sock.recv(size)
+        except BlockingIOError:
+            raise TimeoutError("the node is at rest and nothing has come") from None
+
+    def settimeout(self, seconds: float | None, /) -> None:
+        """Time does not pass by itself."""
+
+    def close(self) -> None:
+        """Close the socket and let the shards notice."""
+        self.sock.close()
+        self.node.run()
+
+
+class Node:
+    """The shards of a node. `pipes[source, target]` carry what they say to each other."""
+
+    def __init__(
+        self,
+        workers: int,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        settings: dict[str, Any] | None = None,
+        users: tuple[User, ...] = (),
+    ) -> None:
+        self.workers = workers
+        self.clock = clock
+        self.loop = loop
+        self.users = users
+        self.settings = Settings.model_validate(merged(LISTENING, settings or {}))
+        self.shards: list[Shard | None] = [None] * workers
+        self.hung: set[int] = set()
+        self._epochs = itertools.count(1)
+        self._clients: list[Stream] = []
+        indexes = range(workers)
+        self.pipes = {
+            (source, target): Pipe() for source in indexes for target in indexes if source != target
+        }
+        for index in indexes:
+            self.start(index)
+        self.run()
+
+    def __getitem__(self, index: int) -> Shard:
+        shard = self.shards[index]
+        assert shard is not None, f"shard {index} is down"
+        return shard
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (shard for shard in self.shards if shard is not None)
+
+    # Processes
+
+    def start(self, index: int) -> Shard:
+        """Start a shard, new or again."""
+        assert self.shards[index] is None
+        shard = self.shards[index] = Shard(self, index, next(self._epochs))
+        return shard
+
+    def kill(self, index: int) -> None:
+        """SIGKILL: what it has put on its links is still there."""
+        self[index].close()
+        self.shards[index] = None
+
+    def is_alive(self, index: int) -> bool:
+        """What the process table says."""
+        return self.shards[index] is not None
+
+    def close(self) -> None:
+        """End everything."""
+        for stream in self._clients:
+            stream.sock.close()
+        for shard in self:
+            shard.close()
+
+    # Time and steps
+
+    def run(self) -> bool:
+        """Let all shards work until nothing is left to do; whether there was anything."""
+        worked = False
+        for _ in range(QUIET_ROUNDS_MAX):
+            busy = [shard.step() for shard in self if shard.index not in self.hung]
+            if not any(busy):
+                return worked
+            worked = True
+        raise AssertionError("the shards never come to rest")
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, in steps no timer can miss the order of."""
+        end = self.clock.now + seconds
+        while True:
+            for shard in self:
+                shard.timer()
+            self.run()
+            if self.clock.now >= end:
+                return
+            self.clock.now = min(end, self.clock.now + max(0.1, seconds / 50))
+
+    def hold(self) -> None:
+        """From now on records pass from shard to shard only when let."""
+        for pipe in self.pipes.values():
+            pipe.allowed = 0
+
+    def let(self, source: int, target: int, count: int = 1) -> None:
+        """Let records pass from one shard to another, and let it deal with them."""
+        pipe = self.pipes[source, target]
+        assert len(pipe.records) >= count, f"{len(pipe.records)} records from {source} to {target}"
+        pipe.allowed = count
+        self.run()
+        assert pipe.allowed == 0
+
+    def release(self) -> None:
+        """Everything passes again."""
+        for pipe in self.pipes.values():
+            pipe.allowed = None
+        self.run()
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """The pipes with records that some living shard will take."""
+        return [
+            pair
+            for pair, pipe in self.pipes.items()
+            if pipe.records and self.shards[pair[1]] is not None
+        ]
+
+    # Clients
+
+    def client(
+        self, shard: int, version: int = wire.V5, peer: str = LOOPBACK, buffer: int = 0
+    ) -> Client:
+        """A network connection that the acceptor gave to `shard`. `buffer`: bytes its socket holds."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        if buffer:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        with theirs:
+            sent = handoff.send(
+                self[shard].acceptor, [handoff.Handoff(theirs.fileno(), 0, peer, b"")]
+            )
+            assert sent == 1
+        stream = Stream(self, ours)
+        self._clients.append(stream)
+        self.run()
+        return Client(stream, version)
+
+    def connect(
+        self, shard: int, client_id: str = "", version: int = wire.V5, **fields: Any
+    ) -> Client:
+        """A client with an accepted CONNECT."""
+        client = self.client(shard, version)
+        answer = client.connect(client_id, **fields)
+        assert answer.reason == 0, str(answer)
+        client.present = answer.session_present
+        return client
+
+    def id_of(self, home: int, name: str = "client") -> str:
+        """A client id whose home is a given shard."""
+        for number in itertools.count():
+            candidate = f"{name}{number}"
+            if (shard_of(candidate.encode(), self.workers) or 0) == home:
+                return candidate
+        raise AssertionError
+
+    def holders(self, client_id: str) -> list[int]:
+        """The shards that have a session of a client id."""
+        return [shard.index for shard in self if shard.session(client_id) is not None]
+
+
+def drain(client: Client) -> list[Packet]:
+    """Everything that has come for a client; nothing is answered."""
+    found = list(client._packets)
+    client._packets.clear()
+    while True:
+        try:
+            packet = client._read(float("inf"))
+        except TimeoutError:
+            return found
+        if packet is None:
+            return found
+        found.append(packet)
+
+
+def messages(client: Client) -> list[bytes]:
+    """Payloads of the messages that have come for a client, acknowledged."""
+    found = []
+    while True:
+        try:
+            packet = client._packets.popleft() if client._packets else client._read(float("inf"))
+        except TimeoutError:
+            return found
+        if packet is None:
+            return found
+        assert packet.kind == wire.PUBLISH, str(packet)
+        client.acknowledge(packet)
+        found.append(packet.payload)
+
+
+__all__ = ["LOOPBACK", "Clock", "MemoryTransport", "Node", "Pipe", "Shard", "drain", "messages"]

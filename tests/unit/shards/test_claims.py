@@ -1,0 +1,352 @@
+"""Who owns a client id, in every order in which claims, grants, yields, releases and deaths can come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conformance import wire
+from tests.conformance.client import Client
+from tests.unit.shards.interleavings import Story, explore
+from tests.unit.shards.node import Clock, Node, drain
+
+MakeNode = Callable[..., Node]
+Attempt = dict[str, Any]
+LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 1000),)
+
+
+class Contest:
+    """A client id whose home is shard 0, its session in a given shard with one message in it, and connections
+    that want it. `attempts` are those that scripts have begun."""
+
+    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: int) -> None:
+        self.node = Node(3, clock, loop)
+        self.name = self.node.id_of(0)
+        self.attempts: list[Client] = []
+        first = self.node.connect(owner, self.name, props=LASTING)
+        first.subscribe("news", qos=1)
+        first.drop()
+        self.node.connect(owner, "other").publish("news", b"m", qos=1)
+        self.node.run()
+
+    def connect(self, shard: int, clean: bool = False, lasting: bool = True) -> Callable[[], None]:
+        """A step: a connection comes to `shard` and wants the id."""
+
+        def step() -> None:
+            if self.node.shards[shard] is None:
+                return
+            client = self.node.client(shard)
+            client.shard = shard
+            props = LASTING if lasting else ()
+            client.send(wire.connect(wire.V5, self.name, clean=clean, props=props))
+            self.attempts.append(client)
+
+        return step
+
+    def leave(self) -> None:
+        """A step: the first connection goes away."""
+        if self.attempts:
+            self.attempts[0].drop()
+
+    def kill(self, shard: int) -> Callable[[], None]:
+        """A step: a shard dies."""
+        return lambda: self.node.kill(shard)
+
+    def start(self, shard: int) -> Callable[[], None]:
+        """A step: it is started again."""
+
+        def step() -> None:
+            self.node.start(shard)
+            self.node.hold()
+
+        return step
+
+    def notice(self, shard: int) -> Callable[[], None]:
+        """A step: a shard's timer, by which it notices the dead."""
+
+        def step() -> None:
+            found = self.node.shards[shard]
+            if found is not None:
+                found.timer()
+
+        return step
+
+    def connected(self) -> list[Client]:
+        """The attempts that are connected in the end, with what they received in `heard`."""
+        found = []
+        for client in self.attempts:
+            if client.closed or self.node.shards[client.shard] is None:
+                continue
+            client.heard = drain(client)
+            if not client.closed:
+                found.append(client)
+        return found
+
+    def holder(self) -> int | None:
+        """The shard that has the session; no two may, and the home must know."""
+        holders = self.node.holders(self.name)
+        assert len(holders) <= 1, f"sessions of one client id on shards {holders}"
+        for shard in self.node:
+            claims = shard.claims
+            assert not claims._pending, "a claim is never served"
+            assert not claims._asked, "a claim is never answered"
+            assert not claims._claiming
+            assert not claims.waiting
+        home = self.node.shards[0]
+        if home is not None:
+            owner = holders[0] if holders and holders[0] != 0 else None
+            assert home.claims._owners.get(self.name) == owner, "the home is wrong about the owner"
+        return holders[0] if holders else None
+
+
+Begin = Callable[[int], Contest]
+
+
+@pytest.fixture
+def begin(clock: Clock, loop: asyncio.AbstractEventLoop) -> Begin:
+    """Make contests."""
+    return lambda owner: Contest(clock, loop, owner)
+
+
+def play(
+    begin: Begin, owner: int, scripts: Callable[[Contest], Any], check: Any, walks: int = 0
+) -> int:
+    """Explore a contest; `check` gets it at each end."""
+    contests: list[Contest] = []
+
+    def tell() -> Story:
+        contests[:] = [begin(owner)]
+        return Story(contests[0].node, scripts(contests[0]))
+
+    return explore(tell, lambda _: check(contests[0]), walks)
+
+
+def one_with_everything(contest: Contest) -> None:
+    """One connection is left, it has the session, and the session has lost nothing."""
+    holder = contest.holder()
+    assert holder is not None
+    (client,) = contest.connected()
+    assert client.shard == holder
+    connack, *rest = client.heard
+    assert connack.kind == wire.CONNACK and connack.session_present, str(connack)
+    assert [packet.payload for packet in rest] == [b"m"]
+    session = contest.node[holder].session(contest.name)
+    assert session.delivery.inflight == 1
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+def test_one_claim_moves_the_session(begin: Begin, owner: int) -> None:
+    assert play(begin, owner, lambda c: [[c.connect(2)]], one_with_everything)
+
+
+@pytest.mark.parametrize("owner", [0, 1])
+@pytest.mark.parametrize("shards", [(1, 2), (0, 2), (2, 2), (0, 1, 2), (1, 2, 1), (2, 2, 1)])
+def test_claims_at_once(begin: Begin, owner: int, shards: tuple[int, ...]) -> None:
+    """Whoever comes last at the home wins; nothing in the session is lost on the way."""
+    walks = 60 if len(shards) > 2 else 0
+    ends = play(
+        begin, owner, lambda c: [[c.connect(at)] for at in shards], one_with_everything, walks
+    )
+    assert ends > 1
+
+
+def test_a_clean_claim_among_others(begin: Begin) -> None:
+    """One of the connections starts anew: the session is either the old one no more, or lost in full."""
+
+    def check(contest: Contest) -> None:
+        holder = contest.holder()
+        assert holder is not None
+        (client,) = contest.connected()
+        assert client.shard == holder
+        session = contest.node[holder].session(contest.name)
+        assert session.delivery.inflight == 0
+        assert not session.subscriptions
+
+    play(begin, 1, lambda c: [[c.connect(2, clean=True)], [c.connect(1)]], lambda c: c.holder())
+    play(begin, 1, lambda c: [[c.connect(1), c.connect(2, clean=True)]], lambda c: c.holder())
+    play(begin, 1, lambda c: [[c.connect(1, clean=True)]], check)
+    play(begin, 1, lambda c: [[c.connect(2, clean=True)]], check)
+    play(begin, 0, lambda c: [[c.connect(2, clean=True), c.connect(1, clean=True)]], check)
+
+
+def test_sessions_that_end_with_their_connection(begin: Begin) -> None:
+    """Releases cross claims: the home neither keeps what has ended nor forgets what has begun."""
+
+    def short(contest: Contest, at: int) -> Callable[[], None]:
+        return contest.connect(at, clean=True, lasting=False)
+
+    def scripts(contest: Contest) -> Any:
+        return [[short(contest, 1), contest.leave, short(contest, 1)], [short(contest, 2)]]
+
+    assert play(begin, 1, scripts, lambda c: c.holder()) > 1
+
+    def alone(contest: Contest) -> None:
+        assert contest.holder() is None
+
+    play(begin, 1, lambda c: [[short(c, 2), c.leave]], alone)
+    play(begin, 0, lambda c: [[short(c, 2), c.leave], [c.notice(1)]], alone)
+
+
+def test_the_client_goes_away_while_its_claim_is_under_way(begin: Begin) -> None:
+    """The session, wherever it came to rest, is whole for the next try."""
+
+    def check(contest: Contest) -> None:
+        assert contest.holder() is not None
+        contest.attempts.clear()
+        contest.connect(1)()
+        contest.node.run()
+        one_with_everything(contest)
+
+    play(begin, 1, lambda c: [[c.connect(2), c.leave]], check)
+    play(begin, 0, lambda c: [[c.connect(2), c.leave]], check)
+    play(begin, 2, lambda c: [[c.connect(0), c.leave]], check)
+
+
+def test_the_claimer_dies(begin: Begin) -> None:
+    """Unless the session had reached it, it is there for the next try."""
+
+    def check(contest: Contest) -> None:
+        contest.holder()
+        contest.attempts.clear()
+        contest.connect(1)()
+        contest.node.run()
+        contest.holder()
+        (client,) = contest.connected()
+        assert client.heard[0].reason == 0
+
+    def scripts(contest: Contest) -> Any:
+        return [[contest.connect(2), contest.kill(2)], [contest.notice(0), contest.notice(1)]]
+
+    play(begin, 1, scripts, check, walks=100)
+    play(begin, 0, scripts, check, walks=100)
+
+
+def test_a_session_yielded_for_a_claimer_that_died_stays_at_home(begin: Begin) -> None:
+    contest = begin(1)
+    node = contest.node
+    node.hold()
+    contest.connect(2)()
+    node.run()
+    node.let(2, 0)  # claim
+    node.kill(2)
+    node[0].timer()  # the home notices while the owner has not answered
+    node.let(0, 1)  # yield
+    node.let(1, 0)  # the news of what the owner does not want any more, or the session
+    node.release()
+    assert contest.holder() == 0
+    contest.attempts.clear()
+    contest.connect(1)()
+    node.run()
+    one_with_everything(contest)
+    node.close()
+
+
+def test_the_owner_dies(begin: Begin) -> None:
+    """Its session is gone; the claimer gets a new one instead of waiting for ever."""
+
+    def scripts(contest: Contest) -> Any:
+        return [[contest.connect(2)], [contest.kill(1), contest.notice(0), contest.notice(2)]]
+
+    def check(contest: Contest) -> None:
+        assert contest.holder() == 2
+        (client,) = contest.connected()
+        assert client.heard[0].reason == 0
+
+    play(begin, 1, scripts, check, walks=100)
+
+    def restarted(contest: Contest) -> Any:
+        return [[contest.connect(2)], [contest.kill(1), contest.start(1)]]
+
+    play(begin, 1, restarted, check, walks=100)
+
+
+def test_the_home_dies(begin: Begin) -> None:
+    """The claimer goes on without it; when it is back it learns who owns what, and of two owners one yields."""
+
+    def scripts(contest: Contest) -> Any:
+        return [[contest.connect(2)], [contest.kill(0), contest.notice(1), contest.start(0)]]
+
+    def check(contest: Contest) -> None:
+        assert contest.holder() in (1, 2)
+
+    assert play(begin, 1, scripts, check, walks=200) > 1
+
+
+def test_the_home_is_told_by_two_owners(begin: Begin) -> None:
+    """While the home was away two shards gave the id to clients of theirs: one of them is told to go."""
+    contest = begin(1)
+    node = contest.node
+    node.kill(0)
+    for shard in node:
+        shard.timer()
+    contest.connect(1)()
+    contest.connect(2)()
+    node.run()
+    assert node.holders(contest.name) == [1, 2]
+    node.start(0)
+    node.run()
+    assert contest.holder() in (1, 2)
+    (left,) = contest.connected()
+    gone = next(client for client in contest.attempts if client is not left)
+    assert gone.heard[-1].kind == wire.DISCONNECT
+    assert gone.heard[-1].reason == 0x8E
+    node.close()
+
+
+def test_a_home_that_was_restarted_waits_until_all_have_told(begin: Begin) -> None:
+    """A claim that comes before the owner has told of its session must not be granted as nothing."""
+    contest = begin(1)
+    node = contest.node
+    node.kill(0)
+    node.hold()
+    node.start(0)
+    node.hold()
+    node.let(0, 2, len(node.pipes[0, 2].records))  # its hello
+    node.let(2, 0, len(node.pipes[2, 0].records))  # welcome, and what shard 2 wants
+    contest.connect(2)()
+    node.run()
+    node.let(2, 0, len(node.pipes[2, 0].records))  # the claim, while nothing of shard 1 has come
+    assert not drain(contest.attempts[0])
+    node.release()
+    one_with_everything(contest)
+    node.close()
+
+
+def test_another_user_starts_anew(begin: Begin, clock: Clock) -> None:
+    """A session belongs to who made it; the message in it is not for another user with the same client id."""
+    contest = begin(1)
+    node = contest.node
+    for shard in node:
+        shard.session(contest.name)
+    node[1].session(contest.name).principal = "somebody"
+    contest.connect(2)()
+    node.run()
+    assert contest.holder() == 2
+    (client,) = contest.connected()
+    connack, *rest = client.heard
+    assert not connack.session_present and not rest
+    node[2].session(contest.name).principal = "somebody"
+    contest.connect(2)()
+    node.run()
+    assert contest.holder() == 2
+    client = contest.connected()[-1]
+    assert not client.heard[0].session_present
+    node.close()
+
+
+def test_refused_claims_leave_nothing_behind(make_node: MakeNode) -> None:
+    """A shard that holds as many sessions as it may refuses; the home does not remember the attempt."""
+    node = make_node(2, {"session": {"max_sessions": 1}})
+    limit = node[1].broker.limits.max_sessions
+    home = [node.id_of(0, f"c{number}-") for number in range(limit + 20)]
+    for name in home[:limit]:
+        node.connect(1, name)
+    assert len(node[0].claims._owners) == limit
+    for name in home[limit:]:
+        client = node.client(1)
+        assert client.connect(name).reason == 0x97
+    assert len(node[0].claims._owners) == limit
+    assert len(node[1].broker.sessions) == limit
