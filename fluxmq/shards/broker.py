@@ -290,6 +290,7 @@ class ShardBroker:
 
     def adopt(self, client: Client, session: Session) -> None:
         """The client is connected with this session."""
+        self.timers.cancel(session)
         if not session.subscriptions:
             return
         for written, grant in session.subscriptions.items():
@@ -309,7 +310,7 @@ class ShardBroker:
         for written in list(session.subscriptions):
             self.unsubscribe(session, written)
         del self.sessions[session.client_id]
-        session.expires_at = 0.0 if session.client is not None else session.expires_at
+        self.timers.cancel(session)
 
     def hand_over(self, session: Session, ended: bool) -> None:
         """Give what a leaving member has not acknowledged to others of its groups."""
@@ -322,26 +323,17 @@ class ShardBroker:
         ]
         if not shared:
             return
-        movable = ended
         for name, topic_filter in shared:
-            group = self.groups.find(name, topic_filter)
-            if group is not None:
-                if group.others_connected(session):
-                    movable = True
-                self.groups.set_connected(name, topic_filter, session, False)
-        if not movable:
-            return
+            self.groups.set_connected(name, topic_filter, session, False)
         if ended:
             for written, grant in list(session.subscriptions.items()):
                 if grant.shared:
                     self.unsubscribe(session, written)
                     del session.subscriptions[written]
-        for portion in give_up_shared(session.delivery):
-            group = portion.group
-            if ended or group.others_connected(session):
-                group.offer(run_of(portion))
-            else:
-                session.delivery.enqueue_portion(portion)
+        for portion in give_up_shared(
+            session.delivery, lambda group: ended or group.others_connected(session)
+        ):
+            portion.group.offer(run_of(portion))
 
     # Messages
 
@@ -412,6 +404,7 @@ class ShardBroker:
             return
         connection.delivery = None
         connection.open = False
+        self.wheel.forget(connection.identity)
         if not linger:
             if connection.size or connection.stream is not None:
                 # Answers of this tick still go, as far as the socket takes them.

@@ -189,4 +189,7 @@ def run_of(portion: Portion) -> Run:
     end = run.skip(portion.offset, portion.count)
     piece = run.part(portion.offset, end, portion.count)
     piece.qos = run.qos
+    if piece.largest == 0:
+        # Measured for the member that had it; another may take smaller packets only.
+        piece.largest = end - portion.offset + len(run.topic) + len(run.properties)
     return piece

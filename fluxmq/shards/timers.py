@@ -2,43 +2,65 @@
 
 Connections are watched for silence by a wheel of buckets: a connection is looked at when its
 bucket comes up, and put into a later one if it has spoken meanwhile, so receiving costs nothing. Sessions'
-expiries and wills are few and exact to the tick: a heap.
+expiries and wills are few and exact to the tick: a heap. Both let go of what has ended: keep-alives and
+expiries last up to days, and connections come and go all the time.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections import defaultdict
 from collections.abc import Callable
 
 from fluxmq.sessions.mqtt.session import Client, Session, Stage
+
+SLACK = 64
+"""Entries of the heap that may be out of date besides as many as are in force."""
 
 
 class SilenceWheel:
     """Finds connections from which nothing was received for too long.
 
-    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late.
+    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late. A client is
+    in at most one bucket.
     """
 
     def __init__(self, resolution: float = 0.25) -> None:
         self._resolution = resolution
-        self._buckets: defaultdict[int, list[tuple[Client, float, float]]] = defaultdict(list)
+        self._buckets: dict[int, dict[Client, tuple[float, float]]] = {}
+        self._places: dict[Client, int] = {}
         self._next = -1
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     def watch(self, client: Client, seconds: float, now: float) -> None:
-        """Look at ``client`` when it may have been silent for ``seconds``."""
+        """Look at ``client`` when it may have been silent for ``seconds``, and for nothing else."""
         self._enter(client, seconds, 0.0, client.connection.active + seconds, now)
 
     def watch_connect(self, client: Client, seconds: float, now: float) -> None:
         """Look at ``client`` in ``seconds``: then it must be connected, however much it has sent."""
         self._enter(client, 0.0, now + seconds, now + seconds, now)
 
+    def forget(self, client: Client) -> None:
+        """The client's connection has ended."""
+        place = self._places.pop(client, None)
+        if place is None:
+            return
+        bucket = self._buckets[place]
+        del bucket[client]
+        if not bucket:
+            del self._buckets[place]
+
     def _enter(
         self, client: Client, seconds: float, deadline: float, due: float, now: float
     ) -> None:
-        bucket = int(max(due, now) / self._resolution) + 1
-        self._buckets[bucket].append((client, seconds, deadline))
+        self.forget(client)
+        if self._next < 0:
+            self._next = int(now / self._resolution)
+        place = int(max(due, now) / self._resolution) + 1
+        self._places[client] = place
+        self._buckets.setdefault(place, {})[client] = (seconds, deadline)
 
     def expired(self, now: float) -> list[Client]:
         """Clients whose time is up; the others are watched on."""
@@ -46,10 +68,9 @@ class SilenceWheel:
         if self._next < 0:
             self._next = current
         due: list[Client] = []
-        for bucket in range(self._next, current + 1):
-            for client, seconds, deadline in self._buckets.pop(bucket, ()):
-                if client.stage is Stage.CLOSED:
-                    continue
+        for place in range(self._next, current + 1):
+            for client, (seconds, deadline) in self._buckets.pop(place, {}).items():
+                del self._places[client]
                 if deadline:
                     if client.stage is not Stage.CONNECTED:
                         due.append(client)
@@ -62,23 +83,40 @@ class SilenceWheel:
 
 
 class SessionTimers:
-    """Expiry and wills of sessions whose client is away. An entry that no longer holds is skipped."""
+    """Expiry and wills of sessions whose client is away. An entry that no longer holds is skipped, and now
+    and then all such entries are dropped."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Session]] = []
+        self._due: dict[Session, float] = {}
         self._order = itertools.count()
 
+    def __len__(self) -> int:
+        return len(self._due)
+
     def schedule(self, session: Session) -> None:
-        """Wake the session at the earlier of its times."""
+        """Wake the session at the earlier of its times, and at no other."""
         times = [when for when in (session.will_at, session.expires_at) if when]
-        if times:
-            heapq.heappush(self._heap, (min(times), next(self._order), session))
+        if not times:
+            self.cancel(session)
+            return
+        when = min(times)
+        if self._due.get(session) == when:
+            return
+        self._due[session] = when
+        heapq.heappush(self._heap, (when, next(self._order), session))
+        if len(self._heap) > 2 * len(self._due) + SLACK:
+            self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._heap)
+
+    def cancel(self, session: Session) -> None:
+        """The session's client is back, or the session has gone from this shard."""
+        self._due.pop(session, None)
 
     def due(self, now: float, act: Callable[[Session], None]) -> None:
-        """Call ``act`` for every session with a time that has passed."""
+        """Call ``act`` for every session with a time that has passed; it schedules what comes next."""
         while self._heap and self._heap[0][0] <= now:
-            session = heapq.heappop(self._heap)[2]
-            if session.client is None and (session.will_at or session.expires_at):
+            when, _, session = heapq.heappop(self._heap)
+            if self._due.get(session) == when:
+                del self._due[session]
                 act(session)
-                if session.expires_at and session.expires_at > now and not session.will_at:
-                    self.schedule(session)

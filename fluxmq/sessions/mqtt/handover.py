@@ -6,6 +6,8 @@ Off the hot path, so it works on the delivery's queues from outside.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.portion import Portion
@@ -49,17 +51,18 @@ def restore(
             delivery.pending_bytes += delivery.weight(portion)
 
 
-def give_up_shared(delivery: Delivery) -> list[Portion]:
+def give_up_shared(delivery: Delivery, movable: Callable[[Any], bool]) -> list[Portion]:
     """Take out what came by shared subscriptions and another member may get.
 
-    QoS 2 messages already sent stay: they are completed with this client or, when its session ends, with
+    ``movable`` tells of a group whether it has somebody to take over; what has not stays as it is, with its
+    packet identifiers. QoS 2 messages already sent stay: they are completed with this client or, when its session ends, with
     nobody. Source: MQTT 5.0 section 4.8.2.
     """
     given: list[Portion] = []
     if delivery.resend:
         kept: deque[Portion] = deque()
         for portion in delivery.resend:
-            if portion.group is not None and portion.qos == 1:
+            if portion.qos == 1 and portion.group is not None and movable(portion.group):
                 portion.pid = 0
                 given.append(portion)
             else:
@@ -68,7 +71,7 @@ def give_up_shared(delivery: Delivery) -> list[Portion]:
     if delivery.pending:
         kept = deque()
         for portion in delivery.pending:
-            if portion.group is not None:
+            if portion.group is not None and movable(portion.group):
                 delivery.pending_count -= portion.count
                 delivery.pending_bytes -= delivery.weight(portion)
                 given.append(portion)

@@ -131,7 +131,8 @@ def one_with_everything(contest: Contest) -> None:
     (client,) = contest.connected()
     assert client.shard == holder
     connack, *rest = client.heard
-    assert connack.kind == wire.CONNACK and connack.session_present, str(connack)
+    assert connack.kind == wire.CONNACK
+    assert connack.session_present, str(connack)
     assert [packet.payload for packet in rest] == [b"m"]
     session = contest.node[holder].session(contest.name)
     assert session.delivery.inflight == 1
@@ -327,7 +328,8 @@ def test_another_user_starts_anew(begin: Begin, clock: Clock) -> None:
     assert contest.holder() == 2
     (client,) = contest.connected()
     connack, *rest = client.heard
-    assert not connack.session_present and not rest
+    assert not connack.session_present
+    assert not rest
     node[2].session(contest.name).principal = "somebody"
     contest.connect(2)()
     node.run()
