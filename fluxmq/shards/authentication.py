@@ -12,7 +12,8 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from ipaddress import ip_address
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
@@ -100,6 +101,10 @@ class Authentication:
     def without_name(self, client: Client) -> Authenticated:
         """Who a client is that names no user: the name in its certificate, or nobody."""
         if client.certificate_name:
+            known = self._users.get(client.certificate_name)
+            if known is not None and not known.enabled:
+                self.results["certificate", "failure"] += 1
+                return Authenticated(Reason.NOT_AUTHORIZED)
             self.results["certificate", "success"] += 1
             return Authenticated(0, client.certificate_name)
         if self.anonymous_allowed(client.peer):
@@ -115,30 +120,34 @@ class Authentication:
         self.pending += 1
         assert self._pool is not None
         future = self._pool.submit(self._verifier.verify, password, stored)
+        future.add_done_callback(partial(self._verified, username, stored, done))
 
-        def finished() -> None:
-            self.pending -= 1
-            current = self.user(username)
-            valid = (
-                not future.cancelled()
-                and future.exception() is None
-                and future.result()
-                and current is not None
-                and current.hash == stored
-            )
-            self.results["password", "success" if valid else "failure"] += 1
-            done(
-                Authenticated(0, username)
-                if valid
-                else Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
-            )
-
-        future.add_done_callback(lambda _: self._back(finished))
-
-    def _back(self, finished: Callable[[], None]) -> None:
-        """From a verifying thread back to the loop, unless that has closed meanwhile."""
+    def _verified(
+        self,
+        username: str,
+        stored: str | None,
+        done: Callable[[Authenticated], None],
+        future: Future[bool],
+    ) -> None:
+        """Back from a verifying thread to the loop, unless that has closed meanwhile."""
+        matches = not future.cancelled() and future.exception() is None and future.result()
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(finished)
+            self._loop.call_soon_threadsafe(self._finished, username, stored, done, matches)
+
+    def _finished(
+        self,
+        username: str,
+        stored: str | None,
+        done: Callable[[Authenticated], None],
+        matches: bool,
+    ) -> None:
+        self.pending -= 1
+        user = self.user(username)
+        valid = matches and user is not None and user.hash == stored
+        self.results["password", "success" if valid else "failure"] += 1
+        done(
+            Authenticated(0, username) if valid else Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+        )
 
     def anonymous_allowed(self, peer: str) -> bool:
         """Whether a client that names no user is let in from where it comes."""

@@ -26,7 +26,7 @@ from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
-from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.sessions.mqtt.session import Client, Grant, Session, Stage
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.groups import GroupTable, run_of
@@ -74,6 +74,7 @@ class ShardBroker:
         self.log = RateLimited(get_logger("fluxmq.mqtt"), per_second=1, burst=10)
         self._workers = workers
         self._retrying = False
+        self._hungry: dict[Client, None] = {}
         self.configure(settings)
         self.routes = RouteTable(reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels)
         self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
@@ -139,6 +140,10 @@ class ShardBroker:
         """Handle silence, expiries and wills that are due."""
         for client in self.wheel.expired(self.now()):
             self.handler.expired(client)
+        hungry, self._hungry = self._hungry, {}
+        for client in hungry:
+            if client.stage is Stage.CONNECTED:
+                self.handler.drained(client.connection)
         self.timers.due(self.now(), self._session_due)
 
     def _session_due(self, session: Session) -> None:
@@ -378,6 +383,10 @@ class ShardBroker:
             self.groups.leave(grant.shared, topic_filter, session)
         else:
             self.routes.remove(session, topic_filter)
+
+    def feed_later(self, client: Client) -> None:
+        """Go on with the client's retained messages soon, whatever becomes of what waits."""
+        self._hungry[client] = None
 
     def when_known(self, done: Callable[[], None]) -> None:
         """Call when every shard knows the subscriptions made so far."""

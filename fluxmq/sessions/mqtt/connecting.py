@@ -74,18 +74,20 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
             limits.max_topic_bytes,
             limits.max_topic_levels,
         )
+        client.connection.max_packet_out = (
+            connect.properties.maximum_packet_size or client.connection.max_packet_out
+        )
         check(broker, connect)
     except ProtocolError as error:
         refuse(broker, client, error.reason, error.text, error.version)
         return
     client.connect = connect
     client.connection.version = connect.version
-    if connect.properties.maximum_packet_size is not None:
-        client.connection.max_packet_out = connect.properties.maximum_packet_size
     client.problem_information = connect.properties.request_problem_information != 0
     method = connect.properties.authentication_method
     client.stage = Stage.AUTHENTICATING
     if method is not None:
+        client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
         return
     broker.authenticate(client, connect)

@@ -162,7 +162,7 @@ class Handler:
         if method != connecting.SCRAM_METHOD:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
         if client.stage is Stage.CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
-            if not client.username or client.scram is not None:
+            if not client.enhanced or client.scram is not None:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
             client.reauthenticating = True
             connecting.begin_scram(self.broker, client, method, data)

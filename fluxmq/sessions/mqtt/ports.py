@@ -129,6 +129,9 @@ class Broker(Protocol):
     def unsubscribe(self, session: Session, written: bytes) -> None:
         """Remove a subscription."""
 
+    def feed_later(self, client: Client) -> None:
+        """Call the handler's ``drained`` for this client soon."""
+
     def when_known(self, done: Callable[[], None]) -> None:
         """Call when every shard knows the subscriptions made so far."""
 

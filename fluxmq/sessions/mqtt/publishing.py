@@ -40,6 +40,9 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
     if not permitted(broker, client, run):
         deny(broker, client, run)
         return False
+    if run.retain:
+        # Kept before it is routed, which is where the other topics are looked at.
+        validate_topic(run.topic, broker.limits.max_topic_bytes, broker.limits.max_topic_levels)
     if run.qos == 2 and not remember(broker, client, session, run):
         return False
     if run.retain:

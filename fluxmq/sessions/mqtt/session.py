@@ -133,7 +133,8 @@ class Client:
 
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
     ``aliases``: topic aliases the client has defined. ``assigned``: its client id is of our making.
-    ``proof``: the server's last SCRAM message, for CONNACK.
+    ``feeds``: retained messages under way, by subscription. ``enhanced``: CONNECT named an authentication
+    method. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
@@ -142,6 +143,7 @@ class Client:
         "certificate_name",
         "connect",
         "connection",
+        "enhanced",
         "feeds",
         "keep_alive",
         "listener",
@@ -168,8 +170,9 @@ class Client:
         self.policy: Policy | None = None
         self.keep_alive = 0
         self.aliases: dict[int, bytes] | None = None
-        self.feeds: list[RetainedFeed] | None = None
+        self.feeds: dict[bytes, RetainedFeed] | None = None
         self.assigned = False
+        self.enhanced = False
         self.scram: ServerExchange | None = None
         self.proof: bytes | None = None
         self.reauthenticating = False

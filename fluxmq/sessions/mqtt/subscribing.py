@@ -2,7 +2,8 @@
 
 A SUBACK is sent when every shard of the node knows the filters, so that a publish made after it reaches the
 subscriber wherever it is made. Retained messages follow as the connection takes them: an iterator per
-subscription, advanced a bounded step at a time.
+subscription, advanced a bounded step at a time. Subscribing again begins anew, unsubscribing ends it, so there
+are never more of them than subscriptions.
 
 Source: MQTT 5.0 sections 3.8 to 3.11, 4.7, 4.8, 3.3.1.3.
 """
@@ -27,7 +28,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     assert session is not None
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
-    feeds: list[RetainedFeed] = []
+    feeds: dict[bytes, RetainedFeed] = {}
     reasons = [
         add(broker, client, session, wanted, identifier, feeds) for wanted in packet.subscriptions
     ]
@@ -39,7 +40,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
             return
         connection.append(encode(Suback(packet.packet_id, reasons), connection.version))
         if feeds:
-            client.feeds = feeds if client.feeds is None else client.feeds + feeds
+            client.feeds = feeds if client.feeds is None else client.feeds | feeds
             connection.feeding = True
             feed(broker, client)
         broker.resume(connection)
@@ -53,7 +54,7 @@ def add(
     session: Session,
     wanted: Subscription,
     identifier: int,
-    feeds: list[RetainedFeed],
+    feeds: dict[bytes, RetainedFeed],
 ) -> int:
     """One filter of a SUBSCRIBE; its reason code."""
     limits = broker.limits
@@ -74,10 +75,8 @@ def add(
     session.subscriptions[written] = grant
     broker.subscribe(session, written, parsed, grant)
     if wants_retained(parsed, wanted, existing):
-        feeds.append(
-            RetainedFeed(
-                broker.retained_topics(parsed.filter), qos, identifier_property(identifier)
-            )
+        feeds[written] = RetainedFeed(
+            broker.retained_topics(parsed.filter), qos, identifier_property(identifier)
         )
     return qos
 
@@ -107,22 +106,21 @@ def feed(broker: Broker, client: Client) -> None:
     connection = client.connection
     session = client.session
     feeds = client.feeds
-    if session is None or feeds is None:
-        connection.feeding = False
+    if session is None:
         return
     delivery = session.delivery
     for _ in range(FEED_STEP):
-        if connection.size * 2 > connection.limit or delivery.pending_count:
-            break
-        current = feeds[0]
-        topic = next(current.topics, None)
-        if topic is None:
-            del feeds[0]
-            if feeds:
-                continue
+        if not feeds:
             client.feeds = None
             connection.feeding = False
             return
+        if connection.size * 2 > connection.limit or delivery.pending_count:
+            break
+        written, current = next(iter(feeds.items()))
+        topic = next(current.topics, None)
+        if topic is None:
+            del feeds[written]
+            continue
         run = broker.retained_message(topic)
         if run is None:
             continue
@@ -131,8 +129,11 @@ def feed(broker: Broker, client: Client) -> None:
             delivery.enqueue(run, qos, 1, current.subscription_ids, None)
         else:
             delivery.send_now(run, 1, current.subscription_ids)
-    # Marks the connection as having output, so that the end of the tick comes back here.
-    if not delivery.pending_count:
+    if delivery.pending_count:
+        # Comes back here when that is written; should it expire or be too large, nothing else would.
+        broker.feed_later(client)
+    else:
+        # Marks the connection as having output, so that the end of the tick comes back here.
         connection.buffer()
 
 
@@ -152,6 +153,8 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
         if written in session.subscriptions:
             broker.unsubscribe(session, written)
             del session.subscriptions[written]
+            if client.feeds is not None:
+                client.feeds.pop(written, None)
             reasons.append(Reason.SUCCESS)
         else:
             reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
