@@ -69,6 +69,7 @@ class Scanner:
         self.largest = 0
         self.needed = 0
         self.reason = 0
+        self.frame_header = 0
 
     def fail(self, reason: cython.int) -> cython.int:
         self.reason = reason
@@ -276,6 +277,37 @@ class Scanner:
                 return index
         return count
 
+    def frame(
+        self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """The size of the packet at ``at``, its fixed header's in ``frame_header``; 0 where it is not whole
+        or not acceptable, and so to be looked at as the first of a run of its own."""
+        data: cython.p_uchar
+        length: cython.Py_ssize_t
+        header: cython.Py_ssize_t = 2
+        shift: cython.int = 7
+        byte: cython.Py_ssize_t = 0x80
+        if cython.compiled:
+            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+        else:
+            data = buffer
+        length = data[at + 1]
+        if length & 0x80:
+            length &= 0x7F
+            while byte & 0x80:
+                if header == 5 or at + header >= end:
+                    return 0
+                byte = data[at + header]
+                header += 1
+                length |= (byte & 0x7F) << shift
+                shift += 7
+            if byte == 0 and self.version == 5:
+                return 0
+        self.frame_header = header
+        if header + length > self.max_packet or at + header + length > end:
+            return 0
+        return header + length
+
     def extend_any_size(
         self,
         buffer: bytearray,
@@ -291,10 +323,6 @@ class Scanner:
         position: cython.Py_ssize_t
         first: cython.int
         origin: cython.Py_ssize_t
-        length: cython.Py_ssize_t
-        header: cython.Py_ssize_t
-        shift: cython.int
-        byte: cython.Py_ssize_t
         total: cython.Py_ssize_t
         place: cython.Py_ssize_t
         if cython.compiled:
@@ -311,25 +339,10 @@ class Scanner:
             tail_at = origin + topic_size + qos_size
             tail = bytes(memoryview(buffer)[tail_at : tail_at + back])
         while position + 2 <= end and data[position] == first:
-            length = data[position + 1]
-            header = 2
-            if length & 0x80:
-                length &= 0x7F
-                shift = 7
-                while header < 5 and position + header < end:
-                    byte = data[position + header]
-                    header += 1
-                    length |= (byte & 0x7F) << shift
-                    if not byte & 0x80:
-                        shift = -1
-                        break
-                    shift += 7
-                if shift >= 0 or (byte == 0 and self.version == 5):
-                    break  # not whole, or not acceptable: looked at as a packet of its own
-            total = header + length
-            if total > self.max_packet or position + total > end or length < self.variable:
+            total = self.frame(buffer, position, end)
+            if total == 0 or total - self.frame_header < self.variable:
                 break
-            place = position + header
+            place = position + self.frame_header
             if cython.compiled:
                 if memcmp(data + place, data + origin, topic_size):
                     break

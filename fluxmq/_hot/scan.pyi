@@ -30,6 +30,7 @@ class Scanner:
     largest: int
     needed: int
     reason: int
+    frame_header: int
 
     def __init__(self, max_packet: int, version: int = 4) -> None: ...
     def next(self, buffer: bytearray, at: int, end: int) -> int: ...

@@ -37,12 +37,14 @@ class Intake:
         handler: Handler,
         settings: Settings,
         watch: Callable[[Client, float], None],
+        counted: Callable[[int, int], None],
     ) -> None:
         self._socket = adopt(handoff_fd)
         self._reactor = reactor
         self._handler = handler
         self._settings = settings
         self._watch = watch
+        self._counted = counted
         self._tls: ssl.SSLContext | None = None
         self.opened = [0] * len(LISTENERS)
         self.open_now = [0] * len(LISTENERS)
@@ -77,6 +79,12 @@ class Intake:
                 return
             for handed in batch:
                 self._adopt(handed.fd, handed.listener, handed.peer, handed.data)
+            self.tell()
+
+    def tell(self) -> None:
+        """Publish how many connections each listener has: the acceptor keeps to their limits by it."""
+        for listener, count in enumerate(self.open_now):
+            self._counted(listener, count)
 
     def _adopt(self, fd: int, listener: int, peer: str, data: bytes) -> None:
         settings = self._listeners[listener] if listener < len(self._listeners) else None

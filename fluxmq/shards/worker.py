@@ -101,6 +101,7 @@ class Worker:
             self.broker.handler,
             settings,
             self.broker.watch_connect,
+            lambda listener, count: table.set_connections(launch.slot, listener, count),
         )
         self.broker.open_now = self.intake.open_now
         self.reports = Reports(self.reactor, self.broker, self.intake, self.peers)
@@ -176,8 +177,7 @@ class Worker:
         self.reactor.tally.now = now
         self._turn += 1
         self.table.beat(self.launch.slot, time.monotonic_ns())
-        for listener, count in enumerate(self.intake.open_now):
-            self.table.set_connections(self.launch.slot, listener, count)
+        self.intake.tell()
         self.broker.run_timers()
         self.reports.census.step()
         self.peers.check()

@@ -158,7 +158,12 @@ class Shard:
         acceptor, ours = handoff.pair()
         self.acceptor = acceptor
         self.intake = Intake(
-            ours.detach(), self.reactor, self.broker.handler, settings, self.broker.watch_connect
+            ours.detach(),
+            self.reactor,
+            self.broker.handler,
+            settings,
+            self.broker.watch_connect,
+            lambda _listener, _count: None,
         )
         self.broker.open_now = self.intake.open_now
         self.system = SystemTopics(
