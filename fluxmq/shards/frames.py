@@ -8,7 +8,7 @@ A frame is one record: a kind byte, then::
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
     RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin; without wire bytes it deletes the topic
     CONTROL   u8 kind, msgpack array [name, arguments ...]
-    PIECE     u8 kind, u8 last, part of a frame longer than a record
+    PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame that does
 not parse is a bug, not an attack. Deadlines are the node's monotonic clock.
@@ -27,6 +27,8 @@ SHARED = 2
 RETAINED = 3
 CONTROL = 4
 PIECE = 5
+FIRST = 1
+LAST = 2
 
 _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")

@@ -212,18 +212,20 @@ class Link:
     def _send_pieces(self, frame: bytes) -> None:
         size = self.transport.record_max - 2
         for at in range(0, len(frame), size):
-            last = at + size >= len(frame)
-            record = bytes((frames.PIECE, last)) + frame[at : at + size]
+            place = 0 if at else frames.FIRST
+            if at + size >= len(frame):
+                place |= frames.LAST
+            record = bytes((frames.PIECE, place)) + frame[at : at + size]
             if self.backlog or not self.transport.push(record, None, 0, 0):
                 self._wait(record)
 
     def _wait(self, record: bytes) -> None:
-        if not self.backlog:
-            self.full_count += 1
-            self._blocked(self)
         self.backlog.append(record)
         self.backlog_bytes += len(record)
         self._reactor.link_full = True
+        if len(self.backlog) == 1:
+            self.full_count += 1
+            self._blocked(self)  # which may find the peer dead and forget all that waits
 
     def drain(self) -> bool:
         """Send what waits; True when nothing does any more, and connections read again."""
@@ -264,14 +266,21 @@ class Link:
                 return count
             taken += len(record)
             if record[0] == frames.PIECE:
-                self._partial.append(record[2:])
-                if record[1]:
-                    whole = b"".join(self._partial)
-                    self._partial.clear()
-                    self._received(self, whole)
+                self._piece(record)
             else:
                 self._received(self, record)
         return RECORDS_PER_TURN
+
+    def _piece(self, record: bytes) -> None:
+        if record[1] & frames.FIRST:
+            self._partial.clear()
+        elif not self._partial:
+            return  # its beginning was for this shard's former life
+        self._partial.append(record[2:])
+        if record[1] & frames.LAST:
+            whole = b"".join(self._partial)
+            self._partial.clear()
+            self._received(self, whole)
 
     def sleep(self) -> None:
         """The shard is about to wait."""

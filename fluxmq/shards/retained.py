@@ -2,7 +2,9 @@
 
 A retained publish is stamped (nanoseconds, shard) where it arrives, kept there and told to every other
 shard over the links, in order with the publisher's other messages. Each keeps the greatest stamp, so all
-end with the same message whatever the interleaving. A restarted shard asks a peer for the whole store.
+end with the same message whatever the interleaving. A stamp is greater than all that this shard has seen,
+so that a clock set back does not make new messages look old. A restarted shard asks a peer for the whole
+store.
 
 Source: MQTT 5.0 section 3.3.1.3.
 """
@@ -49,7 +51,6 @@ class RetainedMessages:
         """Keep the last message of a client's run; an empty one deletes. False when over a limit."""
         message = last_message(run)
         stamp = (max(self._stamp_clock(), self._last_stamp + 1), self._shard)
-        self._last_stamp = stamp[0]
         outcome = self.apply(message, stamp, limited=True)
         if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):
             return False
@@ -59,6 +60,7 @@ class RetainedMessages:
 
     def apply(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
         """Take a message or a deletion into the store."""
+        self._last_stamp = max(self._last_stamp, stamp[0])
         if is_deletion(message):
             return self.store.delete(message.topic, stamp, self._clock())
         size = len(message.topic) + len(message.properties) + message.end - message.start
