@@ -5,8 +5,9 @@ SCM_RIGHTS and, in the same order, what is known of each::
 
     u16 count | count x ( u8 listener | u8 length of peer | u16 length of data | peer | data )
 
-``data`` is what the acceptor has already read; the shard treats it as the first bytes received.  Nothing
-here blocks: a full socket is an outcome, not an error, and the acceptor keeps what did not fit.
+``_hot.accept.Batch`` writes it, this module reads it.  ``data`` is what the acceptor has already read; the
+shard treats it as the first bytes received.  Nothing here blocks: a full socket is an outcome, not an error,
+and the acceptor keeps what did not fit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fluxmq._hot.accept import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 from fluxmq.model.errors import FluxmqError
 
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
@@ -27,23 +29,24 @@ LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
 BATCH_CONNECTIONS_MAX = 60
 """Connections per message: far below the kernel's 253 descriptors per message, enough to amortise the call."""
 
-DATA_BYTES_MAX = 65535
+DATA_BYTES_MAX = DATA_MAX
 """First bytes per connection: what the u16 length can say; the acceptor's own limit is lower."""
 
 MESSAGE_BYTES_MAX = 96 * 1024
 """One message.  The kernel wants it below half of SO_SNDBUF's default (208 KiB) with its own overhead, so
 that a message is never too large for an empty socket; large first bytes make shorter batches."""
 
-PEER_BYTES_MAX = 255
+PEER_BYTES_MAX = PEER_MAX
+"""The name of a peer: what the u8 length can say."""
 
 _COUNT = struct.Struct("<H")
 _RECORD = struct.Struct("<BBH")
-# Plain numbers: combining the module's enumerations costs 2 us a call.
-_SEND_FLAGS = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
+# A plain number: combining the module's enumerations costs 2 us a call.
 _RECEIVE_FLAGS = int(socket.MSG_DONTWAIT) | int(socket.MSG_CMSG_CLOEXEC)
 _RIGHTS_SPACE = socket.CMSG_SPACE(BATCH_CONNECTIONS_MAX * 4)
 
 assert BATCH_CONNECTIONS_MAX <= 253
+assert len(LISTENERS) <= LISTENERS_MAX
 assert _COUNT.size + _RECORD.size + PEER_BYTES_MAX + DATA_BYTES_MAX <= MESSAGE_BYTES_MAX
 
 # A socket that is full, or a user with too many descriptors under way: the same answer, later.
@@ -87,38 +90,50 @@ def adopt(fd: int) -> socket.socket:
     return sock
 
 
-def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
-    """Send the first connections of ``batch`` in one message and return how many that were.
+def new_batch() -> Batch:
+    """An empty message: ``add`` connections to it, then ``dispatch`` it."""
+    return Batch(BATCH_CONNECTIONS_MAX, MESSAGE_BYTES_MAX)
 
-    0 means that the socket is full: try again when it is writable.  The descriptors stay open here; the
-    caller closes those that were sent.  Raises HandoffClosedError when the receiving end is gone, and OSError.
+
+def put(batch: Batch, connection: Handoff) -> bool:
+    """Add a connection; False when the message has no room for it."""
+    peer = connection.peer.encode("utf-8", "replace")[:PEER_BYTES_MAX]
+    data = connection.data
+    return batch.add(connection.fd, connection.listener, peer, data, len(data))
+
+
+def taken_back(batch: Batch) -> list[Handoff]:
+    """The connections of a message that could not be sent."""
+    return _decode(batch.message(), array.array("i", batch.fds))
+
+
+def dispatch(sock: socket.socket, batch: Batch) -> bool:
+    """Send all connections of ``batch`` in one message.
+
+    False means that the socket is full: try again when it is writable.  The descriptors stay open here; the
+    caller closes what was sent.  Raises HandoffClosedError when the receiving end is gone, and OSError.
     """
-    body = bytearray(_COUNT.size)
-    fds = array.array("i")
-    for connection in batch[:BATCH_CONNECTIONS_MAX]:
-        peer = connection.peer.encode("utf-8", "replace")[:PEER_BYTES_MAX]
-        data = connection.data
-        if len(body) + _RECORD.size + len(peer) + len(data) > MESSAGE_BYTES_MAX:
-            break
-        body += _RECORD.pack(connection.listener, len(peer), len(data))
-        body += peer
-        body += data
-        fds.append(connection.fd)
-    _COUNT.pack_into(body, 0, len(fds))
-    assert fds or not batch, "one connection always fits into a message"
     try:
-        sock.sendmsg(
-            [body],
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)],
-            _SEND_FLAGS,
-        )
+        return batch.send(sock)
     except OSError as exc:
         if exc.errno in _TRY_LATER:
-            return 0
+            return False
         if exc.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN):
             raise HandoffClosedError(os.strerror(exc.errno)) from exc
         raise
-    return len(fds)
+
+
+def send(sock: socket.socket, batch: Sequence[Handoff]) -> int:
+    """Send the first connections of ``batch`` in one message and return how many that were.
+
+    0 means that the socket is full.  Otherwise as ``dispatch``.
+    """
+    message = new_batch()
+    for connection in batch:
+        if not put(message, connection):
+            break
+    assert message.fds or not batch, "one connection always fits into a message"
+    return len(message.fds) if dispatch(sock, message) else 0
 
 
 def receive(sock: socket.socket) -> list[Handoff]:

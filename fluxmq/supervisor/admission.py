@@ -73,6 +73,11 @@ class AddressRates:
         self._settings = settings
         self._shrink(settings.max_addresses)
 
+    def counts(self, loopback: bool) -> bool:
+        """Whether connections from this machine, or from others, have to be asked about with ``allow``."""
+        settings = self._settings
+        return settings.enabled and not (loopback and settings.exempt_loopback)
+
     def allow(self, key: str, now: float) -> bool:
         """Count one connection from ``key`` at ``now`` (seconds, monotonic); whether it is within the rate."""
         settings = self._settings

@@ -3,6 +3,9 @@
 Each shard has a bounded backlog of connections that its socket did not take.  A shard that is dead for a
 moment finds its clients waiting there; when the backlog is full the newest is closed, because the others
 have waited longer and are nearer to being served.  A backlog entry lives no longer than a client waits.
+
+While a shard takes what it is sent nothing waits here: connections lie in its batch until the end of the
+turn, written there by ``put`` or, the easy ones, by ``_hot.accept``.
 """
 
 from __future__ import annotations
@@ -10,12 +13,15 @@ from __future__ import annotations
 import array
 import collections
 import fcntl
+import itertools
 import os
 import socket
 import termios
 from collections.abc import Sequence
 
-from fluxmq.control.handoff import BATCH_CONNECTIONS_MAX, LISTENERS, Handoff, adopt, send
+from fluxmq._hot.accept import Batch
+from fluxmq.control import handoff
+from fluxmq.control.handoff import LISTENERS, Handoff
 from fluxmq.control.table import ProcessTable
 
 BACKLOG_MAX = 2_000
@@ -31,12 +37,14 @@ class Delivery:
     """The acceptor's ends towards all shards."""
 
     def __init__(self, fds: Sequence[int], table: ProcessTable) -> None:
-        self._sockets: list[socket.socket] = [adopt(fd) for fd in fds]
+        self._sockets: list[socket.socket] = [handoff.adopt(fd) for fd in fds]
         self._table = table
         self._slots = _shard_slots(table, len(fds))
         self._waiting: list[collections.deque[tuple[float, Handoff]]] = [
             collections.deque() for _ in fds
         ]
+        # Invariant: a batch is paused while its shard is blocked or has connections waiting.
+        self.batches: list[Batch] = [handoff.new_batch() for _ in fds]
         # Handed over per shard and listener, and perhaps not yet counted in the shard's row.
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)
@@ -56,7 +64,8 @@ class Delivery:
 
     def backlog(self) -> int:
         """Connections waiting in this process."""
-        return sum(len(waiting) for waiting in self._waiting)
+        waiting = sum(len(waiting) for waiting in self._waiting)
+        return waiting + sum(len(batch.fds) for batch in self.batches)
 
     def any_shard(self) -> int:
         """The next shard in turn that serves; the next in turn when none does."""
@@ -69,15 +78,20 @@ class Delivery:
         self._next = (shard + 1) % len(self._sockets)
         return shard
 
+    def room(self, listener: int, maximum: int) -> int:
+        """How many more connections of ``listener`` stay within ``maximum``, as far as is known."""
+        batched = sum(batch.counts[listener] for batch in self.batches)
+        return maximum - self._estimate[listener] - batched
+
     def has_room(self, listener: int, maximum: int) -> bool:
         """Whether one more connection of ``listener`` stays within ``maximum``.
 
         Counted are those in the shards' rows and those on their way, asked for at most once per turn.  A
         shard counts a connection in the turn in which it receives it; the figure can be behind by one batch.
         """
-        if self._estimate[listener] >= maximum and not self._fresh:
+        if self.room(listener, maximum) <= 0 and not self._fresh:
             self.recount()
-        return self._estimate[listener] < maximum
+        return self.room(listener, maximum) > 0
 
     def recount(self) -> None:
         """Ask the table and the sockets how many connections there are.  Costs a call per shard."""
@@ -95,19 +109,27 @@ class Delivery:
     def put(self, shard: int, connection: Handoff, now: float) -> bool:
         """Queue a connection for ``shard``; False when its backlog is full (the caller closes it)."""
         waiting = self._waiting[shard]
+        idle = not waiting and shard not in self.blocked
+        if idle and handoff.put(self.batches[shard], connection):
+            return True
         if len(waiting) >= BACKLOG_MAX:
             return False
+        self.batches[shard].paused = True
         waiting.append((now, connection))
-        self._estimate[connection.listener] += 1
-        self._uncounted[shard][connection.listener] += 1
+        self._count(shard, connection.listener, 1)
         return True
 
-    def flush(self) -> None:
+    def flush(self, now: float) -> None:
         """Send what waits, as far as the sockets take it.  Once per turn of the loop."""
         self._fresh = False
-        for shard, waiting in enumerate(self._waiting):
-            if waiting and shard not in self.blocked:
-                self._flush(shard, waiting)
+        for shard, batch in enumerate(self.batches):
+            if batch.fds:
+                self._send(shard, batch, now)
+            if batch.paused:
+                waiting = self._waiting[shard]
+                if waiting and shard not in self.blocked:
+                    self._send_waiting(shard, waiting)
+                batch.paused = bool(waiting) or shard in self.blocked
 
     def writable(self, shard: int) -> None:
         """The socket of ``shard`` takes messages again."""
@@ -126,7 +148,7 @@ class Delivery:
     def close(self) -> list[Handoff]:
         """End: one last attempt to deliver; returns what is left, which the caller closes."""
         self.blocked.clear()
-        self.flush()
+        self.flush(0.0)
         rest = [connection for waiting in self._waiting for _, connection in waiting]
         for waiting in self._waiting:
             waiting.clear()
@@ -134,18 +156,42 @@ class Delivery:
             sock.close()
         return rest
 
-    def _flush(self, shard: int, waiting: collections.deque[tuple[float, Handoff]]) -> None:
-        sock = self._sockets[shard]
+    def _send(self, shard: int, batch: Batch, now: float) -> None:
+        """Send the batch of this turn; what the socket does not take begins to wait."""
+        for listener in range(len(LISTENERS)):
+            count = batch.counts[listener]
+            if count:
+                self._count(shard, listener, count)
+        if handoff.dispatch(self._sockets[shard], batch):
+            for listener in range(len(LISTENERS)):
+                self.handed[listener] += batch.counts[listener]
+            batch.close()  # the shard has its own descriptors now
+            return
+        self.blocked.add(shard)
+        batch.paused = True
+        # Older than what may have begun to wait in this turn, when the batch was full.
+        for connection in reversed(handoff.taken_back(batch)):
+            self._waiting[shard].appendleft((now, connection))
+        batch.clear()
+
+    def _send_waiting(self, shard: int, waiting: collections.deque[tuple[float, Handoff]]) -> None:
         while waiting:
-            batch = [waiting[at][1] for at in range(min(len(waiting), BATCH_CONNECTIONS_MAX))]
-            sent = send(sock, batch)
+            first = [
+                connection
+                for _, connection in itertools.islice(waiting, handoff.BATCH_CONNECTIONS_MAX)
+            ]
+            sent = handoff.send(self._sockets[shard], first)
             if not sent:
                 self.blocked.add(shard)
                 return
             for _ in range(sent):
                 _, connection = waiting.popleft()
-                os.close(connection.fd)  # the shard has its own descriptor now
+                os.close(connection.fd)
                 self.handed[connection.listener] += 1
+
+    def _count(self, shard: int, listener: int, count: int) -> None:
+        self._estimate[listener] += count
+        self._uncounted[shard][listener] += count
 
 
 def _shard_slots(table: ProcessTable, workers: int) -> list[int]:

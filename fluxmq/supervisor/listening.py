@@ -1,9 +1,9 @@
-"""Listening sockets: opening them all or saying why not, and accepting without ever spinning.
+"""Listening sockets: opening them all or saying why not, and what to do when accepting fails.
 
 Knows addresses and descriptors, not protocols.  When the process or the machine runs out of descriptors,
 ``accept`` fails while the connection stays in the kernel's queue, and a level-triggered loop would turn for
 ever.  So a spare descriptor is kept: it is given up, one connection is accepted and closed, and the
-listener rests for a moment.
+listener rests for a moment.  Accepting itself is in ``_hot.accept``.
 """
 
 from __future__ import annotations
@@ -50,10 +50,6 @@ _SENTENCES = {
 
 class ListenError(FluxmqError):
     """A listener cannot be opened; the message begins with the setting's path."""
-
-
-class OutOfDescriptorsError(FluxmqError):
-    """No descriptor is free to accept with; the listener should rest."""
 
 
 @dataclass(slots=True)
@@ -143,49 +139,36 @@ def _sentence(exc: OSError) -> str:
     return _SENTENCES.get(exc.errno or 0, f"cannot be opened: {exc.strerror or exc}")
 
 
-class Accepting:
-    """Accepts connections and holds the spare descriptor."""
+def is_passing(number: int) -> bool:
+    """Whether a failure of accept, by its errno, concerns one connection only, so that the next may be taken."""
+    return number in _GONE
+
+
+class SpareDescriptor:
+    """Lets a connection be closed that there is no descriptor for."""
 
     def __init__(self) -> None:
         self._spare: int | None = None
         self._keep_spare()
 
-    def accept(self, sock: socket.socket) -> tuple[int, str, int] | None:
-        """Accept one connection: descriptor, address, port; None when none waits.
+    def shed(self, sock: socket.socket, number: int) -> None:
+        """Accept failed with errno ``number``: close the connection that has waited longest instead.
 
-        The descriptor is non-blocking and close-on-exec.  Raises OutOfDescriptorsError after one waiting
-        connection has been closed in its place.
+        Raises OSError when the failure was not for want of descriptors.
         """
-        while True:
-            try:
-                # What socket.accept wraps: without the socket object, which would only be taken apart
-                # again, a connection costs 2 us here instead of 5 (measured, CPython 3.11).
-                fd, address = sock._accept()  # type: ignore[attr-defined]
-            except BlockingIOError:
-                return None
-            except OSError as exc:
-                if exc.errno in _GONE:
-                    continue
-                if exc.errno not in _OUT_OF_DESCRIPTORS:
-                    raise
-                self._shed(sock)
-                raise OutOfDescriptorsError(os.strerror(exc.errno)) from exc
-            os.set_blocking(fd, False)
-            return fd, address[0], address[1]
+        if number not in _OUT_OF_DESCRIPTORS:
+            raise OSError(number, os.strerror(number))
+        self.close()
+        # Fails when the machine is out of descriptors or somebody took ours: the rest does the work then.
+        with contextlib.suppress(OSError):
+            sock.accept()[0].close()
+        self._keep_spare()
 
     def close(self) -> None:
         """Give the spare descriptor back."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
-
-    def _shed(self, sock: socket.socket) -> None:
-        """Close the connection that has waited longest, using the spare descriptor for it."""
-        self.close()
-        # Fails when the machine is out of descriptors or somebody took ours: the rest does the work then.
-        with contextlib.suppress(OSError):
-            sock.accept()[0].close()
-        self._keep_spare()
 
     def _keep_spare(self) -> None:
         try:

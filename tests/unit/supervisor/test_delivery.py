@@ -55,7 +55,7 @@ def test_connections_arrive_in_order_and_our_descriptors_are_closed(shards: Shar
     names = [f"peer-{number}" for number in range(150)]
     for name in names:
         assert shards.delivery.put(1, connection(name), 0.0)
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert shards.delivery.backlog() == 0
     assert len(os.listdir("/proc/self/fd")) == before
     assert shards.received(1) == names
@@ -80,16 +80,16 @@ def test_an_absent_shards_clients_wait_and_the_newest_is_turned_away(
     while 0 not in shards.delivery.blocked:  # fill the socket
         assert shards.delivery.put(0, connection(f"peer-{sent}"), 1.0)
         sent += 1
-        shards.delivery.flush()
+        shards.delivery.flush(0.0)
     while shards.delivery.put(0, connection(f"peer-{sent}"), 1.0):
         sent += 1
     assert shards.delivery.backlog() == 5
     assert shards.delivery.put(1, connection("other"), 1.0)  # the other shard is not concerned
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert shards.received(1) == ["other"]
     received = shards.received(0)
     shards.delivery.writable(0)
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert received + shards.received(0) == [f"peer-{number}" for number in range(sent)]
 
 
@@ -107,16 +107,16 @@ def test_room_counts_what_is_on_its_way(shards: Shards) -> None:
     shards.table.set_connections(1, 0, 3)
     shards.table.set_connections(2, 0, 4)
     assert not shards.delivery.has_room(0, 0)
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert not shards.delivery.has_room(0, 7)
     assert shards.delivery.has_room(0, 8)
     shards.delivery.put(0, connection("eighth"), 0.0)
     assert not shards.delivery.has_room(0, 8)
     assert shards.delivery.has_room(1, 1)  # another listener
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert not shards.delivery.has_room(0, 8)  # in the socket
     assert shards.received(0) == ["eighth"]
-    shards.delivery.flush()
+    shards.delivery.flush(0.0)
     assert shards.delivery.has_room(0, 8)  # received; the shard's row says how many there are
     shards.table.set_connections(1, 0, 4)
     shards.delivery.recount()

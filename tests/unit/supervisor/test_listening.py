@@ -1,6 +1,6 @@
 """Opening listeners, and accepting when descriptors run out."""
 
-import fcntl
+import errno
 import os
 import resource
 import socket
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from fluxmq._hot.accept import ASK, FAILED, NONE, Entrance
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor import listening
-from fluxmq.supervisor.listening import Accepting, ListenError, OutOfDescriptorsError
+from fluxmq.supervisor.listening import ListenError, SpareDescriptor
 
 
 def free_port() -> int:
@@ -83,27 +84,24 @@ def test_every_interface() -> None:
 
 
 def test_accepted_connections_are_ready_for_use() -> None:
+    """What is set on a listening socket holds for its connections."""
     port = free_port()
     (opened,) = listening.open_listeners(settings(tcp={"addr": f"127.0.0.1:{port}"}))
-    accepting = Accepting()
-    assert accepting.accept(opened.sockets[0]) is None
-    with socket.create_connection(("127.0.0.1", port), 5) as client:
-        accepted = accepting.accept(opened.sockets[0])
-        assert accepted is not None
-        fd, address, peer_port = accepted
-        assert (address, peer_port) == client.getsockname()
-        assert not os.get_blocking(fd)
-        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-        with socket.socket(fileno=fd) as connection:
+    entrance = Entrance(100, [], 0)
+    entrance.left = 2
+    with socket.create_connection(("127.0.0.1", port), 5):
+        assert entrance.take(opened.sockets[0], 0) == ASK
+        with socket.socket(fileno=entrance.fd) as connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-    accepting.close()
     listening.close(opened)
 
 
 def test_without_descriptors_one_connection_is_shed_and_the_listener_told_to_rest() -> None:
     port = free_port()
     (opened,) = listening.open_listeners(settings(tcp={"addr": f"127.0.0.1:{port}"}))
-    accepting = Accepting()
+    spare = SpareDescriptor()
+    entrance = Entrance(100, [], 0)
+    entrance.left = 10
     clients = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(2)]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
@@ -112,17 +110,27 @@ def test_without_descriptors_one_connection_is_shed_and_the_listener_told_to_res
         fillers.append(os.dup(0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1, hard))
     try:
-        with pytest.raises(OutOfDescriptorsError):
-            accepting.accept(opened.sockets[0])
-        with pytest.raises(OutOfDescriptorsError):  # the spare is back: it works again
-            accepting.accept(opened.sockets[0])
+        for _ in range(2):  # the second time with a new spare
+            assert entrance.take(opened.sockets[0], 0) == FAILED
+            assert not listening.is_passing(entrance.error)
+            spare.shed(opened.sockets[0], entrance.error)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert [client.recv(1) for client in clients] == [b"", b""]
-    assert accepting.accept(opened.sockets[0]) is None
+    assert entrance.take(opened.sockets[0], 0) == NONE
     for client in clients:
         client.close()
     for filler in fillers:
         os.close(filler)
-    accepting.close()
+    spare.close()
     listening.close(opened)
+
+
+def test_which_failures_of_accept_are_passing() -> None:
+    assert listening.is_passing(errno.ECONNABORTED)
+    assert not listening.is_passing(errno.EMFILE)
+    assert not listening.is_passing(errno.EINVAL)
+    spare = SpareDescriptor()
+    with socket.socket() as sock, pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        spare.shed(sock, errno.EINVAL)
+    spare.close()
