@@ -443,7 +443,12 @@ class Reactor:
         return self.accept(connection, run)
 
     def accept(self, connection: Connection, run: Run) -> cython.int:
-        """Forward a run that may be published and acknowledge it."""
+        """Forward a run that may be published and acknowledge it.
+
+        The publisher is first in line for writing: it waits for one packet, subscribers for the lot.
+        """
+        if run.qos:
+            connection.buffer()
         if self.publish_run(run) < 0:
             connection.handler.broken(connection, TOPIC_NAME_INVALID)
             return 0
