@@ -47,7 +47,7 @@ class Authentication:
 
     def configure(self, settings: Auth) -> None:
         """Take new settings; verifications under way end under the old ones."""
-        self._settings = settings
+        self.settings = settings
         self._anonymous: Policy | None = None
         """The policy of all anonymous clients, where it does not depend on the client."""
         if self._pool is not None:
@@ -80,6 +80,10 @@ class Authentication:
         """The snapshot in force."""
         return list(self._users.values())
 
+    def record(self, name: str) -> User | None:
+        """A user's record, enabled or not."""
+        return self._users.get(name)
+
     def user(self, name: str) -> User | None:
         """A user who may log in."""
         user = self._users.get(name)
@@ -92,7 +96,12 @@ class Authentication:
         if connect.username is None:
             done(self.without_name(client))
             return
-        if self.pending >= self._settings.max_pending_verifications:
+        if self.revision < 0:
+            # Control has not told yet who there is: try again, rather than "wrong password".
+            self.results["password", "busy"] += 1
+            done(Authenticated(Reason.SERVER_UNAVAILABLE))
+            return
+        if self.pending >= self.settings.max_pending_verifications:
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_BUSY))
             return
@@ -102,6 +111,9 @@ class Authentication:
         """Who a client is that names no user: the name in its certificate, or nobody."""
         if client.certificate_name:
             known = self._users.get(client.certificate_name)
+            if self.revision < 0:
+                self.results["certificate", "busy"] += 1
+                return Authenticated(Reason.SERVER_UNAVAILABLE)
             if known is not None and not known.enabled:
                 self.results["certificate", "failure"] += 1
                 return Authenticated(Reason.NOT_AUTHORIZED)
@@ -151,7 +163,7 @@ class Authentication:
 
     def anonymous_allowed(self, peer: str) -> bool:
         """Whether a client that names no user is let in from where it comes."""
-        allow = self._settings.anonymous.allow
+        allow = self.settings.anonymous.allow
         if allow == "loopback":
             return is_loopback(peer)
         return allow == "always"
@@ -161,7 +173,7 @@ class Authentication:
         user = self._users.get(username) if username else None
         if user is not None:
             return Policy(user.publish, user.subscribe, client_id=client_id, username=username)
-        anonymous = self._settings.anonymous
+        anonymous = self.settings.anonymous
         if self._anonymous is None and not any(
             "{" in rule for rule in (*anonymous.publish, *anonymous.subscribe)
         ):

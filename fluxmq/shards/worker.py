@@ -21,7 +21,6 @@ import uvloop
 
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
-from fluxmq.auth.users import User
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
 from fluxmq.control.launch import (
@@ -36,7 +35,6 @@ from fluxmq.control.messages import Hello
 from fluxmq.control.table import ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.sessions.mqtt.session import Session
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -45,6 +43,7 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
+from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.streams.tls import TlsSettingsError
@@ -53,7 +52,7 @@ from fluxmq.shards.system_topics import SystemTopics
 TIMER_SECONDS = 0.1
 """Period of heartbeat, timeouts and housekeeping."""
 READY_SECONDS_MAX = 5.0
-"""A shard waits this long for its peers' interest before it takes connections without."""
+"""A shard waits this long for its peers' interest and for the users before it takes connections without."""
 IDLE_COLLECT_TICKS = 50
 """Timer periods between looks whether the shard is idle enough to collect garbage."""
 
@@ -94,6 +93,7 @@ class Worker:
             self.later,
         )
         self.reactor.host = self.broker
+        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
         self._join_peers()
         self.intake = Intake(
             launch.handoff_fds[0],
@@ -204,7 +204,8 @@ class Worker:
         self._last_ticks = ticks
 
     def _become_ready(self, now: float) -> None:
-        if self.peers.synchronised or now - self._started > READY_SECONDS_MAX:
+        told = self.peers.synchronised and self.authentication.revision >= 0
+        if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
             gc.collect()
             gc.freeze()
@@ -257,37 +258,12 @@ class Worker:
         self.settings = settings
         self.broker.configure(settings)
         self.intake.configure(settings)
-        self.authentication.configure(settings.auth)
+        self.permissions.configure(settings.auth)
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:
         """A new snapshot of users: it holds for live connections too."""
-        before = {user.name: user for user in self.authentication.users()}
-        changed = self.authentication.set_users(users.revision, users.users)
-        if not changed:
-            return
-        for session in list(self.broker.sessions.values()):
-            client = session.client
-            if client is not None and client.username in changed:
-                self._apply_user(session, before.get(client.username))
-        self.schedule()
-
-    def _apply_user(self, session: Session, before: User | None) -> None:
-        """Disconnect who may not stay as they are; others get their new permissions."""
-        client = session.client
-        assert client is not None
-        user = self.authentication.user(client.username)
-        policy = self.broker.policy(session.client_id, client.username)
-        stays = (
-            user is not None
-            and (before is None or before.hash == user.hash)
-            and all(policy.may_subscribe(written.decode()) for written in session.subscriptions)
-        )
-        if not stays:
-            self.broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
-            return
-        client.policy = policy
-        client.connection.allowed = None if policy.allows_everything else set()
+        self.permissions.set_users(users.revision, users.users)
 
 
 def _clear(wake_fd: int) -> None:

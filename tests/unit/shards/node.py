@@ -28,6 +28,7 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import Blocked, Link, Received
 from fluxmq.shards.peers import Peers
+from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.system_topics import SystemTopics
 from tests.broker import merged
@@ -129,11 +130,12 @@ class Shard:
         )
         self.reactor.tally.now = node.clock()
         self.authentication = Authentication(settings.auth, node.loop)
-        self.authentication.set_users(1, node.users)
         self.broker = ShardBroker(
             self.reactor, settings, node.workers, self.authentication, self._again, self.later
         )
         self.reactor.host = self.broker
+        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
+        self.permissions.set_users(1, node.users)
         self.peers = Peers(
             self._connect,
             epoch,

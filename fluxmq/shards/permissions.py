@@ -1,0 +1,91 @@
+"""What a change of users or of anonymous access means for those who are already here.
+
+New connections are judged by the new rules anyway. A client that is connected gets its new permissions at once;
+it is disconnected when it may not be who it is any more, or may not have subscribed to what it has. A session
+whose client is away ends when its user is gone or when it holds a subscription that is not permitted any more:
+nothing may go on gathering in it. A session of a disabled user waits.
+"""
+
+from __future__ import annotations
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.auth.users import User
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.connecting import apply_policy
+from fluxmq.sessions.mqtt.session import Client, Session, Stage
+from fluxmq.settings.schema import Auth
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.broker import ShardBroker
+
+
+class Permissions:
+    """Applies changes to the connections and sessions of one shard."""
+
+    def __init__(
+        self, reactor: Reactor, broker: ShardBroker, authentication: Authentication
+    ) -> None:
+        self._reactor = reactor
+        self._broker = broker
+        self._authentication = authentication
+
+    def set_users(self, revision: int, users: tuple[User, ...]) -> None:
+        """Take a new snapshot of users."""
+        authentication = self._authentication
+        before = {user.name: user for user in authentication.users()}
+        changed = authentication.set_users(revision, users)
+        if not changed:
+            return
+        for client in self._clients():
+            if name_of(client) in changed and client.stage is not Stage.CONNECTED:
+                # Half-way in, by rules that no longer hold: it may try again.
+                self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
+        for session in list(self._broker.sessions.values()):
+            if session.principal in changed:
+                self._apply(session, before.get(session.principal))
+        self._broker.schedule()
+
+    def configure(self, settings: Auth) -> None:
+        """Take new settings of authentication."""
+        authentication = self._authentication
+        anonymous = authentication.settings.anonymous
+        authentication.configure(settings)
+        if settings.anonymous == anonymous:
+            return
+        users = {user.name for user in authentication.users()}
+        for session in list(self._broker.sessions.values()):
+            if session.principal not in users:
+                self._apply(session, None)
+        self._broker.schedule()
+
+    def _clients(self) -> list[Client]:
+        return [connection.identity for connection in self._reactor.connections.values()]
+
+    def _apply(self, session: Session, before: User | None) -> None:
+        """Judge a session by the rules in force; ``before``: what its user was."""
+        authentication = self._authentication
+        user = authentication.record(session.principal)
+        policy = self._broker.policy(session.client_id, session.principal)
+        gone = user is None and before is not None
+        wanted = all(policy.may_subscribe(written.decode()) for written in session.subscriptions)
+        client = session.client
+        if client is not None:
+            if gone or not wanted or not self._may_stay(client, user, before):
+                self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
+            else:
+                client.policy = policy
+                apply_policy(client)
+        if (gone or not wanted) and self._broker.sessions.get(session.client_id) is session:
+            self._broker.handler.finish(session)
+
+    def _may_stay(self, client: Client, user: User | None, before: User | None) -> bool:
+        """Whether a connected client is still let in as who it is."""
+        if user is not None:
+            return user.enabled and (before is None or before.hash == user.hash)
+        return bool(client.certificate_name) or self._authentication.anonymous_allowed(client.peer)
+
+
+def name_of(client: Client) -> str:
+    """The user a client is or claims to be."""
+    if client.username:
+        return client.username
+    return client.scram.username if client.scram is not None else ""
