@@ -318,7 +318,7 @@ class Delivery:
         for queue in (self.flight, self.resend):
             for item in queue or ():
                 portion = item
-                used.update(range(portion.pid, portion.pid + portion.count))
+                used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))
         while self.next_pid in used:
             self.next_pid += 1
             if self.next_pid > PACKET_ID_MAX:
