@@ -7,6 +7,7 @@ cdef class Tally:
     cdef public long long dropped_slow, dropped_full, dropped_expired, dropped_large
     cdef public long long route_hits, route_misses, ticks, runs
 
+    cpdef int received(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
     cpdef int sent(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
 
 cdef class Connection:

@@ -46,6 +46,22 @@ class Tally:
         self.route_hits = self.route_misses = 0
         self.ticks = self.runs = 0
 
+    def received(
+        self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.int:
+        """Count a run of ``count`` messages of ``qos``, together ``size`` bytes, that a client published."""
+        self.runs += 1
+        if qos == 0:
+            self.received0 += count
+            self.received_bytes0 += size
+        elif qos == 1:
+            self.received1 += count
+            self.received_bytes1 += size
+        else:
+            self.received2 += count
+            self.received_bytes2 += size
+        return 0
+
     def sent(
         self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.int:

@@ -411,17 +411,7 @@ class Reactor:
             topic,
         )
         run.publisher = connection.delivery
-        tally: Tally = self.tally
-        tally.runs += 1
-        if run.qos == 0:
-            tally.received0 += count
-            tally.received_bytes0 += size
-        elif run.qos == 1:
-            tally.received1 += count
-            tally.received_bytes1 += size
-        else:
-            tally.received2 += count
-            tally.received_bytes2 += size
+        self.tally.received(run.qos, count, size)
         if run.qos > self.max_qos:
             connection.handler.broken(connection, QOS_NOT_SUPPORTED)
             return 0
