@@ -13,6 +13,7 @@ at the latest by its successor's hello; it never holds up the others.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -163,7 +164,8 @@ class Peers:
         owned = self._owned(link.peer)
         for at in range(0, len(owned), FILTERS_PER_FRAME):
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
-        link.send_control("synchronised", self.complete)
+        told = frames.encode_control("synchronised", self.complete)
+        link.feed(itertools.chain(self.retained.recent(), (told,)))
 
     # Frames
 

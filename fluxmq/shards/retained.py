@@ -3,14 +3,17 @@
 A retained publish is stamped (nanoseconds, shard) where it arrives, kept there and told to every other
 shard over the links, in order with the publisher's other messages. Each keeps the greatest stamp, so all
 end with the same message whatever the interleaving. A stamp is greater than all that this shard has seen,
-so that a clock set back does not make new messages look old. A restarted shard asks a peer for the whole
-store.
+so that a clock set back does not make new messages look old.
+
+A restarted shard asks one peer for the whole store. What the others have just published may have reached
+neither the shard's new life nor that peer: so each tells what it did in the last seconds.
 
 Source: MQTT 5.0 section 3.3.1.3.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from fluxmq._hot.run import Run, message_run
@@ -22,6 +25,10 @@ TOMBSTONES_MAX = 100_000
 """Deleted topics remembered so that an older message, still under way, does not revive them."""
 TOMBSTONE_SECONDS = 60.0
 """How long: far longer than a frame can wait on a link."""
+RECENT_SECONDS = 5.0
+"""How long a shard remembers what it has set and deleted: longer than a frame waits on a link that moves."""
+RECENT_MAX = 100_000
+"""How many it remembers at most: as many as it may publish in that time."""
 EXPIRE_STEP = 1000
 """Expired messages dropped per housekeeping turn."""
 
@@ -42,6 +49,7 @@ class RetainedMessages:
         self._clock = clock
         self._stamp_clock = stamp_clock
         self._last_stamp = 0
+        self._recent: deque[tuple[float, bytes, tuple[int, int]]] = deque(maxlen=RECENT_MAX)
         self._links = links
         self.store: RetainedStore[Run] = RetainedStore(
             max_messages, max_bytes, TOMBSTONES_MAX, TOMBSTONE_SECONDS
@@ -54,6 +62,8 @@ class RetainedMessages:
         outcome = self.apply(message, stamp, limited=True)
         if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):
             return False
+        if self._links:
+            self._recent.append((self._clock(), message.topic, stamp))
         for link in self._links.values():
             link.send_retained(stamp, message)
         return True
@@ -89,18 +99,32 @@ class RetainedMessages:
     def housekeeping(self) -> None:
         """Drop what has expired, forget old deletions."""
         now = self._clock()
+        while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
+            self._recent.popleft()
         self.store.expire(now, EXPIRE_STEP)
         self.store.purge_tombstones(now)
 
     def frames(self) -> Iterator[bytes]:
         """The whole store as frames, for a shard that has just started."""
-        for topic, kept in self.store.snapshot():
-            run = kept.message
-            if run.topic == topic:
-                data = bytes(memoryview(run.buffer)[run.start : run.end])
-                yield frames.encode_retained(of_shard(kept.stamp), run) + data
+        for _, kept in self.store.snapshot():
+            yield frame_of(kept.message, of_shard(kept.stamp))
         for topic, stamp in list(self.store.tombstones()):
             yield frames.encode_retained(of_shard(stamp), deletion(topic))
+
+    def recent(self) -> Iterator[bytes]:
+        """What this shard has set and deleted in the last seconds."""
+        for _, topic, stamp in list(self._recent):
+            kept = self.store.get(topic)
+            if kept is None:
+                yield frames.encode_retained(stamp, deletion(topic))
+            elif kept.stamp == stamp:
+                yield frame_of(kept.message, stamp)
+
+
+def frame_of(run: Run, stamp: tuple[int, int]) -> bytes:
+    """A whole RETAINED frame."""
+    data = bytes(memoryview(run.buffer)[run.start : run.end])
+    return frames.encode_retained(stamp, run) + data
 
 
 def of_shard(stamp: Stamp) -> tuple[int, int]:

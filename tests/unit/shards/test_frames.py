@@ -43,9 +43,20 @@ def scanned(version: int, qos: int, topic: str, payloads: list[bytes], propertie
 
 
 RUNS = st.builds(scanned, st.sampled_from((4, 5)), st.integers(0, 2), TOPICS, PAYLOADS)
-FIELDS = (
-    "version qos retain count stride variable pid_at largest topic properties verbatim deadline"
-).split()
+FIELDS = [
+    "version",
+    "qos",
+    "retain",
+    "count",
+    "stride",
+    "variable",
+    "pid_at",
+    "largest",
+    "topic",
+    "properties",
+    "verbatim",
+    "deadline",
+]
 
 
 def bytes_of(run: Run) -> bytes:

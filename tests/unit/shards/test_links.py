@@ -272,7 +272,7 @@ def fabric() -> Iterator[tuple[Launch, Launch]]:
         "data_dir": "",
         "link_kind": "socket",
     }
-    yield (
+    return (
         Launch(index=0, links=[LinkDescription(1, a_send.detach(), a_receive.detach())], **common),
         Launch(index=1, links=[LinkDescription(0, b_send.detach(), b_receive.detach())], **common),
     )

@@ -1,0 +1,505 @@
+"""Shards among each other: interest that is known before it is promised, lives and deaths, slow links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fluxmq._hot.reactor import PAUSED_LINK
+from fluxmq.shards import frames
+from tests.conformance import wire
+from tests.unit.shards.node import Node, drain, messages
+
+MakeNode = Callable[..., Node]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    """Payloads that show their order."""
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_messages_reach_every_shard_in_order(make_node: MakeNode, workers: int, qos: int) -> None:
+    node = make_node(workers)
+    subscribers = [node.connect(shard, f"s{shard}") for shard in range(workers)]
+    for subscriber in subscribers:
+        subscriber.subscribe("a/#", "+/b", qos=qos)
+    publishers = [node.connect(shard, f"p{shard}", version=4) for shard in range(workers)]
+    for number in range(60):
+        publisher = publishers[number % workers]
+        publisher.publish("a/b", b"%d" % number, qos=qos)
+    for subscriber in subscribers:
+        found = messages(subscriber)
+        assert sorted(found, key=int) == numbered(60), "once each, whatever overlaps"
+        for index in range(workers):
+            own = [payload for payload in found if int(payload) % workers == index]
+            assert own == sorted(own, key=int), "in each publisher's order"
+
+
+def test_a_burst_crosses_as_runs(make_node: MakeNode) -> None:
+    """Neighbouring messages of one size are one frame."""
+    payloads = [b"%03d" % number for number in range(500)]
+    node = make_node(2)
+    subscriber = node.connect(1, "s")
+    subscriber.subscribe("t", qos=1)
+    publisher = node.connect(0, "p")
+    node.hold()
+    publisher.send(
+        *(
+            wire.publish(5, "t", payload, qos=1, packet_id=number)
+            for number, payload in enumerate(payloads, 1)
+        )
+    )
+    node.run()
+    (record,) = node.pipes[0, 1].records
+    assert frames.decode_run(record).count == 500
+    node.release()
+    assert messages(subscriber) == payloads
+
+
+def test_a_suback_waits_until_every_shard_knows(make_node: MakeNode) -> None:
+    node = make_node(3)
+    subscriber = node.connect(1, "s")
+    publishers = [node.connect(shard, f"p{shard}") for shard in (0, 2)]
+    node.hold()
+    subscriber.send(wire.subscribe(5, 7, [wire.Filter("t", 1)]), wire.pingreq())
+    assert drain(subscriber) == []
+    node.let(1, 0)
+    node.let(1, 2)
+    node.let(0, 1)
+    assert drain(subscriber) == [], "one of two shards has not confirmed"
+    node.let(2, 1)
+    suback, pong = drain(subscriber)
+    assert (suback.kind, suback.reasons, pong.kind) == (wire.SUBACK, [1], wire.PINGRESP)
+    for publisher in publishers:
+        publisher.publish("t", b"m", qos=1)
+    node.release()
+    assert messages(subscriber) == [b"m", b"m"]
+
+
+def test_a_suback_does_not_wait_for_the_dead(make_node: MakeNode) -> None:
+    node = make_node(3)
+    subscriber = node.connect(1, "s")
+    node.hold()
+    subscriber.send(wire.subscribe(5, 7, [wire.Filter("t", 1)]))
+    node.run()
+    node.kill(2)
+    node.release()
+    assert drain(subscriber) == []
+    node[1].timer()
+    (suback,) = drain(subscriber)
+    assert suback.kind == wire.SUBACK
+    subscriber.subscribe("u")
+
+
+def test_several_subscribes_wait_each_for_its_own(make_node: MakeNode) -> None:
+    node = make_node(2)
+    first, second = node.connect(1, "a"), node.connect(1, "b")
+    node.hold()
+    first.send(wire.subscribe(5, 1, [wire.Filter("t")]))
+    node.run()
+    second.send(wire.subscribe(5, 2, [wire.Filter("u")]))
+    node.run()
+    node.let(1, 0)
+    node.let(0, 1)
+    assert [packet.packet_id for packet in drain(first)] == [1]
+    assert drain(second) == []
+    node.let(1, 0)
+    node.let(0, 1)
+    assert [packet.packet_id for packet in drain(second)] == [2]
+
+
+def test_what_is_already_known_is_acknowledged_at_once(make_node: MakeNode) -> None:
+    node = make_node(2)
+    node.connect(1, "a").subscribe("t")
+    second = node.connect(1, "b")
+    node.hold()
+    second.subscribe("t")
+    assert not node.waiting()
+
+
+def test_interest_that_ends_is_told(make_node: MakeNode) -> None:
+    """The last subscriber of a filter leaves: messages do not cross any more."""
+    node = make_node(2)
+    one, other, publisher = node.connect(1, "a"), node.connect(1, "b"), node.connect(0, "p")
+    one.subscribe("t/+")
+    other.subscribe("t/+")
+    sent = node[0].peers.links[1].sent_bytes
+    publisher.publish("t/1", b"x")
+    node.run()
+    assert node[0].peers.links[1].sent_bytes > sent
+    one.unsubscribe("t/+")
+    other.drop()
+    node.advance(0.2)
+    sent = node[0].peers.links[1].sent_bytes
+    publisher.publish("t/1", b"y")
+    node.run()
+    assert node[0].peers.links[1].sent_bytes == sent
+    assert [packet.payload for packet in drain(one)] == [b"x"]
+
+
+def test_interest_that_ends_and_begins_again_between_two_tellings(make_node: MakeNode) -> None:
+    node = make_node(2)
+    subscriber, publisher = node.connect(1, "s"), node.connect(0, "p")
+    subscriber.subscribe("t")
+    subscriber.unsubscribe("t")
+    subscriber.subscribe("t")
+    publisher.publish("t", b"x")
+    assert messages(subscriber) == [b"x"]
+
+
+def test_system_topics_are_added_up(make_node: MakeNode) -> None:
+    node = make_node(3)
+    clients = [node.connect(shard, f"c{shard}") for shard in range(3)]
+    for client in clients:
+        client.subscribe("t", "$SYS/broker/#")
+    clients[2].publish("t", b"x")
+    node.run()
+    for _ in range(2):
+        for shard in node:
+            shard.system.tick()
+            node.run()
+    for client in clients:
+        told = {packet.topic: packet.payload for packet in drain(client) if packet.topic != "t"}
+        assert told["$SYS/broker/clients/connected"] == b"3"
+        assert told["$SYS/broker/subscriptions/count"] == b"6"
+        assert told["$SYS/broker/messages/publish/received"] == b"1"
+        assert told["$SYS/broker/retained/count"] == b"%d" % len(told)
+        assert b"FluxMQ" in told["$SYS/broker/version"]
+    late = node.connect(1, "late")
+    late.subscribe("$SYS/broker/uptime")
+    (uptime,) = drain(late)
+    assert uptime.retain
+    clients[1].publish("$SYS/broker/version", b"forged", retain=True)
+    node.run()
+    late.subscribe("$SYS/broker/version")
+    assert b"FluxMQ" in drain(late)[-1].payload
+
+
+# Lives and deaths
+
+
+def test_messages_for_a_dead_shard_are_dropped_and_hold_up_nobody(make_node: MakeNode) -> None:
+    node = make_node(3)
+    alive, dead = node.connect(1, "alive"), node.connect(2, "dead")
+    for client in (alive, dead):
+        client.subscribe("t", qos=1)
+    publisher = node.connect(0, "p")
+    node.pipes[0, 2].room = 3000
+    node.kill(2)
+    for number in range(50):
+        publisher.publish("t", b"%03d" % number * 100, qos=1)
+    assert len(messages(alive)) == 50
+    link = node[0].peers.links[2]
+    assert not link.up, "noticed when the link was full"
+    assert not link.backlog
+    before = link.sent_bytes
+    publisher.publish("t", b"x", qos=1)
+    node.run()
+    assert link.sent_bytes == before
+    assert messages(alive) == [b"x"]
+
+
+def test_a_full_link_stops_those_who_feed_it_and_no_others(make_node: MakeNode) -> None:
+    node = make_node(3)
+    slow, quick = node.connect(1, "slow"), node.connect(2, "quick")
+    slow.subscribe("slow", qos=1)
+    quick.subscribe("quick", qos=1)
+    feeder = node.connect(0, node.id_of(0, "feeder"))
+    other = node.connect(0, node.id_of(0, "other"))
+    node.pipes[0, 1].room = 5000
+    node.hung.add(1)
+    left = b"".join(
+        wire.publish(5, "slow", b"%04d" % number * 250, qos=1, packet_id=number)
+        for number in range(1, 400)
+    )
+    while left:
+        try:
+            left = left[feeder.stream.sock.send(left[:3000]) :]
+        except BlockingIOError:
+            break
+        node.run()
+    assert left, "the client was not held up"
+    link = node[0].peers.links[1]
+    assert link.backlog
+    assert link.backlog_bytes < 10_000, "what waits is bounded by what had been read"
+    paused = [c for c in node[0].reactor.connections.values() if c.paused & PAUSED_LINK]
+    assert len(paused) == 1
+    acknowledged = len(drain(feeder))
+    assert 0 < acknowledged < 20
+    other.publish("quick", b"x", qos=1)
+    assert messages(quick) == [b"x"]
+    node.hung.clear()
+    node.pipes[0, 1].room = None
+    node.advance(0.5)
+    feeder.send(left)
+    assert [int(payload[:4]) for payload in messages(slow)] == list(range(1, 400))
+    assert acknowledged + len(drain(feeder)) == 399
+    assert not link.backlog
+    assert not link.paused
+    assert not any(c.paused for c in node[0].reactor.connections.values())
+
+
+def test_a_connection_held_by_two_links_waits_for_both(make_node: MakeNode) -> None:
+    node = make_node(3)
+    for shard in (1, 2):
+        node.connect(shard, f"s{shard}").subscribe("t")
+    for shard in (1, 2):
+        node.pipes[0, shard].room = 500
+        node.hung.add(shard)
+    feeder = node.connect(0, node.id_of(0, "feeder"))
+    for _ in range(3):
+        feeder.send(wire.publish(5, "t", b"x" * 400))
+        node.run()
+    (connection,) = node[0].reactor.connections.values()
+    assert connection.paused
+    assert all(link.backlog for link in node[0].peers.links.values())
+    node.hung.discard(1)
+    node.advance(0.5)
+    assert connection.paused
+    node.hung.clear()
+    node.advance(0.5)
+    assert not connection.paused
+
+
+def test_a_connection_held_by_a_link_whose_peer_dies_goes_on(make_node: MakeNode) -> None:
+    node = make_node(2)
+    node.connect(1, "s").subscribe("t")
+    feeder = node.connect(0, node.id_of(0, "feeder"))
+    node.pipes[0, 1].room = 500
+    node.hung.add(1)
+    for number in range(1, 8):
+        feeder.send(wire.publish(5, "t", b"x" * 400, qos=1, packet_id=number))
+        node.run()
+    assert len(drain(feeder)) < 7
+    node.kill(1)
+    node.advance(0.5)
+    assert feeder.ping() is not None
+    assert not node[0].reactor.connections[next(iter(node[0].reactor.connections))].paused
+
+
+def test_a_held_connection_may_go_away(make_node: MakeNode) -> None:
+    node = make_node(2)
+    node.connect(1, "s").subscribe("t")
+    feeder = node.connect(0, node.id_of(0, "feeder"))
+    node.pipes[0, 1].room = 500
+    node.hung.add(1)
+    for _ in range(3):
+        feeder.send(wire.publish(5, "t", b"x" * 400))
+        node.run()
+    assert node[0].peers.links[1].paused
+    feeder.drop()
+    node.hung.clear()
+    node.advance(0.5)
+    assert not node[0].peers.links[1].paused
+    assert not node[0].reactor.connections
+
+
+def test_a_restarted_shard_knows_what_its_peers_want(make_node: MakeNode) -> None:
+    """Filters, groups, retained messages, owned ids."""
+    node = make_node(3)
+    name = node.id_of(0)
+    subscriber = node.connect(1, name, props=((wire.SESSION_EXPIRY_INTERVAL, 100),))
+    subscriber.subscribe("a/+", "b", qos=1)
+    subscriber.subscribe("$share/g/s", qos=1)
+    keeper = node.connect(2, node.id_of(2, "keeper"))
+    for topic, payload in (("kept", b"r"), ("deleted", b"r"), ("deleted", b"")):
+        keeper.publish(topic, payload, qos=1, retain=True)
+    node.kill(0)
+    node.start(0)
+    node.run()
+    fresh = node[0]
+    assert fresh.peers.synchronised
+    assert fresh.claims._owners == {name: 1}
+    publisher = node.connect(0, "p")
+    for topic in ("a/1", "b", "s"):
+        publisher.publish(topic, topic.encode(), qos=1)
+    assert messages(subscriber) == [b"a/1", b"b", b"s"]
+    publisher.subscribe("#")
+    assert [(packet.topic, packet.payload) for packet in drain(publisher)] == [("kept", b"r")]
+    assert dict(fresh.broker.retained.store.tombstones()).keys() == {b"deleted"}
+
+
+def test_a_restarted_shards_former_interest_is_forgotten(make_node: MakeNode) -> None:
+    node = make_node(2)
+    node.connect(1, "s").subscribe("t/#", "$share/g/t/#")
+    publisher = node.connect(0, "p")
+    node.kill(1)
+    node.start(1)
+    node.run()
+    assert len(node[0].broker.groups) == 0
+    before = node[0].peers.links[1].sent_bytes
+    publisher.publish("t/1", b"x")
+    node.run()
+    assert node[0].peers.links[1].sent_bytes == before
+    again = node.connect(1, "s")
+    again.subscribe("t/#")
+    publisher.publish("t/1", b"y")
+    assert messages(again) == [b"y"]
+
+
+def test_records_for_a_former_life_are_ignored(make_node: MakeNode) -> None:
+    """What peers sent before they heard hello was meant for the predecessor."""
+    node = make_node(2)
+    subscriber = node.connect(1, "s")
+    subscriber.subscribe("t")
+    publisher = node.connect(0, "p")
+    node.hold()
+    node.kill(1)
+    node.start(1)
+    node.hold()
+    publisher.publish("t", b"x", retain=True)
+    node.run()
+    node.let(0, 1, 2)  # the retained message and the run, before the welcome
+    assert not node[1].peers.links[0].up
+    assert len(node[1].broker.retained.store) == 0
+    node.release()
+    assert node[1].peers.synchronised
+    assert node[1].broker.retained.message(b"t") is not None, "fetched with all others"
+
+
+def test_a_shard_is_not_synchronised_before_all_have_told(make_node: MakeNode) -> None:
+    node = make_node(3)
+    node.connect(2, "k").publish("kept", b"r", qos=1, retain=True)
+    node.kill(0)
+    node.hold()
+    shard = node.start(0)
+    node.hold()
+    assert not shard.peers.synchronised
+    for peer in (1, 2):
+        node.let(0, peer)
+        node.let(peer, 0, len(node.pipes[peer, 0].records))
+    assert not shard.peers.synchronised, "the retained messages are not here"
+    assert node.pipes[0, 1].records or node.pipes[0, 2].records
+    node.release()
+    assert shard.peers.synchronised
+    assert len(shard.broker.retained.store) == 1
+
+
+def test_the_source_of_retained_messages_dies_half_way(make_node: MakeNode) -> None:
+    """Another peer that has them all is asked."""
+    node = make_node(3)
+    keeper = node.connect(1, "k")
+    for number in range(300):
+        keeper.publish(f"kept/{number}", b"r" * 100, retain=True)
+    node.run()
+    node.kill(0)
+    node.pipes[1, 0].room = node.pipes[2, 0].room = 4000
+    node.hold()
+    shard = node.start(0)
+    node.hold()
+    while shard.peers._source is None:
+        for pair in node.waiting():
+            node.let(*pair)
+    source = shard.peers._source
+    node.let(0, source, len(node.pipes[0, source].records))
+    node.let(source, 0, 3)
+    assert not shard.peers.synchronised
+    node.kill(source)
+    shard.timer()
+    node.release()
+    node.advance(10)
+    assert shard.peers.synchronised
+    assert len(shard.broker.retained.store) == 300
+
+
+def test_what_was_retained_just_now_is_told_by_who_did_it(make_node: MakeNode) -> None:
+    """It was sent to the predecessor, and has not reached the peer that sends the whole store."""
+    node = make_node(3)
+    publisher = node.connect(2, "p")
+    publisher.publish("old", b"r", qos=1, retain=True)
+    node.hold()
+    node.kill(0)
+    publisher.publish("new", b"r", qos=1, retain=True)
+    publisher.publish("old", b"", qos=1, retain=True)
+    node.start(0)
+    node.hold()
+    for peer in (1, 2):
+        node.let(0, peer)
+    node.let(1, 0, len(node.pipes[1, 0].records))
+    node.let(2, 0, len(node.pipes[2, 0].records))
+    assert node[0].peers._source == 1
+    node.let(0, 1, len(node.pipes[0, 1].records))
+    node.let(1, 0, len(node.pipes[1, 0].records))
+    assert node[1].broker.retained.message(b"new") is None
+    assert node[0].peers.synchronised
+    assert node[0].broker.retained.message(b"new") is not None
+    assert node[0].broker.retained.message(b"old") is None
+
+
+def test_a_shard_with_half_the_retained_messages_is_not_asked(make_node: MakeNode) -> None:
+    """Two shards restart at once: both fetch from the third, neither from the other."""
+    node = make_node(3)
+    keeper = node.connect(2, "k")
+    for number in range(50):
+        keeper.publish(f"kept/{number}", b"r", retain=True)
+    node.run()
+    for shard in (0, 1):
+        node.kill(shard)
+    node.hold()
+    for shard in (0, 1):
+        node.start(shard)
+    node.hold()
+    while True:  # everything between those two first
+        pairs = [pair for pair in node.waiting() if 2 not in pair]
+        if not pairs:
+            break
+        node.let(*pairs[0])
+    assert len(node[0].broker.retained.store) == 0
+    node.release()
+    for shard in node:
+        assert shard.peers.synchronised
+        assert len(shard.broker.retained.store) == 50
+
+
+def test_a_node_that_starts_has_nobody_to_ask(make_node: MakeNode) -> None:
+    for shard in make_node(3):
+        assert shard.peers.synchronised
+        assert shard.peers.complete
+
+
+def test_a_shard_alone_is_synchronised(make_node: MakeNode) -> None:
+    node = make_node(1)
+    node[0].timer()
+    assert node[0].peers.synchronised
+
+
+def test_a_shard_that_served_before_a_peer_heard_it_tells_what_it_wants(
+    make_node: MakeNode,
+) -> None:
+    """A peer was slow to answer the hello; what was subscribed meanwhile must reach it with the welcome."""
+    node = make_node(2)
+    node.kill(0)
+    node.hold()
+    node.start(0)
+    node.hold()
+    subscriber = node.connect(0, "s")
+    subscriber.subscribe("t")
+    node.release()
+    node.connect(1, "p").publish("t", b"x")
+    assert messages(subscriber) == [b"x"]
+
+
+def test_a_shard_restarted_before_anybody_noticed(make_node: MakeNode) -> None:
+    """Its predecessor's records are followed by its hello; both are dealt with in their order."""
+    node = make_node(2)
+    old = node.connect(1, "old")
+    old.subscribe("t")
+    publisher = node.connect(1, "p")
+    listener = node.connect(0, "l")
+    listener.subscribe("u")
+    node.hold()
+    publisher.publish("u", b"last words")
+    node.run()
+    node.kill(1)
+    node.start(1)
+    node.release()
+    assert messages(listener) == [b"last words"]
+    assert node[0].peers.links[1].up
+    assert node[1].peers.links[0].up
+    again = node.connect(1, "again")
+    again.subscribe("t")
+    listener.publish("t", b"x")
+    assert messages(again) == [b"x"]
