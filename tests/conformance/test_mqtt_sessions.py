@@ -238,3 +238,19 @@ def test_session_moves_between_versions(mqtt: Mqtt) -> None:
     assert message.payload == b"x"
     client.disconnect()
     assert session_present(mqtt, V4, client.client_id)
+
+
+def test_session_belongs_to_its_user(restricted: Mqtt) -> None:
+    """Somebody else's client identifier does not open their session: not its messages, not its
+    subscriptions."""
+    password = b"correct horse battery staple"
+    topic = restricted.topic()
+    ada = persistent(restricted, V5, username="ada", password=password)
+    ada.subscribe(topic, qos=1)
+    ada.disconnect()
+    publisher = restricted.connect(V5, username="ada", password=password)
+    publisher.publish(topic, b"private", qos=1)
+    other = restricted.open(V5)
+    assert not other.connect(ada.client_id, clean=False, props=KEEP).session_present
+    publisher.publish(topic, b"private as well", qos=1)
+    assert other.ping() == []

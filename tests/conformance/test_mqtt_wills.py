@@ -220,3 +220,10 @@ def test_retained_will_of_version_4_is_found_by_version_5(mqtt: Mqtt) -> None:
         return [message.payload for message in mqtt.retained(V5, topic)] == [b"gone"]
 
     eventually(found, "the retained will")
+
+
+@pytest.mark.statement("v5:3.1.4-2", "v4:3.2.2-5")
+def test_will_without_permission_is_refused(restricted: Mqtt, version: int) -> None:
+    """A CONNECT whose will could not be published is refused: 0x87, 3.1.1: 5."""
+    reason = restricted.refused(version, will=Will("secret/will", b"x", 1))
+    assert reason == (0x87 if version == V5 else 5)
