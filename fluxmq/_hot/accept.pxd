@@ -1,19 +1,10 @@
 from fluxmq._hot.sockets cimport sockaddr_storage, socklen_t
 
-cdef class Batch:
-    cdef public Py_ssize_t connections_max, bytes_max, used
-    cdef public bytearray body, counts
-    cdef public list fds
-    cdef public bint paused
-
-    cpdef bint add(self, int fd, int listener, bytes peer, object data, Py_ssize_t length) except -1
-    cpdef bint send(self, object sock) except -1
-
 cdef class Entrance:
     cdef public Py_ssize_t limit, length, room
     cdef public list batches, early, due
     cdef public int plain, left, accepted, fd, listener, error
-    cdef public bint ask_loopback, ask_others, crowd, loopback
+    cdef public bint ask_loopback, ask_others, loopback
     cdef public bytearray buffer
     cdef public bytes peer
 

@@ -3,6 +3,8 @@
 import socket
 from typing import Final
 
+from fluxmq._hot.batch import Batch
+
 NONE: Final = 0
 HANDED: Final = 1
 AWAIT: Final = 2
@@ -12,27 +14,6 @@ ASK: Final = 5
 FAILED: Final = 6
 NO_SHARD: Final = -1
 EARLY_TURNS: Final = 3
-LISTENERS_MAX: Final = 8
-PEER_MAX: Final = 255
-DATA_MAX: Final = 65535
-
-class Batch:
-    connections_max: int
-    bytes_max: int
-    used: int
-    body: bytearray
-    counts: bytearray
-    fds: list[int]
-    paused: bool
-
-    def __init__(self, connections_max: int, bytes_max: int) -> None: ...
-    def clear(self) -> None: ...
-    def add(
-        self, fd: int, listener: int, peer: bytes, data: bytes | bytearray, length: int
-    ) -> bool: ...
-    def message(self) -> bytes: ...
-    def send(self, sock: socket.socket) -> bool: ...
-    def close(self) -> None: ...
 
 class Entrance:
     limit: int
@@ -43,7 +24,6 @@ class Entrance:
     ask_others: bool
     left: int
     accepted: int
-    crowd: bool
     early: list[tuple[int, int, bytes, bool, int]]
     due: list[tuple[int, int, bytes, bool, int]]
     buffer: bytearray

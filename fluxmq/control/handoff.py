@@ -20,7 +20,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fluxmq._hot.accept import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
+from fluxmq._hot.batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 from fluxmq.model.errors import FluxmqError
 
 LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")

@@ -25,7 +25,7 @@ from types import FrameType
 from pydantic import ValidationError
 
 from fluxmq import logs
-from fluxmq._hot.accept import ASK, AWAIT, ENDED, FAILED, HANDED, NONE, Entrance
+from fluxmq._hot.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NONE, Entrance
 from fluxmq.control import launch as launching
 from fluxmq.control.conversation import Handlers
 from fluxmq.control.handoff import LISTENERS, Handoff
@@ -63,7 +63,7 @@ EVENTS_MAX = 256
 CROWD_MIN = 2
 """New connections in one turn from which on there is a crowd."""
 
-CROWD_PAUSE_SECONDS = 0.001
+CROWD_PAUSE_SECONDS = 0.002
 """In a crowd the next turn begins this much later: a client's first bytes come a moment after it connects, so
 that they need not be awaited, and the shards get more with each message.  That saves more than half of the
 work for a delay that nobody notices; who comes alone is served at once."""
@@ -132,6 +132,7 @@ class Acceptor:
         self._blocked: dict[int, int] = {}  # descriptor towards a shard -> shard, while it is full
         self._wakeup, self._signalled = socket.socketpair()
         self._came = 0  # new connections in this turn
+        self._crowd_turns = 0  # turns for which a crowd is still expected
         self._stopping = False
         self._reloading = False
 
@@ -142,18 +143,21 @@ class Acceptor:
         for fd in self._by_socket:
             self._epoll.register(fd, select.EPOLLIN)
         self._epoll.register(self._wakeup.fileno(), select.EPOLLIN)
-        housekeeping_at = 0.0
+        housekeeping_at = wait = 0.0
         while not self._stopping:
-            events = self._epoll.poll(HOUSEKEEPING_SECONDS, EVENTS_MAX)
-            now = time.monotonic()
-            self._table.beat(self._launch.slot, time.monotonic_ns())
+            events = self._epoll.poll(wait, EVENTS_MAX)
+            clock = time.monotonic_ns()
+            now = clock / 1e9
+            self._table.beat(self._launch.slot, clock)
             self._turn(events, now)
             if now >= housekeeping_at:
                 self._keep_house(now)
                 housekeeping_at = now + HOUSEKEEPING_SECONDS
-            self._entrance.crowd = self._came >= CROWD_MIN
-            if self._entrance.crowd or self._entrance.early:
-                time.sleep(CROWD_PAUSE_SECONDS)
+            wait = HOUSEKEEPING_SECONDS
+            if self._is_crowd(now):
+                wait = 0.0  # those that are early are not in the poll set
+                if self._came < listening.ACCEPT_BATCH:
+                    time.sleep(CROWD_PAUSE_SECONDS)
         self._close()
 
     def watch_signals(self) -> None:
@@ -204,6 +208,23 @@ class Acceptor:
                 self._blocked[fd] = shard
                 self._epoll.register(fd, select.EPOLLOUT)
 
+    def _is_crowd(self, now: float) -> bool:
+        """Whether many connections are coming; if not, those that are early are awaited from now on."""
+        if self._came >= CROWD_MIN:
+            self._crowd_turns = EARLY_TURNS
+        elif self._crowd_turns:
+            self._crowd_turns -= 1
+        if self._crowd_turns:
+            return True
+        entrance = self._entrance
+        if entrance.early:
+            for fd, listener, peer, loopback, _ in entrance.early:
+                address = peer.decode()
+                counted = None if loopback else _counted(_key_of(address))
+                self._await(Pending(fd, listener, address, counted, now))
+            entrance.early.clear()
+        return False
+
     # One connection.
 
     def _accept(self, fd: int, now: float) -> None:
@@ -241,7 +262,7 @@ class Acceptor:
             outcome = entrance.enter()
         if outcome == HANDED:
             return
-        counted = None if key is None or is_loopback(key) else key
+        counted = None if key is None else _counted(key)
         if outcome == AWAIT:
             self._await(Pending(fd, listener, peer, counted, now))
         elif outcome == ENDED:
@@ -420,7 +441,13 @@ class Acceptor:
 
     def numbers(self) -> ProcessNumbers:
         """For ``fluxmqctl status``: the connections that this process holds itself."""
-        return ProcessNumbers(connections=len(self._pending) + self._delivery.backlog())
+        awaited = len(self._pending) + len(self._entrance.early)
+        return ProcessNumbers(connections=awaited + self._delivery.backlog())
+
+
+def _counted(key: str) -> str | None:
+    """The address key by which awaited connections are counted; this machine's are not."""
+    return None if is_loopback(key) else key
 
 
 def _key_of(peer: str) -> str:

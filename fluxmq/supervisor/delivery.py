@@ -19,7 +19,7 @@ import socket
 import termios
 from collections.abc import Sequence
 
-from fluxmq._hot.accept import Batch
+from fluxmq._hot.batch import Batch
 from fluxmq.control import handoff
 from fluxmq.control.handoff import LISTENERS, Handoff
 from fluxmq.control.table import ProcessTable
@@ -158,13 +158,14 @@ class Delivery:
 
     def _send(self, shard: int, batch: Batch, now: float) -> None:
         """Send the batch of this turn; what the socket does not take begins to wait."""
-        for listener in range(len(LISTENERS)):
-            count = batch.counts[listener]
+        counts = batch.counts[: len(LISTENERS)]
+        sent = handoff.dispatch(self._sockets[shard], batch)
+        for listener, count in enumerate(counts):
             if count:
                 self._count(shard, listener, count)
-        if handoff.dispatch(self._sockets[shard], batch):
-            for listener in range(len(LISTENERS)):
-                self.handed[listener] += batch.counts[listener]
+                if sent:
+                    self.handed[listener] += count
+        if sent:
             batch.close()  # the shard has its own descriptors now
             return
         self.blocked.add(shard)
