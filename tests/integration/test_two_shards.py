@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ import pytest
 
 from tests.broker import Broker, client_tls, running_broker
 from tests.conformance import wire
-from tests.conformance.client import Client, eventually, payloads, tcp
+from tests.conformance.client import Client, Packet, eventually, payloads, tcp
 from tests.conformance.conftest import Mqtt
 from tests.conformance.wire import V4, V5, Filter, Will
 
@@ -403,6 +404,85 @@ def test_connections_racing_for_one_session(shards: Shards) -> None:
     for shard in (0, 1):
         shards.on(shard).publish(topic, b"%d" % shard, qos=1)
         assert winner.receive().payload == b"%d" % shard
+
+
+class Wanderer:
+    """A persistent session that changes its connection, and what it has been sent so far."""
+
+    def __init__(self, shards: Shards, topic: str, qos: int) -> None:
+        self.shards = shards
+        self.identifier = shards.client_id()
+        self.seen: list[bytes] = []
+        self.unreleased: set[int] = set()
+        self.client = self.connected(plain)
+        self.client.subscribe(topic, qos=qos)
+
+    def connected(self, opened: Callable[[Shards], Client]) -> Client:
+        """A new connection to the session, over some transport."""
+        client = opened(self.shards)
+        assert client.connect(self.identifier, clean=False, props=KEEP).reason == 0
+        return client
+
+    def take(self, packet: Packet) -> None:
+        """Note and acknowledge, as a client does that keeps its own QoS 2 state."""
+        if packet.kind == wire.PUBREL:
+            self.unreleased.discard(packet.packet_id)
+            self.client.send(wire.acknowledge(wire.PUBCOMP, packet.packet_id))
+        elif packet.kind == wire.PUBLISH and packet.qos == 2:
+            if packet.packet_id not in self.unreleased:
+                self.unreleased.add(packet.packet_id)
+                self.seen.append(packet.payload)
+            self.client.send(wire.acknowledge(wire.PUBREC, packet.packet_id))
+        elif packet.kind == wire.PUBLISH:
+            self.seen.append(packet.payload)
+            self.client.acknowledge(packet)
+
+
+@pytest.mark.statement("v5:4.4.0-1", "v4:4.4.0-1", "v5:4.3.3-10", "v5:4.5.0-1")
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_sessions_wander_under_load(shards: Shards, qos: int, seed: int) -> None:
+    """Sessions are taken over again and again, over any transport, while both shards publish:
+    QoS 1 loses nothing, QoS 2 neither loses nor repeats, each publisher's order holds."""
+    chance = random.Random(seed)
+    topic = shards.topic()
+    wanderers = [Wanderer(shards, topic, qos) for _ in range(6)]
+    publishers = [shards.on(0), shards.on(1)]
+    number = 0
+    for _ in range(40):
+        for name, publisher in enumerate(publishers):
+            publisher.send(
+                *(
+                    wire.publish(V5, topic, b"%d:%d" % (name, n), qos=qos, packet_id=n + 1)
+                    for n in range(number, number + 5)
+                )
+            )
+            if qos == 2:
+                publisher.send(
+                    *(wire.acknowledge(wire.PUBREL, n + 1) for n in range(number, number + 5))
+                )
+        number += 5
+        for wanderer in chance.sample(wanderers, 2):
+            for _ in range(chance.randrange(4)):
+                try:
+                    wanderer.take(wanderer.client.next(0.001))
+                except TimeoutError:
+                    break
+            if chance.random() < 0.3:
+                wanderer.client.drop()
+            wanderer.client = wanderer.connected(chance.choice([plain, secure, browser]))
+    for name, publisher in enumerate(publishers):
+        publisher.publish(topic, b"%d:end" % name, qos=qos, packet_id=60_000)
+    expected = [[b"%d:%d" % (name, n) for n in range(number)] for name in (0, 1)]
+    for wanderer in wanderers:
+        while not {b"0:end", b"1:end"} <= set(wanderer.seen):
+            wanderer.take(wanderer.client.next())
+        for name in (0, 1):
+            mine = [each for each in wanderer.seen if each.startswith(b"%d:" % name)][:-1]
+            first = list(dict.fromkeys(mine))
+            assert first == expected[name], "lost, or out of order"
+            if qos == 2:
+                assert mine == first, "a QoS 2 message came twice"
 
 
 # --- losing a shard -------------------------------------------------------------------------------
