@@ -4,8 +4,8 @@ A shard that starts says ``hello`` with a number of its own (its epoch) to every
 forgets all it knew of the sender's former life, answers ``welcome`` with that epoch and then tells its own
 interest; until that welcome the starting shard ignores what comes, which may be meant for its predecessor.
 Changes of interest carry a growing number that the peer confirms (``known``), so that a SUBACK can wait until
-every shard routes to the new subscription. Retained messages are fetched from one peer that has them all; a
-shard that finds none has as many as there are.
+every shard routes to the new subscription. Retained messages are fetched from one peer that has them all, or
+from all peers where none has.
 
 A peer that died is noticed by the process table when a link to it fills up or an answer is outstanding, and
 at the latest by its successor's hello; it never holds up the others.
@@ -62,8 +62,8 @@ class Peers:
         """Peers that have not told their interest since this shard started."""
         self._complete: set[int] = set()
         """Peers that have all retained messages."""
-        self._source: int | None = None
-        """The peer that is sending us its retained messages."""
+        self._sources: set[int] = set()
+        """Peers that are sending us their retained messages."""
         self.complete = False
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
@@ -114,13 +114,16 @@ class Peers:
         """Go on with the start as far as the peers have come."""
         if self.claims.waiting and self._told_all():
             self.claims.open()
-        if self.complete or self._source is not None:
+        if self.complete or self._sources:
             return
-        self._source = next((peer for peer in self._complete if self.links[peer].up), None)
-        if self._source is not None:
-            self.links[self._source].send_control("retained?")
+        if self._complete:
+            self._sources.add(min(self._complete))
         elif self._told_all():
-            self.complete = True  # nobody has more
+            # Nobody has everything (the node starts): what each has is everything.
+            self._sources.update(peer for peer, link in self.links.items() if link.up)
+            self.complete = not self._sources
+        for peer in self._sources:
+            self.links[peer].send_control("retained?")
 
     # Interest
 
@@ -275,9 +278,9 @@ class Peers:
 
     def _on_retained_sent(self, link: Link) -> None:
         """A peer has sent all its retained messages."""
-        if link.peer == self._source:
-            self._source = None
-            self.complete = True
+        if link.peer in self._sources:
+            self._sources.discard(link.peer)
+            self.complete = not self._sources
 
     # Peers that are slow or gone
 
@@ -330,8 +333,7 @@ class Peers:
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
         self._complete.discard(link.peer)
-        if link.peer == self._source:
-            self._source = None
+        self._sources.discard(link.peer)
         self._told.pop(link.peer, None)
         self._known.pop(link.peer, None)
         self._settle(link.peer, None)

@@ -390,10 +390,10 @@ def test_the_source_of_retained_messages_dies_half_way(make_node: MakeNode) -> N
     node.hold()
     shard = node.start(0)
     node.hold()
-    while shard.peers._source is None:
+    while not shard.peers._sources:
         for pair in node.waiting():
             node.let(*pair)
-    source = shard.peers._source
+    (source,) = shard.peers._sources
     node.let(0, source, len(node.pipes[0, source].records))
     node.let(source, 0, 3)
     assert not shard.peers.synchronised
@@ -420,7 +420,7 @@ def test_what_was_retained_just_now_is_told_by_who_did_it(make_node: MakeNode) -
         node.let(0, peer)
     node.let(1, 0, len(node.pipes[1, 0].records))
     node.let(2, 0, len(node.pipes[2, 0].records))
-    assert node[0].peers._source == 1
+    assert node[0].peers._sources == {1}
     node.let(0, 1, len(node.pipes[0, 1].records))
     node.let(1, 0, len(node.pipes[1, 0].records))
     assert node[1].broker.retained.message(b"new") is None
