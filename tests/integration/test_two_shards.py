@@ -485,6 +485,63 @@ def test_sessions_wander_under_load(shards: Shards, qos: int, seed: int) -> None
                 assert mine == first, "a QoS 2 message came twice"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_shared_members_come_and_go(shards: Shards, seed: int) -> None:
+    """Members leave in every way, with messages unacknowledged, while both shards publish: as long
+    as one member is there every QoS 1 message reaches somebody."""
+    chance = random.Random(seed)
+    topic = shards.topic()
+
+    def join() -> Client:
+        opened = chance.choice([plain, secure, browser])
+        client = opened(shards)
+        props = [(wire.RECEIVE_MAXIMUM, chance.choice([1, 5, 1000]))]
+        assert client.connect(shards.client_id(), props=props).reason == 0
+        client.subscribe(f"$share/g/{topic}", qos=1)
+        return client
+
+    members = [join() for _ in range(4)]
+    publishers = [shards.on(0), shards.on(1)]
+    seen: set[bytes] = set()
+    number = 0
+
+    def drain(member: Client) -> int:
+        messages = [packet for packet in member.ping() if packet.kind == wire.PUBLISH]
+        for message in messages:
+            seen.add(message.payload)
+            member.acknowledge(message)
+        return len(messages)
+
+    for _ in range(40):
+        for name, publisher in enumerate(publishers):
+            publisher.send(
+                *(
+                    wire.publish(V5, topic, b"%d:%d" % (name, n), qos=1, packet_id=n + 1)
+                    for n in range(number, number + 10)
+                )
+            )
+        number += 10
+        for member in chance.sample(members, 2):
+            drain(member)
+        leaving = members.pop(chance.randrange(len(members)))
+        members.append(join())
+        if chance.random() < 0.5:
+            leaving.drop()
+        else:
+            leaving.disconnect()
+    for publisher in publishers:
+        for _ in range(number):
+            assert publisher.take(wire.PUBACK).reason in (0x00, 0x10)
+    expected = {b"%d:%d" % (name, n) for name in (0, 1) for n in range(number)}
+
+    def complete() -> bool:
+        for member in members:
+            drain(member)
+        return seen == expected
+
+    eventually(complete, "every message at some member")
+
+
 # --- losing a shard -------------------------------------------------------------------------------
 
 
@@ -605,3 +662,35 @@ def test_slow_subscriber_elsewhere_holds_up_nobody(shards: Shards, here: int, th
         for _ in range(20):
             reader.receive()
     assert publisher.ping() == []
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_members_of_a_lost_shard_are_forgotten(node: Broker, shards: Shards, victim: int) -> None:
+    """What is published after a shard's loss is dealt to members that are left, and to those who
+    come back."""
+    topic = shards.topic()
+    identifier = shards.id_on(victim)
+    lost, left = shards.connect(V5, identifier), shards.on(1 - victim)
+    for member in (lost, left):
+        member.subscribe(f"$share/g/{topic}", qos=1)
+    publisher = shards.on(1 - victim)
+    node.kill_shard(victim)
+    lost.expect_closed()
+    node.wait_ready()
+    sent = [b"%d" % number for number in range(50)]
+    for each in sent:
+        publisher.publish(topic, each, qos=1)
+    assert payloads(left.receive() for _ in sent) == sent
+
+    def returned() -> Client | None:
+        try:
+            return shards.connect(V5, identifier)
+        except (AssertionError, OSError):
+            return None
+
+    back: Client = eventually(returned, "the lost shard")
+    back.subscribe(f"$share/g/{topic}", qos=1)
+    for each in sent:
+        publisher.publish(topic, each, qos=1)
+    got = [back.receive().payload for _ in range(25)] + [left.receive().payload for _ in range(25)]
+    assert sorted(got) == sorted(sent)
