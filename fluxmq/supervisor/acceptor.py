@@ -187,18 +187,12 @@ class Acceptor:
                 self._hear(pending, now)
             elif fd in self._by_socket:
                 accepting.append(fd)
-            elif fd in self._blocked:
-                self._delivery.writable(self._blocked.pop(fd))
-                self._epoll.unregister(fd)
-            elif fd == self._control_fd:
-                self._control.on_readable(now)
-                self._control.on_writable(now)
-                self._watch_control()
-            elif fd == self._wakeup.fileno():
-                self._wakeup.recv(64)
-        self._entrance.begin()
-        while (outcome := self._entrance.again()) != NONE:
-            self._admit(outcome, now)
+            else:
+                self._inside(fd, now)
+        if self._entrance.early:
+            self._entrance.begin()
+            while (outcome := self._entrance.again()) != NONE:
+                self._admit(outcome, now)
         for fd in accepting:
             self._accept(fd, now)
         self._delivery.flush(now)
@@ -207,6 +201,18 @@ class Acceptor:
             if fd not in self._blocked:
                 self._blocked[fd] = shard
                 self._epoll.register(fd, select.EPOLLOUT)
+
+    def _inside(self, fd: int, now: float) -> None:
+        """Something of the broker's own is ready: a shard, the control process or a signal."""
+        if fd in self._blocked:
+            self._delivery.writable(self._blocked.pop(fd))
+            self._epoll.unregister(fd)
+        elif fd == self._control_fd:
+            self._control.on_readable(now)
+            self._control.on_writable(now)
+            self._watch_control()
+        elif fd == self._wakeup.fileno():
+            self._wakeup.recv(64)
 
     def _is_crowd(self, now: float) -> bool:
         """Whether many connections are coming; if not, those that are early are awaited from now on."""
@@ -260,6 +266,9 @@ class Acceptor:
                 self._refuse(fd, Reason.RATE)
                 return
             outcome = entrance.enter()
+            if outcome == AWAIT:
+                entrance.early.append((fd, listener, entrance.peer, entrance.loopback, EARLY_TURNS))
+                return
         if outcome == HANDED:
             return
         counted = None if key is None else _counted(key)

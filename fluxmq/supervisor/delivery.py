@@ -80,8 +80,11 @@ class Delivery:
 
     def room(self, listener: int, maximum: int) -> int:
         """How many more connections of ``listener`` stay within ``maximum``, as far as is known."""
-        batched = sum(batch.counts[listener] for batch in self.batches)
-        return maximum - self._estimate[listener] - batched
+        room = maximum - self._estimate[listener]
+        for batch in self.batches:
+            if batch.fds:
+                room -= batch.counts[listener]
+        return room
 
     def has_room(self, listener: int, maximum: int) -> bool:
         """Whether one more connection of ``listener`` stays within ``maximum``.

@@ -336,6 +336,34 @@ def test_connection_rate_per_address(start: Start) -> None:
     wait_for(let_in, "the new limits hold")
 
 
+@pytest.mark.parametrize("exempt", [True, False], ids=["exempt from rates", "counted"])
+def test_a_crowd_is_served_whole(start: Start, exempt: bool) -> None:
+    """Who comes together with others is handed over with its own bytes, or closed when its time is over."""
+    port = free_port()
+    limits = {"connection": {"rate": 10_000.0, "burst": 10_000, "exempt_loopback": exempt}}
+    running = start(
+        {"tcp": {"addr": f"127.0.0.1:{port}", "connect_timeout": 1.0}}, ratelimit=limits
+    ).ready()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(dial(port)) for _ in range(150)]
+        packets = [connect_packet(b"crowd-%d" % number) for number in range(len(clients))]
+        silent = clients[::10]
+        expected = {}
+        for number, client in enumerate(clients):
+            if client not in silent:
+                expected[f"127.0.0.1:{client.getsockname()[1]}"] = packets[number]
+                client.sendall(packets[number][: 5 if number % 3 else None])
+        for number, client in enumerate(clients):
+            if client not in silent and number % 3:
+                client.sendall(packets[number][5:])
+        received = running.receive_any(len(expected))
+        assert {each.peer: each.data for each in received} == expected
+        for each in received:
+            os.close(each.fd)
+        for client in silent:
+            assert ended(client)
+
+
 @pytest.mark.slow
 def test_5000_half_open_connections_do_not_stop_a_new_client(start: Start) -> None:
     port = free_port()
