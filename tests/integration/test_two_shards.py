@@ -1,108 +1,29 @@
-"""MQTT on a broker of two shards, from outside: what must not depend on where a client happens to be.
-
-Which shard a client identifier belongs to is read off the connection counts of `/metrics`.
-"""
+"""MQTT on a broker of two shards, from outside: what must not depend on where a client happens to be."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
-from tests.broker import Broker, client_tls, running_broker
 from tests.conformance import wire
-from tests.conformance.client import Client, Packet, eventually, payloads, tcp
-from tests.conformance.conftest import Mqtt
+from tests.conformance.client import Client, eventually, payloads
 from tests.conformance.wire import V4, V5, Filter, Will
+from tests.integration.two_shards import (
+    BOTH_WAYS,
+    KEEP,
+    Shards,
+    browser,
+    found_ids,
+    node,
+    plain,
+    secure,
+    shards,
+)
 
-KEEP = [(wire.SESSION_EXPIRY_INTERVAL, 120)]
-BOTH_WAYS = pytest.mark.parametrize(("here", "there"), [(0, 1), (1, 0)])
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of two shards."""
-    directory = tmp_path_factory.mktemp("two")
-    with running_broker(directory, workers=2, tls=True) as started:
-        yield started
-
-
-class Shards(Mqtt):
-    """Makes clients on a shard of one's choice."""
-
-    def __init__(self, broker: Broker, stack: ExitStack) -> None:
-        super().__init__(broker, stack)
-        self.pools: dict[int, list[str]] = {0: [], 1: []}
-
-    def counts(self) -> list[float]:
-        """Open connections by shard."""
-        samples = self.broker.metrics("fluxmq_connections")
-        return [
-            sum(value for labels, value in samples.items() if ("shard", str(shard)) in labels)
-            for shard in (0, 1)
-        ]
-
-    def settle(self) -> list[float]:
-        """The counts, once the connections of earlier tests have been noticed to be gone."""
-        seen = [self.counts(), self.counts()]
-        eventually(lambda: seen.append(self.counts()) or seen[-1] == seen[-2], "steady counts")
-        return seen[-1]
-
-    def home(self, identifier: str) -> int:
-        """The shard that a client identifier belongs to."""
-        before = self.settle()
-        with Client(tcp(self.broker.host, self.broker.port), V5) as probe:
-            assert probe.connect(identifier).reason == 0
-            after: list[float] = eventually(
-                lambda: (now := self.counts()) != before and now, "the new connection"
-            )
-            probe.disconnect()
-        eventually(lambda: self.counts() == before, "the end of the connection")
-        return 0 if after[0] > before[0] else 1
-
-    def id_on(self, shard: int) -> str:
-        """A client identifier that belongs to a shard."""
-        while not self.pools[shard]:
-            candidate = self.client_id()
-            self.pools[self.home(candidate)].append(candidate)
-        return self.pools[shard].pop()
-
-    def on(self, shard: int, version: int = V5, **fields: Any) -> Client:
-        """A client connected to a shard."""
-        return self.connect(version, self.id_on(shard), **fields)
-
-
-@pytest.fixture(scope="module")
-def found_ids(node: Broker) -> dict[int, list[str]]:
-    """Client identifiers by shard, enough for the module."""
-    with ExitStack() as stack:
-        shards = Shards(node, stack)
-        for shard in (0, 1):
-            shards.pools[shard] = [shards.id_on(shard) for _ in range(8)]
-    return shards.pools
-
-
-@pytest.fixture
-def shards(node: Broker, found_ids: dict[int, list[str]]) -> Iterator[Shards]:
-    """Clients of the broker with two shards."""
-    with ExitStack() as stack:
-        made = Shards(node, stack)
-        # The identifiers of the module are used by test after test; each begins with a clean start.
-        made.pools = {shard: list(found) for shard, found in found_ids.items()}
-        yield made
-        for found in found_ids.values():
-            for identifier in found:
-                with Client(tcp(node.host, node.port), V5) as cleaner:
-                    cleaner.connect(identifier)
-                    cleaner.disconnect()
+__all__ = ["found_ids", "node", "shards"]
 
 
 @BOTH_WAYS
@@ -275,214 +196,22 @@ def test_wills_cross(shards: Shards, here: int, there: int, delay: int) -> None:
     assert (message.payload, message.qos) == (b"gone", 1)
 
 
-# --- one session, several transports ------------------------------------------------------------
-
-
-def plain(shards: Shards) -> Client:
-    """A connection over TCP, placed by client identifier."""
-    return shards.open(V5)
-
-
-def secure(shards: Shards) -> Client:
-    """A connection over TLS, placed before the client identifier is known."""
-    stream = tcp(shards.broker.host, shards.broker.tls_port, client_tls())
-    return shards.over(stream, V5)
-
-
-def browser(shards: Shards) -> Client:
-    """A connection over WebSocket."""
-    return shards.over(shards.web_socket(), V5)
-
-
-@pytest.mark.statement("v5:3.1.4-3", "v4:3.1.4-2", "v5:3.1.2-5", "v5:4.4.0-1")
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize(
-    ("first", "second"), [*itertools.permutations([plain, secure, browser], 2), (secure, secure)]
-)
-def test_take_over_between_transports(
-    shards: Shards,
-    shard: int,
-    first: Callable[[Shards], Client],
-    second: Callable[[Shards], Client],
-) -> None:
-    """Wherever the connections are placed there is one session: taken over, nothing lost, again
-    and again."""
+@BOTH_WAYS
+def test_slow_subscriber_elsewhere_holds_up_nobody(shards: Shards, here: int, there: int) -> None:
+    """A client that does not read, on the other shard, costs the publisher's other readers nothing."""
     topic = shards.topic()
-    identifier = shards.id_on(shard)
-    publisher = shards.on(0)
-    client = first(shards)
-    client.connect(identifier, clean=False, props=KEEP)
-    client.subscribe(topic, qos=1)
-    for turn, opened in enumerate([second, first, second, first]):
-        publisher.publish(topic, b"in flight %d" % turn, qos=1)
-        held = client.expect(wire.PUBLISH)
-        assert held.payload == b"in flight %d" % turn
-        new = opened(shards)
-        assert new.connect(identifier, clean=False, props=KEEP).session_present
-        client.expect_error(0x8E)
-        again = new.receive()
-        assert (again.payload, again.packet_id, again.dup) == (held.payload, held.packet_id, True)
-        publisher.publish(topic, b"after %d" % turn, qos=1)
-        assert new.receive().payload == b"after %d" % turn
-        assert new.ping() == []
-        client = new
-
-
-@pytest.mark.parametrize("shard", [0, 1])
-@pytest.mark.parametrize("opened", [secure, browser])
-def test_queue_of_an_absent_session_is_found(
-    shards: Shards, shard: int, opened: Callable[[Shards], Client]
-) -> None:
-    """A session left over TCP is resumed over another transport with its messages in order."""
-    topic = shards.topic()
-    identifier = shards.id_on(shard)
-    client = shards.connect(V5, identifier, clean=False, props=KEEP)
-    client.subscribe(topic, qos=1)
-    client.disconnect()
-    publishers = [shards.on(0), shards.on(1)]
-    for publisher in publishers:
-        for number in range(50):
-            publisher.publish(topic, b"%d" % number, qos=1)
-    for turn in range(4):
-        client = opened(shards)
-        assert client.connect(identifier, clean=False, props=KEEP).session_present
-        if turn == 0:
-            got = payloads(client.receive() for _ in range(100))
-            assert got == [b"%d" % number for number in range(50)] * 2
-        publishers[turn % 2].publish(topic, b"live", qos=1)
-        assert client.receive().payload == b"live"
-        client.drop()
-
-
-def test_clean_start_ends_the_session_elsewhere(shards: Shards) -> None:
-    """A clean start over TLS discards the session that lives on another shard, will included."""
-    for shard in (0, 1):
-        topic = shards.topic()
-        watcher = shards.on(0)
-        watcher.subscribe(topic)
-        identifier = shards.id_on(shard)
-        will = Will(topic, b"ended", properties=[(wire.WILL_DELAY_INTERVAL, 600)])
-        client = shards.connect(V5, identifier, clean=False, props=KEEP, will=will)
-        client.subscribe(f"{topic}/x", qos=1)
-        client.drop()
-        for _ in range(2):
-            new = secure(shards)
-            assert not new.connect(identifier, clean=True).session_present
-            shards.on(1 - shard).publish(f"{topic}/x", b"for nobody", qos=1)
-            assert new.ping() == []
-            new.disconnect()
-        assert watcher.receive().payload == b"ended"
-
-
-def test_connections_racing_for_one_session(shards: Shards) -> None:
-    """Many connections with one identifier at once: one is left, and it works."""
-    identifier = shards.id_on(0)
-    topic = shards.topic()
-    clients = [opened(shards) for opened in (plain, secure, browser) * 4]
-    for client in clients:
-        client.client_id = identifier
-        client.send(wire.connect(V5, identifier, clean=False, props=KEEP))
-
-    def alive(client: Client) -> bool:
-        try:
-            while True:
-                if client.next(0.02).kind == wire.DISCONNECT:
-                    return False
-        except TimeoutError:
-            return not client.closed
-        except AssertionError:
-            return False
-
-    def one_left() -> list[Client]:
-        nonlocal clients
-        clients = [client for client in clients if alive(client)]
-        assert clients, "no connection is left"
-        return clients if len(clients) == 1 else []
-
-    (winner,) = eventually(one_left, "a single connection")
-    winner.subscribe(topic, qos=1)
-    for shard in (0, 1):
-        shards.on(shard).publish(topic, b"%d" % shard, qos=1)
-        assert winner.receive().payload == b"%d" % shard
-
-
-class Wanderer:
-    """A persistent session that changes its connection, and what it has been sent so far."""
-
-    def __init__(self, shards: Shards, topic: str, qos: int) -> None:
-        self.shards = shards
-        self.identifier = shards.client_id()
-        self.seen: list[bytes] = []
-        self.unreleased: set[int] = set()
-        self.client = self.connected(plain)
-        self.client.subscribe(topic, qos=qos)
-
-    def connected(self, opened: Callable[[Shards], Client]) -> Client:
-        """A new connection to the session, over some transport."""
-        client = opened(self.shards)
-        assert client.connect(self.identifier, clean=False, props=KEEP).reason == 0
-        return client
-
-    def take(self, packet: Packet) -> None:
-        """Note and acknowledge, as a client does that keeps its own QoS 2 state."""
-        if packet.kind == wire.PUBREL:
-            self.unreleased.discard(packet.packet_id)
-            self.client.send(wire.acknowledge(wire.PUBCOMP, packet.packet_id))
-        elif packet.kind == wire.PUBLISH and packet.qos == 2:
-            if packet.packet_id not in self.unreleased:
-                self.unreleased.add(packet.packet_id)
-                self.seen.append(packet.payload)
-            self.client.send(wire.acknowledge(wire.PUBREC, packet.packet_id))
-        elif packet.kind == wire.PUBLISH:
-            self.seen.append(packet.payload)
-            self.client.acknowledge(packet)
-
-
-@pytest.mark.statement("v5:4.4.0-1", "v4:4.4.0-1", "v5:4.3.3-10", "v5:4.5.0-1")
-@pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("seed", range(5))
-def test_sessions_wander_under_load(shards: Shards, qos: int, seed: int) -> None:
-    """Sessions are taken over again and again, over any transport, while both shards publish:
-    QoS 1 loses nothing, QoS 2 neither loses nor repeats, each publisher's order holds."""
-    chance = random.Random(seed)
-    topic = shards.topic()
-    wanderers = [Wanderer(shards, topic, qos) for _ in range(6)]
-    publishers = [shards.on(0), shards.on(1)]
-    number = 0
-    for _ in range(40):
-        for name, publisher in enumerate(publishers):
-            publisher.send(
-                *(
-                    wire.publish(V5, topic, b"%d:%d" % (name, n), qos=qos, packet_id=n + 1)
-                    for n in range(number, number + 5)
-                )
-            )
-            if qos == 2:
-                publisher.send(
-                    *(wire.acknowledge(wire.PUBREL, n + 1) for n in range(number, number + 5))
-                )
-        number += 5
-        for wanderer in chance.sample(wanderers, 2):
-            for _ in range(chance.randrange(4)):
-                try:
-                    wanderer.take(wanderer.client.next(0.001))
-                except TimeoutError:
-                    break
-            if chance.random() < 0.3:
-                wanderer.client.drop()
-            wanderer.client = wanderer.connected(chance.choice([plain, secure, browser]))
-    for name, publisher in enumerate(publishers):
-        publisher.publish(topic, b"%d:end" % name, qos=qos, packet_id=60_000)
-    expected = [[b"%d:%d" % (name, n) for n in range(number)] for name in (0, 1)]
-    for wanderer in wanderers:
-        while not {b"0:end", b"1:end"} <= set(wanderer.seen):
-            wanderer.take(wanderer.client.next())
-        for name in (0, 1):
-            mine = [each for each in wanderer.seen if each.startswith(b"%d:" % name)][:-1]
-            first = list(dict.fromkeys(mine))
-            assert first == expected[name], "lost, or out of order"
-            if qos == 2:
-                assert mine == first, "a QoS 2 message came twice"
+    stuck, reader = shards.on(there), shards.on(there)
+    for client in (stuck, reader):
+        client.subscribe(Filter(topic, 0))
+    publisher = shards.on(here)
+    body = bytes(50_000)
+    for number in range(0, 2000, 20):
+        publisher.send(
+            *(wire.publish(V5, topic, b"%d " % n + body) for n in range(number, number + 20))
+        )
+        for _ in range(20):
+            reader.receive()
+    assert publisher.ping() == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -540,157 +269,3 @@ def test_shared_members_come_and_go(shards: Shards, seed: int) -> None:
         return seen == expected
 
     eventually(complete, "every message at some member")
-
-
-# --- losing a shard -------------------------------------------------------------------------------
-
-
-class Chatter:
-    """A publisher and a subscriber that talk all the time, in a thread, and note every gap."""
-
-    def __init__(self, shards: Shards, shard: int) -> None:
-        self.topic = shards.topic()
-        self.subscriber = shards.on(shard)
-        self.subscriber.subscribe(self.topic, qos=1)
-        self.publisher = shards.on(shard)
-        self.longest = 0.0
-        self.count = 0
-        self.problem: BaseException | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._talk)
-        self._thread.start()
-
-    def _talk(self) -> None:
-        try:
-            while not self._stop.is_set():
-                began = time.monotonic()
-                self.publisher.publish(self.topic, b"%d" % self.count, qos=1)
-                assert self.subscriber.receive().payload == b"%d" % self.count
-                self.longest = max(self.longest, time.monotonic() - began)
-                self.count += 1
-        except BaseException as error:  # noqa: BLE001 (the outermost frame of a thread: shown by the test)
-            self.problem = error
-
-    def end(self) -> None:
-        """Stop talking; raise what went wrong."""
-        self._stop.set()
-        self._thread.join(30)
-        if self.problem is not None:
-            raise self.problem
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_shard_is_back_and_the_other_never_stops(
-    node: Broker, shards: Shards, victim: int
-) -> None:
-    """SIGKILL of one shard: its clients can be back within a second, the others notice nothing."""
-    identifier = shards.id_on(victim)
-    watcher = shards.on(1 - victim)
-    back = shards.topic()
-    watcher.subscribe(back, qos=1)
-    chatter = Chatter(shards, 1 - victim)
-    took = []
-    try:
-        for attempt in range(3):
-            client = shards.connect(V5, identifier)
-            pid = node.pids()[f"shard {victim}"]
-            began = time.monotonic()
-            os.kill(pid, signal.SIGKILL)
-            client.expect_closed()
-
-            def reconnected() -> Client | None:
-                try:
-                    client = shards.open(V5)
-                    client.connect(identifier)
-                except (AssertionError, OSError):
-                    return None
-                return client
-
-            client = eventually(reconnected, "the killed shard")
-            took.append(time.monotonic() - began)
-            # It knows who subscribes on the other shard, and the other knows its subscriptions.
-            client.publish(back, b"%d" % attempt, qos=1)
-            assert watcher.receive().payload == b"%d" % attempt
-            client.subscribe(f"{back}/there", qos=1)
-            watcher.publish(f"{back}/there", b"reply", qos=1)
-            assert client.receive().payload == b"reply"
-            node.wait_ready()
-    finally:
-        chatter.end()
-    # The best of three: a busy machine can only make it longer.
-    assert min(took) < 1.0, took
-    assert chatter.count > 100
-    assert chatter.longest < 1.0, "the other shard stopped"
-
-
-def test_retained_messages_survive_the_loss_of_a_shard(node: Broker, shards: Shards) -> None:
-    """What both shards held is given to the new one by the other."""
-    root = shards.topic()
-    writers = [shards.on(0), shards.on(1)]
-    for number in range(100):
-        writers[number % 2].publish(f"{root}/{number}", b"x", qos=1, retain=True)
-    identifiers = {shard: shards.id_on(shard) for shard in (0, 1)}
-    for victim in (0, 1):
-        node.kill_shard(victim)
-        node.wait_ready()
-
-        def complete(victim: int = victim) -> bool:
-            try:
-                reader = shards.connect(V5, identifiers[victim])
-                found = shards.retained(V5, f"{root}/#", client=reader)
-                reader.disconnect()
-            except (AssertionError, OSError):
-                return False
-            return len({message.topic for message in found}) == 100
-
-        eventually(complete, f"100 retained messages on shard {victim}")
-
-
-@BOTH_WAYS
-def test_slow_subscriber_elsewhere_holds_up_nobody(shards: Shards, here: int, there: int) -> None:
-    """A client that does not read, on the other shard, costs the publisher's other readers nothing."""
-    topic = shards.topic()
-    stuck, reader = shards.on(there), shards.on(there)
-    for client in (stuck, reader):
-        client.subscribe(Filter(topic, 0))
-    publisher = shards.on(here)
-    body = bytes(50_000)
-    for number in range(0, 2000, 20):
-        publisher.send(
-            *(wire.publish(V5, topic, b"%d " % n + body) for n in range(number, number + 20))
-        )
-        for _ in range(20):
-            reader.receive()
-    assert publisher.ping() == []
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_members_of_a_lost_shard_are_forgotten(node: Broker, shards: Shards, victim: int) -> None:
-    """What is published after a shard's loss is dealt to members that are left, and to those who
-    come back."""
-    topic = shards.topic()
-    identifier = shards.id_on(victim)
-    lost, left = shards.connect(V5, identifier), shards.on(1 - victim)
-    for member in (lost, left):
-        member.subscribe(f"$share/g/{topic}", qos=1)
-    publisher = shards.on(1 - victim)
-    node.kill_shard(victim)
-    lost.expect_closed()
-    node.wait_ready()
-    sent = [b"%d" % number for number in range(50)]
-    for each in sent:
-        publisher.publish(topic, each, qos=1)
-    assert payloads(left.receive() for _ in sent) == sent
-
-    def returned() -> Client | None:
-        try:
-            return shards.connect(V5, identifier)
-        except (AssertionError, OSError):
-            return None
-
-    back: Client = eventually(returned, "the lost shard")
-    back.subscribe(f"$share/g/{topic}", qos=1)
-    for each in sent:
-        publisher.publish(topic, each, qos=1)
-    got = [back.receive().payload for _ in range(25)] + [left.receive().payload for _ in range(25)]
-    assert sorted(got) == sorted(sent)
