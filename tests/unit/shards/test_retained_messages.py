@@ -246,9 +246,7 @@ def test_ten_thousand_messages_through_a_window_of_three(make_node: MakeNode, qo
         assert session.delivery.pending_count <= 1, "the session's queue is not filled with them"
         batch = drain(subscriber)
         assert batch
-        for packet in batch:
-            if packet.kind == wire.PUBLISH:
-                topics.append(packet.topic)
+        topics += [packet.topic for packet in batch if packet.kind == wire.PUBLISH]
         subscriber.send(
             *(
                 wire.acknowledge(

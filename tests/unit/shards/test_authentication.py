@@ -1,0 +1,279 @@
+"""Who a client is: passwords off the loop, anonymous clients by where they come from, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fluxmq._hot.connection import Connection, Tally
+from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.scram import StoredKeys, derive_keys
+from fluxmq.auth.users import User
+from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.ports import Authenticated
+from fluxmq.sessions.mqtt.session import Client
+from fluxmq.settings.schema import Auth
+from fluxmq.shards.authentication import Authentication, is_loopback
+
+CHEAP = {"time_cost": 1, "memory_cost": 8192, "parallelism": 1}
+HASH = hash_password("secret", b"s" * 16, HashParameters(1, 8, 1))
+LOCAL, REMOTE = "127.0.0.1:5000", "192.0.2.7:5000"
+
+
+def user(name: str = "anna", **fields: Any) -> User:
+    """A user with the password "secret"."""
+    values: dict[str, Any] = {
+        "hash": HASH,
+        "scram": None,
+        "publish": ("#",),
+        "subscribe": ("#",),
+        "enabled": True,
+    }
+    return User(name=name, **values | fields)
+
+
+def client(peer: str = LOCAL, certificate: str = "") -> Client:
+    """A connection from somewhere."""
+    found = Client(Connection(-1, Tally(), [], 1000), peer, 0)
+    found.certificate_name = certificate
+    return found
+
+
+Make = Callable[..., Authentication]
+
+
+@pytest.fixture
+def make(loop: asyncio.AbstractEventLoop) -> Iterator[Make]:
+    """Make authentications with cheap hashes."""
+    made: list[Authentication] = []
+
+    def build(*users: User, **settings: Any) -> Authentication:
+        found = Authentication(Auth.model_validate({"argon2": CHEAP} | settings), loop)
+        found.set_users(1, users)
+        made.append(found)
+        return found
+
+    yield build
+    for each in made:
+        each.close()
+
+
+class Outcome:
+    """Takes the answer."""
+
+    def __init__(self) -> None:
+        self.results: list[Authenticated] = []
+
+    def __call__(self, result: Authenticated) -> None:
+        self.results.append(result)
+
+    @property
+    def reason(self) -> int:
+        (result,) = self.results
+        return result.reason
+
+
+def check(
+    authentication: Authentication,
+    loop: asyncio.AbstractEventLoop,
+    name: str | None,
+    password: bytes | None = None,
+    who: Client | None = None,
+) -> Authenticated:
+    """Check and wait for the answer."""
+    outcome = Outcome()
+    connect = Connect(client_id="c", version=5, username=name, password=password)
+    authentication.check(who or client(), connect, outcome)
+    wait(authentication, loop)
+    (result,) = outcome.results
+    return result
+
+
+def wait(authentication: Authentication, loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until no verification is under way."""
+
+    async def until_done() -> None:
+        while authentication.pending:
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(asyncio.wait_for(until_done(), 30))
+
+
+def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    authentication = make(user(), user("off", enabled=False))
+    assert check(authentication, loop, "anna", b"secret") == Authenticated(0, "anna")
+    bad = Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+    assert check(authentication, loop, "anna", b"Secret") == bad
+    assert check(authentication, loop, "anna", b"") == bad
+    assert check(authentication, loop, "anna", None) == bad
+    assert check(authentication, loop, "nobody", b"secret") == bad
+    assert check(authentication, loop, "off", b"secret") == bad
+    assert check(authentication, loop, "", b"secret") == bad
+    assert check(authentication, loop, "anna", b"x" * 100_000) == bad
+    assert authentication.results == {("password", "success"): 1, ("password", "failure"): 7}
+
+
+def test_too_many_verifications_at_once(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Beyond the limit clients are told that the server is busy; the others are answered."""
+    authentication = make(user(), max_pending_verifications=3, verify_threads=1)
+    outcomes = [Outcome() for _ in range(5)]
+    connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
+    for outcome in outcomes:
+        authentication.check(client(), connect, outcome)
+    assert [bool(outcome.results) for outcome in outcomes] == [False] * 3 + [True] * 2
+    assert {outcome.reason for outcome in outcomes[3:]} == {Reason.SERVER_BUSY}
+    wait(authentication, loop)
+    assert {outcome.reason for outcome in outcomes[:3]} == {0}
+    assert authentication.results["password", "busy"] == 2
+    assert check(authentication, loop, "anna", b"secret").reason == 0
+
+
+def test_a_user_that_changes_while_the_password_is_verified(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    for changed in ((), (user(enabled=False),), (user(hash=HASH.replace("$v=19", "$v=19 ")),)):
+        authentication = make(user())
+        outcome = Outcome()
+        connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
+        authentication.check(client(), connect, outcome)
+        authentication.set_users(2, changed)
+        wait(authentication, loop)
+        assert outcome.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+
+
+def test_before_the_users_are_known(loop: asyncio.AbstractEventLoop) -> None:
+    """A client is told to come again, not that its password is wrong."""
+    authentication = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    result = check(authentication, loop, "anna", b"secret")
+    assert result.reason == Reason.SERVER_UNAVAILABLE
+    certificate = authentication.without_name(client(certificate="device"))
+    assert certificate.reason == Reason.SERVER_UNAVAILABLE
+    assert check(authentication, loop, None).reason == 0, "anonymous ones need no users"
+    authentication.set_users(1, ())
+    assert check(authentication, loop, "anna", b"x").reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    authentication.close()
+
+
+def test_verifications_under_way_survive_new_settings_and_the_loops_end(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    authentication = make(user())
+    outcome = Outcome()
+    connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
+    authentication.check(client(), connect, outcome)
+    authentication.configure(Auth.model_validate({"argon2": CHEAP, "verify_threads": 1}))
+    wait(authentication, loop)
+    assert outcome.reason == 0
+    other = asyncio.new_event_loop()
+    late = Authentication(Auth.model_validate({"argon2": CHEAP}), other)
+    late.set_users(1, (user(),))
+    late.check(client(), connect, outcome)
+    pool = late._pool
+    assert pool is not None
+    other.close()
+    pool.shutdown(wait=True)
+    assert len(outcome.results) == 1, "nobody is left to tell"
+
+
+@pytest.mark.parametrize(
+    ("allow", "local", "remote"),
+    [("loopback", True, False), ("always", True, True), ("never", False, False)],
+)
+def test_anonymous_clients(
+    make: Make, loop: asyncio.AbstractEventLoop, allow: str, local: bool, remote: bool
+) -> None:
+    authentication = make(anonymous={"allow": allow})
+    for peer, allowed in ((LOCAL, local), (REMOTE, remote)):
+        result = check(authentication, loop, None, who=client(peer))
+        assert result == Authenticated(0 if allowed else Reason.NOT_AUTHORIZED)
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.8.9.1:1", True),
+        ("[::1]:1", True),
+        ("::1:1", True),
+        ("::ffff:127.0.0.1:1", True),
+        ("[::ffff:127.0.0.1]:1", True),
+        ("::ffff:192.0.2.1:1", False),
+        ("192.0.2.1:127", False),
+        ("1270.0.0.1:1", False),
+        ("[fe80::1%lo]:1", False),
+        ("10.127.0.1:1", False),
+        ("localhost:1", False),
+        ("", False),
+        ("unix", False),
+    ],
+)
+def test_loopback(peer: str, expected: bool) -> None:
+    assert is_loopback(peer) is expected
+
+
+def test_certificates(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """The name in a certificate is who the client is, unless it names itself, or that user is disabled."""
+    authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
+    device = client(REMOTE, "device")
+    assert check(authentication, loop, None, who=device) == Authenticated(0, "device")
+    assert check(authentication, loop, "anna", b"secret", device) == Authenticated(0, "anna")
+    assert check(authentication, loop, "anna", b"no", device).reason
+    off = client(LOCAL, "off")
+    assert check(authentication, loop, None, who=off) == Authenticated(Reason.NOT_AUTHORIZED)
+
+
+def test_policies(make: Make) -> None:
+    """A user's own, else those of anonymous clients."""
+    authentication = make(
+        user(publish=("a/{client_id}",), subscribe=("b/{username}/#",)),
+        anonymous={"publish": ("open",), "subscribe": ("open/{client_id}",)},
+    )
+    anna = authentication.policy("c1", "anna")
+    assert anna.may_publish("a/c1")
+    assert not anna.may_publish("open")
+    assert anna.may_subscribe("b/anna/#")
+    for name in ("", "device"):
+        other = authentication.policy("c1", name)
+        assert other.may_publish("open")
+        assert other.may_subscribe("open/c1")
+        assert not other.may_subscribe("open/c2")
+
+
+def test_the_anonymous_policy_is_made_once_where_it_may_be(make: Make) -> None:
+    plain = make()
+    assert plain.policy("a", "") is plain.policy("b", "x")
+    named = make(anonymous={"publish": ("{client_id}",)})
+    assert named.policy("a", "").may_publish("a")
+    assert not named.policy("b", "").may_publish("a")
+    before = plain.policy("a", "")
+    plain.configure(Auth.model_validate({"anonymous": {"publish": ("x",)}}))
+    assert plain.policy("a", "") is not before
+
+
+def test_snapshots_of_users(make: Make) -> None:
+    authentication = make(user("a"), user("b"), user("c"))
+    changed = authentication.set_users(7, (user("a"), user("b", publish=()), user("d")))
+    assert changed == {"b", "c", "d"}
+    assert authentication.revision == 7
+    assert {each.name for each in authentication.users()} == {"a", "b", "d"}
+    assert authentication.user("c") is None
+
+
+def test_scram(make: Make) -> None:
+    """Only enabled users have keys; nonces are never the same."""
+    keys: StoredKeys = derive_keys("secret", b"s" * 16, 4096)
+    authentication = make(user(scram=keys), user("off", scram=keys, enabled=False), user("plain"))
+    assert authentication.scram_keys("anna") == keys
+    assert authentication.scram_keys("off") is None
+    assert authentication.scram_keys("plain") is None
+    assert authentication.scram_keys("nobody") is None
+    firsts = set()
+    for _ in range(10):
+        exchange = authentication.scram_exchange()
+        exchange.receive_client_first(b"n,,n=anna,r=nonce")
+        firsts.add(exchange.server_first(keys))
+    assert len(firsts) == 10
