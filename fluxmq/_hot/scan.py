@@ -127,12 +127,15 @@ class Scanner:
         if first >> 4 == 3:
             return self.publish(buffer, at, end, header, length)
         if first == 0x40 and total == 4:
-            position = at + 4
+            position = at
             while position + 4 <= end and data[position] == 0x40 and data[position + 1] == 2:
+                if not data[position + 2] and not data[position + 3]:
+                    break  # packet identifier 0: refused as a packet of its own
                 position += 4
-            self.end = position
-            self.count = (position - at) // 4
-            return PUBACK
+            if position > at:
+                self.end = position
+                self.count = (position - at) // 4
+                return PUBACK
         return PACKET
 
     def publish(
