@@ -446,7 +446,7 @@ class Acceptor:
                 {"reason": reason.value},
                 self.refused[reason],
             )
-        yield "fluxmq_acceptor_pending", {}, len(self._pending)
+        yield "fluxmq_acceptor_pending", {}, len(self._pending) + len(self._entrance.early)
 
     def numbers(self) -> ProcessNumbers:
         """For ``fluxmqctl status``: the connections that this process holds itself."""
