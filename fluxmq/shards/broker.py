@@ -26,7 +26,12 @@ from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
-from fluxmq.sessions.mqtt.session import Client, Grant, Session, Stage
+from fluxmq.sessions.mqtt.session import (
+    CONNECTED,
+    Client,
+    Grant,
+    Session,
+)
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.groups import GroupTable, run_of
@@ -142,7 +147,7 @@ class ShardBroker:
             self.handler.expired(client)
         hungry, self._hungry = self._hungry, {}
         for client in hungry:
-            if client.stage is Stage.CONNECTED:
+            if client.stage is CONNECTED:
                 self.handler.drained(client.connection)
         self.timers.due(self.now(), self._session_due)
 

@@ -16,7 +16,10 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.control.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.session import Client, Stage
+from fluxmq.sessions.mqtt.session import (
+    CONNECTED,
+    Client,
+)
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.streams.tls import TlsStream, server_context
 from fluxmq.shards.streams.websocket import WebSocketStream
@@ -118,5 +121,5 @@ class Intake:
             reactor.filtered(connection, data)
         elif data:
             reactor.process(connection, bytearray(data), len(data))
-        if client.stage is not Stage.CONNECTED:
+        if client.stage is not CONNECTED:
             self._watch(client, settings.connect_timeout)

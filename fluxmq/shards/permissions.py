@@ -12,7 +12,11 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.auth.users import User
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.connecting import apply_policy
-from fluxmq.sessions.mqtt.session import Client, Session, Stage
+from fluxmq.sessions.mqtt.session import (
+    CONNECTED,
+    Client,
+    Session,
+)
 from fluxmq.settings.schema import Auth
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -36,7 +40,7 @@ class Permissions:
         if not changed:
             return
         for client in self._clients():
-            if name_of(client) in changed and client.stage is not Stage.CONNECTED:
+            if name_of(client) in changed and client.stage is not CONNECTED:
                 # Half-way in, by rules that no longer hold: it may try again.
                 self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
         for session in list(self._broker.sessions.values()):

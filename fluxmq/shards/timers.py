@@ -12,7 +12,11 @@ import heapq
 import itertools
 from collections.abc import Callable
 
-from fluxmq.sessions.mqtt.session import Client, Session, Stage
+from fluxmq.sessions.mqtt.session import (
+    CONNECTED,
+    Client,
+    Session,
+)
 
 SLACK = 64
 """Entries of the heap that may be out of date besides as many as are in force."""
@@ -72,7 +76,7 @@ class SilenceWheel:
             for client, (seconds, deadline) in self._buckets.pop(place, {}).items():
                 del self._places[client]
                 if deadline:
-                    if client.stage is not Stage.CONNECTED:
+                    if client.stage is not CONNECTED:
                         due.append(client)
                 elif client.connection.active + seconds <= now:
                     due.append(client)

@@ -89,12 +89,17 @@ def _plain_connect(body: bytes) -> Connect | None:
         or 0 in client_id
     ):
         return None
+    keep_alive = body[8] << 8 | body[9]
     return Connect(
         client_id.decode("ascii"),
-        bool(flags),
-        body[8] << 8 | body[9],
-        version=version,
-        properties=NO_PROPERTIES,
+        flags != 0,
+        keep_alive,
+        None,
+        None,
+        None,
+        "MQTT",
+        version,
+        NO_PROPERTIES,
     )
 
 

@@ -19,7 +19,16 @@ from fluxmq.protocols.mqtt.packets import Will as WillPacket
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
-from fluxmq.sessions.mqtt.session import EXPIRY_NEVER, Client, Session, Stage, Will
+from fluxmq.sessions.mqtt.session import (
+    AUTHENTICATING,
+    CLAIMING,
+    CLOSED,
+    CONNECTED,
+    EXPIRY_NEVER,
+    Client,
+    Session,
+    Will,
+)
 
 SCRAM_METHOD = "SCRAM-SHA-256"
 RESERVED_PREFIXES = ("amqp:", "amqp091-")
@@ -44,7 +53,7 @@ def refuse(broker: Broker, client: Client, reason: int, text: str, version: int)
         code = refusal(reason, version)
         answered = bool(code)
         connection.append(code)
-    client.stage = Stage.CLOSED
+    client.stage = CLOSED
     broker.count_error(client, reason, text)
     broker.count_closed(client, "refused")
     broker.close(connection, linger=answered)
@@ -85,7 +94,7 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
     client.connection.version = connect.version
     client.problem_information = connect.properties.request_problem_information != 0
     method = connect.properties.authentication_method
-    client.stage = Stage.AUTHENTICATING
+    client.stage = AUTHENTICATING
     if method is not None:
         client.enhanced = True
         begin_scram(broker, client, method, connect.properties.authentication_data)
@@ -188,7 +197,7 @@ def fail_authentication(broker: Broker, client: Client, reason: int, text: str) 
 def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> None:
     """Credentials were checked: go on to claim the client id."""
     connect = client.connect
-    if client.stage is not Stage.AUTHENTICATING or connect is None:
+    if client.stage is not AUTHENTICATING or connect is None:
         return  # the connection was lost meanwhile
     if result.reason:
         refuse(broker, client, result.reason, "not authorised", connect.version)
@@ -207,7 +216,7 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
             connect.version,
         )
         return
-    client.stage = Stage.CLAIMING
+    client.stage = CLAIMING
     broker.claim(client, connect.clean_start)
 
 
@@ -222,7 +231,7 @@ def may_publish(client: Client, topic: bytes) -> bool:
 def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
     """The client id is ours; ``session`` is the one to continue."""
     connect = client.connect
-    if client.stage is not Stage.CLAIMING or connect is None:
+    if client.stage is not CLAIMING or connect is None:
         if session is not None and session.client is None:
             broker.schedule(session)
         return
@@ -261,7 +270,7 @@ def attach(
     connection = client.connection
     limits = broker.limits
     properties = connect.properties
-    client.stage = Stage.CONNECTED
+    client.stage = CONNECTED
     client.session = session
     session.client = client
     session.expiry = expiry_of(broker, connect)

@@ -27,7 +27,16 @@ from fluxmq.protocols.mqtt.packets import (
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.sessions.mqtt import connecting, publishing, subscribing
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
-from fluxmq.sessions.mqtt.session import EXPIRY_NEVER, Client, Session, Stage
+from fluxmq.sessions.mqtt.session import (
+    AUTHENTICATING,
+    CLAIMING,
+    CLOSED,
+    CONNECTED,
+    EXPIRY_NEVER,
+    OPENED,
+    Client,
+    Session,
+)
 
 _CONNECT = 0x10
 _PUBREC = 0x50
@@ -53,14 +62,14 @@ class Handler:
         """Handle one packet. Raises ProtocolError."""
         self.broker.count_packet(first >> 4)
         stage = client.stage
-        if stage is Stage.CLOSED:
+        if stage is CLOSED:
             return
-        if stage is Stage.OPENED:
+        if stage is OPENED:
             if first != _CONNECT:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "the first packet is not CONNECT")
             connecting.on_connect(self.broker, client, body)
             return
-        connected = stage is Stage.CONNECTED
+        connected = stage is CONNECTED
         if connected and len(body) == 2 and self.short_acknowledgement(client, first, body):
             return
         if first == _CONNECT:
@@ -161,7 +170,7 @@ class Handler:
         method = packet.properties.authentication_method
         if method != connecting.SCRAM_METHOD:
             raise ProtocolError(Reason.PROTOCOL_ERROR, "AUTH without the method of CONNECT")
-        if client.stage is Stage.CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
+        if client.stage is CONNECTED and packet.reason == Reason.RE_AUTHENTICATE:
             if not client.enhanced or client.scram is not None:
                 raise ProtocolError(Reason.PROTOCOL_ERROR, "nothing to re-authenticate")
             client.reauthenticating = True
@@ -200,7 +209,7 @@ class Handler:
 
     def fail(self, client: Client, reason: int, text: str) -> None:
         """Close a connection for the client's fault."""
-        if client.stage is Stage.CLOSED:
+        if client.stage is CLOSED:
             return
         self.broker.count_error(client, reason, text)
         self.disconnect(client, reason, "protocol_error", text)
@@ -208,11 +217,11 @@ class Handler:
     def disconnect(self, client: Client, reason: int, cause: str, text: str = "") -> None:
         """Close from our side, telling an MQTT 5 client why: ``reason`` and, for people, ``text``."""
         connection = client.connection
-        if client.stage is Stage.CONNECTED and connection.version == 5:
+        if client.stage is CONNECTED and connection.version == 5:
             connecting.send_explained(connection, Disconnect(reason), text)
             self.end(client, with_will=True, reason=cause, linger=True)
             return
-        if client.stage in (Stage.AUTHENTICATING, Stage.CLAIMING):
+        if client.stage in (AUTHENTICATING, CLAIMING):
             connecting.refuse(self.broker, client, reason, cause, 0)
             return
         self.end(client, with_will=True, reason=cause)
@@ -224,10 +233,10 @@ class Handler:
 
     def end(self, client: Client, *, with_will: bool, reason: str, linger: bool = False) -> None:
         """End a connection and do to its session what its expiry says."""
-        if client.stage is Stage.CLOSED:
+        if client.stage is CLOSED:
             return
         session = client.session
-        client.stage = Stage.CLOSED
+        client.stage = CLOSED
         client.feeds = None
         client.connection.feeding = False
         self.broker.count_closed(client, reason)
@@ -285,10 +294,10 @@ class Handler:
 
     def expired(self, client: Client) -> None:
         """Nothing was received for too long."""
-        if client.stage is Stage.CONNECTED:
+        if client.stage is CONNECTED:
             self.broker.count_error(client, Reason.KEEP_ALIVE_TIMEOUT, "keep-alive timeout")
             self.disconnect(client, Reason.KEEP_ALIVE_TIMEOUT, "keep_alive")
-        elif client.stage is not Stage.CLOSED:
+        elif client.stage is not CLOSED:
             self.end(client, with_will=False, reason="connect_timeout")
 
     def drained(self, connection: Connection) -> None:

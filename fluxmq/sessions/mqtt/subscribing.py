@@ -16,7 +16,13 @@ from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsub
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
 from fluxmq.sessions.mqtt.ports import Broker
-from fluxmq.sessions.mqtt.session import Client, Grant, RetainedFeed, Session, Stage
+from fluxmq.sessions.mqtt.session import (
+    CONNECTED,
+    Client,
+    Grant,
+    RetainedFeed,
+    Session,
+)
 
 FEED_STEP = 256
 """Retained messages looked at in one step, so that a large match does not hold up other clients."""
@@ -36,7 +42,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     broker.pause(connection)
 
     def known() -> None:
-        if client.stage is not Stage.CONNECTED:
+        if client.stage is not CONNECTED:
             return
         connection.append(encode(Suback(packet.packet_id, reasons), connection.version))
         if feeds:
