@@ -395,7 +395,8 @@ class Node:
     def connect(
         self, shard: int, client_id: str = "", version: int = wire.V5, **fields: Any
     ) -> Client:
-        """A client with an accepted CONNECT."""
+        """A client with an accepted CONNECT, and no keep-alive unless asked for."""
+        fields.setdefault("keep_alive", 0)
         client = self.client(shard, version)
         answer = client.connect(client_id, **fields)
         assert answer.reason == 0, str(answer)

@@ -5,6 +5,7 @@ Source: MQTT 5.0 section 4.8.2.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ def test_a_run_is_dealt_out_evenly(make_node: MakeNode, shards: tuple[int, ...])
     group = members(node, *shards)
     publish(node.connect(0, "p"), numbered(600))
     found = [messages(member) for member in group]
-    assert sorted(sum(found, [])) == numbered(600), "each message once"
+    assert sorted(itertools.chain(*found)) == numbered(600), "each message once"
     for part in found:
         assert part == sorted(part), "in order"
         assert abs(len(part) - 600 / len(shards)) <= 2

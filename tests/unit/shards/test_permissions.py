@@ -1,0 +1,239 @@
+"""Users and anonymous access change while clients are here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.scram import derive_keys
+from fluxmq.auth.users import User
+from fluxmq.settings.schema import Auth
+from tests.conformance import wire
+from tests.conformance.client import Client
+from tests.unit.shards.node import Node, drain, messages
+
+MakeNode = Callable[..., Node]
+LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 1000),)
+PARAMETERS = HashParameters(1, 8, 1)
+ANNA = User(
+    "anna", hash_password("secret", b"s" * 16, PARAMETERS), None, ("#",), ("#",), enabled=True
+)
+BERT = replace(ANNA, name="bert")
+NOT_AUTHORIZED = 0x87
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Iterator[Node]:
+    """One shard with two users and cheap hashes."""
+    auth = {"argon2": {"time_cost": 1, "memory_cost": 8192}}
+    yield make_node(1, {"auth": auth}, users=(ANNA, BERT))
+
+
+def connect(node: Node, name: str, client_id: str, version: int = 5, **fields: Any) -> Client:
+    """A client that gave its password."""
+    client = node.client(0, version)
+    client.send(
+        wire.connect(version, client_id, username=name, password=b"secret", keep_alive=0, **fields)
+    )
+    client.connack = answer(node, client)
+    assert client.connack.reason == 0, str(client.connack)
+    return client
+
+
+def answer(node: Node, client: Client) -> Any:
+    """The CONNACK, which waits for a thread."""
+    end = node.loop.time() + 30
+    while True:
+        node.run()
+        for packet in drain(client):
+            return packet
+        assert node.loop.time() < end
+        node.loop.run_until_complete(asyncio.sleep(0.001))
+
+
+def change(node: Node, *users: User) -> None:
+    """A new snapshot."""
+    node[0].permissions.set_users(node[0].authentication.revision + 1, users)
+    node.run()
+
+
+def gone(client: Client, reason: int = NOT_AUTHORIZED) -> bool:
+    """Whether the client was disconnected, and told why."""
+    packets = drain(client)
+    if client.version == 5:
+        assert [(p.kind, p.reason) for p in packets] == [(wire.DISCONNECT, reason)]
+    else:
+        assert packets == []
+    return client.closed
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "after",
+    [(BERT,), (replace(ANNA, enabled=False), BERT), (replace(ANNA, hash=ANNA.hash + "x"), BERT)],
+    ids=["removed", "disabled", "another password"],
+)
+def test_who_may_not_stay_is_disconnected(
+    node: Node, version: int, after: tuple[User, ...]
+) -> None:
+    anna, bert = connect(node, "anna", "a", version), connect(node, "bert", "b")
+    anonymous = node.connect(0, "c")
+    change(node, *after)
+    assert gone(anna)
+    for other in (bert, anonymous):
+        assert other.ping() == []
+
+
+def test_a_snapshot_without_changes_disturbs_nobody(node: Node) -> None:
+    anna = connect(node, "anna", "a")
+    change(node, ANNA, BERT)
+    assert anna.ping() == []
+
+
+def test_new_permissions_to_publish_hold_at_once(node: Node) -> None:
+    anna, listener = connect(node, "anna", "a"), node.connect(0, "l")
+    listener.subscribe("#", qos=1)
+    assert anna.publish("x/1", b"1", qos=1) == 0
+    change(node, replace(ANNA, publish=("y/#",)), BERT)
+    assert anna.publish("x/1", b"2", qos=1) == NOT_AUTHORIZED
+    assert anna.publish("y/1", b"3", qos=1) == 0
+    change(node, replace(ANNA, publish=("x/1",)), BERT)
+    assert anna.publish("y/1", b"4", qos=1) == NOT_AUTHORIZED
+    assert anna.publish("x/1", b"5", qos=1) == 0
+    change(node, ANNA, BERT)
+    assert anna.publish("y/1", b"6", qos=1) == 0
+    assert messages(listener) == [b"1", b"3", b"5", b"6"]
+
+
+def test_new_permissions_to_subscribe_hold_at_once(node: Node) -> None:
+    """Who has what it may not have is disconnected, the others may not ask for it."""
+    has, asks = connect(node, "anna", "a1"), connect(node, "anna", "a2")
+    has.subscribe("x/#")
+    asks.subscribe("y/1")
+    change(node, replace(ANNA, subscribe=("y/+",)), BERT)
+    assert gone(has)
+    assert asks.subscribe("x/1", granted=False).reasons == [NOT_AUTHORIZED]
+    asks.subscribe("y/2")
+
+
+@pytest.mark.parametrize(
+    ("after", "kept"),
+    [
+        ((BERT,), False),
+        ((replace(ANNA, enabled=False), BERT), True),
+        ((replace(ANNA, subscribe=("y/#",)), BERT), False),
+        ((replace(ANNA, subscribe=("x/#",)), BERT), True),
+        ((replace(ANNA, hash=ANNA.hash + "x"), BERT), True),
+    ],
+    ids=["removed", "disabled", "not permitted", "permitted", "another password"],
+)
+@pytest.mark.parametrize("present", [True, False])
+def test_sessions_gather_nothing_that_is_not_permitted(
+    node: Node, after: tuple[User, ...], kept: bool, present: bool
+) -> None:
+    """Also while their client is away."""
+    client = connect(node, "anna", "a", props=LASTING)
+    client.subscribe("x/#", qos=1)
+    if not present:
+        client.drop()
+    change(node, *after)
+    node.connect(0, "p").publish("x/1", b"m", qos=1)
+    session = node[0].session("a")
+    assert (session is not None) is kept
+    if kept and session.client is None:
+        assert session.delivery.pending_count == 1
+    assert node[0].broker.routes.subscription_count == (1 if kept else 0)
+
+
+def test_a_will_of_a_removed_users_session_is_published(node: Node) -> None:
+    """The session ends, and the will with it, as after any other end."""
+    listener = node.connect(0, "l")
+    listener.subscribe("w")
+    will = wire.Will("w", b"gone", properties=((wire.WILL_DELAY_INTERVAL, 500),))
+    connect(node, "anna", "a", props=LASTING, will=will).drop()
+    assert drain(listener) == []
+    change(node, BERT)
+    assert [packet.payload for packet in drain(listener)] == [b"gone"]
+    node.advance(600)
+    assert drain(listener) == []
+
+
+def test_who_is_half_way_in_starts_again(node: Node) -> None:
+    """Neither a password verified nor a SCRAM exchange begun by the old rules is completed."""
+    keys = derive_keys("secret", b"s" * 16, 4096)
+    anna = replace(ANNA, scram=keys)
+    change(node, anna, BERT)
+    method = ((wire.AUTHENTICATION_METHOD, "SCRAM-SHA-256"),)
+    first = (*method, (wire.AUTHENTICATION_DATA, b"n,,n=anna,r=nonce"))
+    half = node.client(0)
+    half.send(wire.connect(5, "half", props=first))
+    assert [packet.kind for packet in drain(half)] == [wire.AUTH]
+    change(node, replace(anna, enabled=False), BERT)
+    assert gone_without_word(half)
+
+
+def gone_without_word(client: Client) -> bool:
+    """Closed before CONNACK."""
+    assert drain(client) == []
+    return client.closed
+
+
+def test_who_waits_for_its_id_starts_again(make_node: MakeNode) -> None:
+    auth = {"argon2": {"time_cost": 1, "memory_cost": 8192}}
+    node = make_node(2, {"auth": auth}, users=(ANNA,))
+    name = node.id_of(1)
+    node.hold()
+    client = node.client(0)
+    client.send(wire.connect(5, name, username="anna", password=b"secret"))
+    end = node.loop.time() + 30
+    while not node.pipes[0, 1].records:
+        node.run()
+        assert node.loop.time() < end
+        node.loop.run_until_complete(asyncio.sleep(0.001))
+    change(node, replace(ANNA, enabled=False))
+    assert gone_without_word(client)
+    node.release()
+    assert node.holders(name) == []
+    assert node[1].claims._owners == {}
+
+
+def anonymous(node: Node, **rules: Any) -> None:
+    """New settings for anonymous clients."""
+    settings = node[0].authentication.settings
+    values = settings.model_dump() | {"anonymous": rules}
+    node[0].permissions.configure(Auth.model_validate(values))
+    node.run()
+
+
+def test_anonymous_access_changes_for_who_is_here(node: Node) -> None:
+    local, remote = node.connect(0, "l"), node.client(0, peer="192.0.2.1:5")
+    anna = connect(node, "anna", "a")
+    assert remote.connect("r").reason == NOT_AUTHORIZED
+    anonymous(node, allow="always", publish=("open/#",), subscribe=("open/#",))
+    remote = node.client(0, peer="192.0.2.1:5")
+    assert remote.connect("r").reason == 0
+    for client in (local, remote):
+        assert client.publish("open/x", qos=1) in (0, 0x10)
+        assert client.publish("closed", qos=1) == NOT_AUTHORIZED
+    assert anna.publish("closed", qos=1) in (0, 0x10)
+    remote.subscribe("open/1")
+    anonymous(node, allow="loopback", publish=("open/#",), subscribe=("#",))
+    assert gone(remote)
+    local.subscribe("anything")
+    anonymous(node, allow="loopback", subscribe=("other",))
+    assert gone(local)
+    assert anna.ping() == []
+
+
+def test_settings_that_do_not_concern_anonymous_clients_disturb_nobody(node: Node) -> None:
+    local = node.connect(0, "l")
+    local.subscribe("x")
+    settings = node[0].authentication.settings.model_dump() | {"max_pending_verifications": 1}
+    node[0].permissions.configure(Auth.model_validate(settings))
+    assert local.ping() == []
+    assert node[0].authentication.settings.max_pending_verifications == 1
