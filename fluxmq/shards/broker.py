@@ -24,7 +24,7 @@ from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.handover import give_up_shared
+from fluxmq.sessions.mqtt.handover import abandon, give_up_shared
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
@@ -262,7 +262,7 @@ class ShardBroker:
         session.expires_at = session.will_at = 0.0
         session.will = None
         session.subscriptions.clear()
-        session.delivery.session = None
+        abandon(session.delivery)
         return state
 
     def keep(self, state: list[Any]) -> None:
@@ -313,7 +313,7 @@ class ShardBroker:
             self.forget(session)
             self.peers.claims.release(session.client_id)
         session.subscriptions.clear()
-        session.delivery.session = None  # no cycle is left behind
+        abandon(session.delivery)
 
     def forget(self, session: Session) -> None:
         """Take a session out of this shard."""

@@ -46,11 +46,10 @@ class Group:
         """Deal a part that another shard gave to this one over the members here."""
         parts = self.core.split_local(run.count)
         if not parts:
-            # The last member left while the part was under way: the others may still want it.
-            if self.core.is_empty:
-                self._table.count_drop("shared_no_member", run.count)
-            else:
-                self.offer(run)
+            # The last member left while the part was under way: the others may still want it. They are
+            # told first, so that it cannot come back.
+            self._table.tell()
+            self.offer(run)
             return
         for member, piece in cut(run, parts):
             self.deliver(member, piece)
@@ -93,6 +92,8 @@ class GroupTable:
         self._removed = removed
         self.count_drop = count_drop
         self.links: dict[int, Link] = {}
+        self.tell: Callable[[], None] = lambda: None
+        """Tells the peers what has changed."""
         self.changed: set[tuple[bytes, bytes]] = set()
 
     def __len__(self) -> int:

@@ -49,6 +49,7 @@ class Peers:
         self._reactor = reactor
         self._routes = routes
         self._groups = groups
+        groups.tell = self.tell
         self._alive = alive
         self._owned = owned
         self.claims: Claims

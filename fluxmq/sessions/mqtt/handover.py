@@ -22,13 +22,23 @@ def drain(delivery: Delivery) -> list[Portion]:
         owed.extend(delivery.resend)
     if delivery.pending:
         owed.extend(delivery.pending)
-    delivery.pending = deque()
-    delivery.resend = deque()
+    delivery.pending = None
+    delivery.flight = None
+    delivery.resend = None
     delivery.released = None
     delivery.pending_count = 0
     delivery.pending_bytes = 0
     delivery.inflight = 0
     return owed
+
+
+def abandon(delivery: Delivery) -> None:
+    """Let go of everything: the session has ended.
+
+    Messages that others still hold point back here, to who published them; nothing may hang on to that.
+    """
+    drain(delivery)
+    delivery.session = None
 
 
 def restore(

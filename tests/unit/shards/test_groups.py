@@ -293,3 +293,17 @@ def test_a_message_measured_for_one_member_is_measured_again_for_another(
     node.advance(0.2)
     assert [len(payload) for payload in messages(other)] == [10]
     assert sum(shard.reactor.tally.dropped_large for shard in node) == 3
+
+
+def test_messages_do_not_go_round_in_circles(make_node: MakeNode) -> None:
+    """Members on two shards leave at once, and each shard still believes that the other has one."""
+    node = make_node(3)
+    group = members(node, 0, 1, props=((wire.RECEIVE_MAXIMUM, 1),))
+    publish(node.connect(0, "p"), numbered(10))
+    node.hold()
+    for member in group:
+        member.drop()
+    node.release()
+    crossed = sum(link.sent_bytes for shard in node for link in shard.peers.links.values())
+    assert crossed < 5000
+    assert sum(shard.broker.drops["shared_no_member"] for shard in node) == 10

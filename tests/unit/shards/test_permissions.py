@@ -31,7 +31,7 @@ NOT_AUTHORIZED = 0x87
 def node(make_node: MakeNode) -> Iterator[Node]:
     """One shard with two users and cheap hashes."""
     auth = {"argon2": {"time_cost": 1, "memory_cost": 8192}}
-    yield make_node(1, {"auth": auth}, users=(ANNA, BERT))
+    return make_node(1, {"auth": auth}, users=(ANNA, BERT))
 
 
 def connect(node: Node, name: str, client_id: str, version: int = 5, **fields: Any) -> Client:
