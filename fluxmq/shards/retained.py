@@ -29,6 +29,10 @@ RECENT_SECONDS = 5.0
 """How long a shard remembers what it has set and deleted: longer than a frame waits on a link that moves."""
 RECENT_MAX = 100_000
 """How many it remembers at most: as many as it may publish in that time."""
+SYSTEM_PREFIX = b"$SYS/"
+SYSTEM_TOPICS_MAX = 1000
+SYSTEM_BYTES_MAX = 1 << 20
+"""Bounds of the broker's own topics, of which there are a few dozen, all short."""
 EXPIRE_STEP = 1000
 """Expired messages dropped per housekeeping turn."""
 
@@ -54,6 +58,15 @@ class RetainedMessages:
         self.store: RetainedStore[Run] = RetainedStore(
             max_messages, max_bytes, TOMBSTONES_MAX, TOMBSTONE_SECONDS
         )
+        """What clients have retained, within the limits of the settings."""
+        self._system: RetainedStore[Run] = RetainedStore(
+            SYSTEM_TOPICS_MAX, SYSTEM_BYTES_MAX, 0, TOMBSTONE_SECONDS
+        )
+        """The broker's own numbers, which take no room from clients."""
+
+    def _store(self, topic: bytes) -> RetainedStore[Run]:
+        """Where a topic, or the topics of a filter, are kept: a leading wildcard does not reach ``$SYS``."""
+        return self._system if topic.startswith(SYSTEM_PREFIX) else self.store
 
     def retain(self, run: Run) -> bool:
         """Keep the last message of a client's run; an empty one deletes. False when over a limit."""
@@ -72,9 +85,9 @@ class RetainedMessages:
         """Take a message or a deletion into the store."""
         self._last_stamp = max(self._last_stamp, stamp[0])
         if is_deletion(message):
-            return self.store.delete(message.topic, stamp, self._clock())
+            return self._store(message.topic).delete(message.topic, stamp, self._clock())
         size = len(message.topic) + len(message.properties) + message.end - message.start
-        return self.store.set(
+        return self._store(message.topic).set(
             message.topic,
             message,
             size,
@@ -85,7 +98,7 @@ class RetainedMessages:
 
     def message(self, topic: bytes) -> Run | None:
         """The retained message of a topic, unless it has expired."""
-        found = self.store.get(topic)
+        found = self._store(topic).get(topic)
         if found is None:
             return None
         if found.expires_at is not None and found.expires_at <= self._clock():
@@ -94,7 +107,7 @@ class RetainedMessages:
 
     def topics(self, topic_filter: bytes) -> Iterator[bytes]:
         """Topics that match, found step by step."""
-        return iter(self.store.match(topic_filter))
+        return iter(self._store(topic_filter).match(topic_filter))
 
     def housekeeping(self) -> None:
         """Drop what has expired, forget old deletions."""
@@ -114,7 +127,7 @@ class RetainedMessages:
     def recent(self) -> Iterator[bytes]:
         """What this shard has set and deleted in the last seconds."""
         for _, topic, stamp in list(self._recent):
-            kept = self.store.get(topic)
+            kept = self._store(topic).get(topic)
             if kept is None:
                 yield frames.encode_retained(stamp, deletion(topic))
             elif kept.stamp == stamp:

@@ -19,8 +19,7 @@ from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.groups import Group
 from fluxmq.shards.links import Link
-
-SYSTEM_PREFIX = b"$SYS/"
+from fluxmq.shards.retained import SYSTEM_PREFIX
 
 
 class RouteTable:

@@ -106,7 +106,7 @@ class Worker:
         self.broker.open_now = self.intake.open_now
         self.reports = Reports(self.reactor, self.broker, self.intake, self.peers)
         self.system = SystemTopics(
-            launch.index, self.broker, self.peers, lambda: sum(self.intake.open_now)
+            launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
         self._next_system = time.monotonic() + settings.broker.sys_interval
 

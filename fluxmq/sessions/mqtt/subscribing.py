@@ -35,6 +35,12 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     identifiers = packet.properties.subscription_identifiers
     identifier = identifiers[0] if identifiers else 0
     feeds: dict[bytes, RetainedFeed] = {}
+    if client.connection.version == 4:
+        # A bad filter ends the connection there: before any of the others is entered.
+        for wanted in packet.subscriptions:
+            validate_filter(
+                wanted.filter, broker.limits.max_topic_bytes, broker.limits.max_topic_levels
+            )
     reasons = [
         add(broker, client, session, wanted, identifier, feeds) for wanted in packet.subscriptions
     ]

@@ -166,7 +166,7 @@ def test_system_topics_are_added_up(make_node: MakeNode) -> None:
         assert told["$SYS/broker/clients/connected"] == b"3"
         assert told["$SYS/broker/subscriptions/count"] == b"6"
         assert told["$SYS/broker/messages/publish/received"] == b"1"
-        assert told["$SYS/broker/retained/count"] == b"%d" % len(told)
+        assert told["$SYS/broker/retained/count"] == b"0", "its own topics do not count"
         assert b"FluxMQ" in told["$SYS/broker/version"]
     late = node.connect(1, "late")
     late.subscribe("$SYS/broker/uptime")
