@@ -1,0 +1,54 @@
+"""Try mutations: `python -m tests.mutations`, or only those named.
+
+Prints a line for each and ends with 1 when some mutation went unnoticed.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.mutations import hot_path, sessions
+from tests.mutations.mutation import attempt, copy_tree, run_tests
+
+MUTATIONS = [*hot_path.MUTATIONS, *sessions.MUTATIONS]
+
+
+def main(names: list[str]) -> int:
+    """Try the named mutations, or all."""
+    unknown = set(names) - {each.name for each in MUTATIONS}
+    if unknown:
+        print("unknown:", ", ".join(sorted(unknown)))
+        return 2
+    chosen = [each for each in MUTATIONS if not names or each.name in names]
+    stale = {each.name: each.complaints() for each in chosen if each.complaints()}
+    for name, complaints in stale.items():
+        print(f"{name}: {'; '.join(complaints)}")
+    if stale:
+        return 2
+    unnoticed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        copy_tree(root)
+        code, output = run_tests(root, sorted({each.test for each in chosen}))
+        if code != 0:
+            print("without any mutation:", output, sep="\n")
+            return 2
+        for each in chosen:
+            started = time.monotonic()
+            verdict = attempt(each, root)
+            unnoticed += not verdict.noticed
+            word = "noticed" if verdict.noticed else "NOT NOTICED"
+            print(
+                f"{each.name}: {word} ({time.monotonic() - started:.1f} s): {each.rule}", flush=True
+            )
+            if not verdict.noticed:
+                print(verdict.output)
+    print(f"{len(chosen) - unnoticed} of {len(chosen)} noticed")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""What a mutation is, and how one is tried.
+
+A mutation breaks one rule in the source, on purpose and in few characters; some test must notice. It is tried
+on a copy of the tree, uncompiled, so that nothing has to be built and nobody else's run is disturbed. A
+mutation that no test notices says that a rule is written down and not held.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COPIED = ("fluxmq", "tests", "config", "setup.cfg", "pyproject.toml", "setup.py")
+LEFT_OUT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", ".hypothesis", "data")
+SECONDS_MAX = 120
+"""A mutation may make a test hang; that is noticed as well."""
+
+FAILED = 1
+"""pytest's exit code when tests ran and some failed; all others mean that nothing was shown."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """`rule` is broken by writing `new` for `old` in `file`; `test` must fail then.
+
+    `old` occurs once. `slow`: the test starts a broker.
+    """
+
+    name: str
+    rule: str
+    file: str
+    old: str
+    new: str
+    test: str
+    slow: bool = False
+
+    def complaints(self, root: Path = ROOT) -> list[str]:
+        """What is wrong with the mutation itself: the source or the test has moved on."""
+        found = []
+        text = (root / self.file).read_text("utf-8")
+        if text.count(self.old) != 1:
+            found.append(f"{self.file} holds the old text {text.count(self.old)} times")
+        if self.new == self.old:
+            found.append("nothing changes")
+        file, _, function = self.test.partition("::")
+        function = function.partition("[")[0]
+        if f"def {function}(" not in (root / file).read_text("utf-8"):
+            found.append(f"{file} has no {function}")
+        return found
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of trying a mutation. `noticed`: the test ran and failed."""
+
+    mutation: Mutation
+    noticed: bool
+    output: str
+
+
+def copy_tree(target: Path) -> None:
+    """What is needed to run tests, without anything compiled."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, target / name, ignore=LEFT_OUT)
+        else:
+            shutil.copy2(source, target / name)
+
+
+def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
+    """Exit code and output of pytest on uncompiled code."""
+    environ = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": str(root)}
+    environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    environ.pop("PYTEST_CURRENT_TEST", None)
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
+    command += [f"--timeout={SECONDS_MAX // 2}", *tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=root,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        return FAILED, f"no end within {error.timeout} s"
+    return done.returncode, done.stdout + done.stderr
+
+
+def attempt(mutation: Mutation, root: Path) -> Verdict:
+    """Try one mutation in a copy of the tree, which is as before afterwards."""
+    path = root / mutation.file
+    text = path.read_text("utf-8")
+    assert text.count(mutation.old) == 1, mutation.complaints(root)
+    path.write_text(text.replace(mutation.old, mutation.new), "utf-8")
+    try:
+        code, output = run_tests(root, [mutation.test])
+    finally:
+        path.write_text(text, "utf-8")
+    return Verdict(mutation, code == FAILED, output)
