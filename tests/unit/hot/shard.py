@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -150,6 +151,7 @@ class Shard:
             if peer.connection.fd >= 0:
                 self.reactor.discard(peer.connection)
         self.reactor.poller.close()
+        self.hot.reactor.monotonic = time.monotonic
 
     # The reactor's host
 
