@@ -186,13 +186,13 @@ class Reactor:
         # What other shards sent before a client's bytes arrived must take effect before them.
         for link in self.inbound:
             work += link.receive()
+        callbacks: list = []
         for fd, events_of in events:
             mask = events_of
             found = self.connections.get(fd)
             if found is None:
-                callback = self.others.get(fd)
-                if callback is not None:
-                    callback()
+                if fd in self.others:
+                    callbacks.append(self.others[fd])
                 continue
             connection = found
             if mask & _OUT:
@@ -205,6 +205,9 @@ class Reactor:
                         self.readable(connection)
             elif mask & _BROKEN and connection.fd >= 0:
                 self.lost(connection)
+        # New connections come last: one may get the number of a descriptor that was closed just now.
+        for callback in callbacks:
+            callback()
         self.flush()
         return work
 
