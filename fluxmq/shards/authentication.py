@@ -29,6 +29,9 @@ from fluxmq.settings.schema import Auth
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
 SECRET_BYTES = 32
+VERIFY_NICENESS = 5
+"""By how much the verifying threads, which share their core with the loop, come behind it: a third of its
+weight, so that a flood of logins does not slow messages down, nor messages keep everybody out."""
 ANONYMOUS = Authenticated(0)
 
 
@@ -52,7 +55,9 @@ class Authentication:
         """The policy of all anonymous clients, where it does not depend on the client."""
         if self._pool is not None:
             self._pool.shutdown(wait=False)
-        self._pool = ThreadPoolExecutor(settings.verify_threads, thread_name_prefix="verify")
+        self._pool = ThreadPoolExecutor(
+            settings.verify_threads, "verify", initializer=partial(os.nice, VERIFY_NICENESS)
+        )
         cost = settings.argon2
         self._verifier = PasswordVerifier(
             HashParameters(cost.time_cost, cost.memory_cost // 1024, cost.parallelism),
