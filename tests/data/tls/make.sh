@@ -6,11 +6,14 @@ cd "$(dirname "$0")"
 days=36500
 
 openssl ecparam -name prime256v1 -genkey -noout -out ca.key
-openssl req -x509 -new -key ca.key -sha256 -days $days -subj "/CN=FluxMQ test authority" -out ca.pem
+openssl req -x509 -new -key ca.key -sha256 -days $days -subj "/CN=FluxMQ test authority" \
+    -addext keyUsage=critical,keyCertSign,cRLSign -out ca.pem
 
 issue() { # name, common name, extensions
     openssl ecparam -name prime256v1 -genkey -noout -out "$1.key"
-    printf '%s\n' "$3" > extensions.txt
+    # The identifiers and usages are what Python 3.13 insists on (X509_V_FLAG_X509_STRICT).
+    printf '%s\n' "$3" basicConstraints=critical,CA:FALSE keyUsage=critical,digitalSignature \
+        subjectKeyIdentifier=hash authorityKeyIdentifier=keyid > extensions.txt
     openssl req -new -key "$1.key" -subj "/CN=$2" |
         openssl x509 -req -CA ca.pem -CAkey ca.key -CAcreateserial -sha256 -days $days -extfile extensions.txt -out "$1.pem"
 }
