@@ -368,6 +368,11 @@ class ShardBroker:
 
     # Subscriptions
 
+    @property
+    def subscription_count(self) -> int:
+        """Subscriptions of this shard's sessions, shared ones included."""
+        return self.routes.subscription_count + self.groups.member_count
+
     def subscribe(
         self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
     ) -> None:

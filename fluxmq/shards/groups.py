@@ -91,6 +91,8 @@ class GroupTable:
         self._added = added
         self._removed = removed
         self.count_drop = count_drop
+        self.member_count = 0
+        """Shared subscriptions of this shard's sessions."""
         self.links: dict[int, Link] = {}
         self.tell: Callable[[], None] = lambda: None
         """Tells the peers what has changed."""
@@ -118,7 +120,7 @@ class GroupTable:
         """A session of this shard becomes a member, or changes its options."""
         group = self.obtain(name, topic_filter)
         group.grants[session] = grant
-        group.core.join(session, connected=session.client is not None)
+        self.member_count += group.core.join(session, connected=session.client is not None)
         self.changed.add((name, topic_filter))
 
     def leave(self, name: bytes, topic_filter: bytes, session: Session) -> None:
@@ -127,6 +129,7 @@ class GroupTable:
         if group is None or not group.core.leave(session):
             return
         group.grants.pop(session, None)
+        self.member_count -= 1
         self.changed.add((name, topic_filter))
         self._release(group)
 

@@ -63,8 +63,8 @@ class Intake:
 
     def stop(self) -> None:
         """Take no more; those not yet taken are closed by whoever owns the other end."""
-        self._reactor.others.pop(self._socket.fileno(), None)
-        self._reactor.poller.unregister(self._socket.fileno())
+        if self._reactor.others.pop(self._socket.fileno(), None) is not None:
+            self._reactor.poller.unregister(self._socket.fileno())
 
     def configure(self, settings: Settings) -> None:
         """Take new settings: output limits, for connections from now on."""

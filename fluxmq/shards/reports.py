@@ -84,7 +84,7 @@ class Reports:
         return ProcessNumbers(
             connections=sum(self._intake.open_now),
             sessions=len(self._broker.sessions),
-            subscriptions=self._broker.routes.subscription_count,
+            subscriptions=self._broker.subscription_count,
             retained=len(self._broker.retained.store),
             messages_received=tally.received0 + tally.received1 + tally.received2,
             messages_sent=tally.sent0 + tally.sent1 + tally.sent2,
@@ -150,7 +150,7 @@ class Reports:
         yield "fluxmq_inflight_messages", {}, census.inflight
         yield "fluxmq_pending_messages", {}, census.pending
         yield "fluxmq_pending_bytes", {}, census.pending_bytes
-        yield "fluxmq_subscriptions", {}, broker.routes.subscription_count
+        yield "fluxmq_subscriptions", {}, broker.subscription_count
         yield "fluxmq_shared_groups", {}, len(broker.groups)
 
     def _loop(self) -> Iterator[Sample]:

@@ -52,7 +52,7 @@ class SystemTopics:
             "messages/publish/sent": tally.sent0 + tally.sent1 + tally.sent2,
             "bytes/received": tally.received_bytes0 + tally.received_bytes1 + tally.received_bytes2,
             "bytes/sent": tally.sent_bytes0 + tally.sent_bytes1 + tally.sent_bytes2,
-            "subscriptions/count": broker.routes.subscription_count,
+            "subscriptions/count": broker.subscription_count,
             "errors/protocol": sum(broker.errors.values()),
             "errors/authz": sum(broker.denied.values()),
         }

@@ -235,10 +235,10 @@ class Worker:
     async def stop(self) -> None:
         """Tell clients, let output go for a bounded time, end."""
         self.intake.stop()
-        for session in list(self.broker.sessions.values()):
-            if session.client is not None:
+        for connection in list(self.reactor.connections.values()):
+            if connection.identity is not None:
                 self.broker.handler.disconnect(
-                    session.client, Reason.SERVER_SHUTTING_DOWN, "shutdown"
+                    connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
                 )
         deadline = time.monotonic() + min(1.0, self.settings.server.shutdown_timeout)
         while self.reactor.connections and time.monotonic() < deadline:

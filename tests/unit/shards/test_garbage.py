@@ -247,7 +247,7 @@ def kept(node: Node) -> dict[str, Any]:
             ("connections", len(shard.reactor.connections)),
             ("dirty", len(shard.reactor.dirty)),
             ("sessions", len(broker.sessions)),
-            ("subscriptions", broker.routes.subscription_count),
+            ("subscriptions", broker.subscription_count),
             ("filters", len(broker.routes._tree)),
             ("groups", len(broker.groups)),
             ("silence", len(broker.wheel)),
