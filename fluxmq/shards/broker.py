@@ -24,7 +24,7 @@ from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
-from fluxmq.sessions.mqtt.handover import abandon, give_up_shared
+from fluxmq.sessions.mqtt.handover import abandon
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
@@ -34,7 +34,7 @@ from fluxmq.sessions.mqtt.session import (
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
-from fluxmq.shards.groups import GroupTable, run_of
+from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.streams.tls import TlsStream
@@ -324,26 +324,8 @@ class ShardBroker:
 
     def hand_over(self, session: Session, ended: bool) -> None:
         """Give what a leaving member has not acknowledged to others of its groups."""
-        if not session.subscriptions:
-            return
-        shared = [
-            (grant.shared, session.filter_of(written))
-            for written, grant in session.subscriptions.items()
-            if grant.shared
-        ]
-        if not shared:
-            return
-        for name, topic_filter in shared:
-            self.groups.set_connected(name, topic_filter, session, False)
-        if ended:
-            for written, grant in list(session.subscriptions.items()):
-                if grant.shared:
-                    self.unsubscribe(session, written)
-                    del session.subscriptions[written]
-        for portion in give_up_shared(
-            session.delivery, lambda group: ended or group.others_connected(session)
-        ):
-            portion.group.offer(run_of(portion))
+        if session.subscriptions:
+            self.groups.hand_over(session, ended)
 
     # Messages
 

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
 from fluxmq.routing.shared import SharedGroup, SharedGroups
+from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.links import Link
@@ -141,6 +142,25 @@ class GroupTable:
         if group is not None and session in group.grants:
             group.core.set_connected(session, connected)
             self.changed.add((name, topic_filter))
+
+    def hand_over(self, session: Session, ended: bool) -> None:
+        """A member's connection has gone, or its session: others get what it has not acknowledged."""
+        shared = [
+            (grant.shared, session.filter_of(written), written)
+            for written, grant in session.subscriptions.items()
+            if grant.shared
+        ]
+        for name, topic_filter, written in shared:
+            self.set_connected(name, topic_filter, session, False)
+            if ended:
+                self.leave(name, topic_filter, session)
+                del session.subscriptions[written]
+        if not shared:
+            return
+        for portion in give_up_shared(
+            session.delivery, lambda group: ended or group.others_connected(session)
+        ):
+            portion.group.offer(run_of(portion))
 
     def set_remote(
         self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int
