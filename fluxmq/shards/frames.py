@@ -6,7 +6,8 @@ A frame is one record: a kind byte, then::
               u32 variable, u32 pid_at, u32 stride, u32 count, u32 largest, f64 deadline,
               topic, properties, wire bytes of the run
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
-    RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin; without wire bytes it deletes the topic
+    RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin, u16 length of the publisher's client id,
+              client id; without wire bytes it deletes the topic
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
 
@@ -32,7 +33,7 @@ LAST = 2
 
 _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
-_RETAINED = struct.Struct("<BqI")
+_RETAINED = struct.Struct("<BqIH")
 _VERBATIM = 1
 
 
@@ -70,8 +71,9 @@ def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:
 
 
 def encode_retained(stamp: tuple[int, int], run: Run) -> bytes:
-    """The head of a RETAINED frame."""
-    return _RETAINED.pack(RETAINED, *stamp) + run_head(run)
+    """The head of a RETAINED frame. The run's publisher is a client id here, None for the broker itself."""
+    publisher: bytes = run.publisher or b""
+    return _RETAINED.pack(RETAINED, *stamp, len(publisher)) + publisher + run_head(run)
 
 
 def encode_control(name: str, *arguments: object) -> bytes:
@@ -128,5 +130,8 @@ def decode_shared(frame: bytes) -> tuple[bytes, bytes, Run]:
 
 def decode_retained(frame: bytes) -> tuple[tuple[int, int], Run]:
     """Stamp and run of a RETAINED frame."""
-    _, stamp, origin = _RETAINED.unpack_from(frame)
-    return (stamp, origin), decode_run(frame, _RETAINED.size)
+    _, stamp, origin, length = _RETAINED.unpack_from(frame)
+    at = _RETAINED.size + length
+    run = decode_run(frame, at)
+    run.publisher = frame[_RETAINED.size : at] or None
+    return (stamp, origin), run

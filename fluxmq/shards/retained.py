@@ -71,6 +71,9 @@ class RetainedMessages:
     def retain(self, run: Run) -> bool:
         """Keep the last message of a client's run; an empty one deletes. False when over a limit."""
         message = last_message(run)
+        if run.publisher is not None and run.publisher.session is not None:
+            # For No Local; the session itself may be gone when the message is sent.
+            message.publisher = run.publisher.session.client_id.encode()
         stamp = (max(self._stamp_clock(), self._last_stamp + 1), self._shard)
         outcome = self.apply(message, stamp, limited=True)
         if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):

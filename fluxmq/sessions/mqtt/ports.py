@@ -117,7 +117,7 @@ class Broker(Protocol):
         """Topics with a retained message that match; stays valid while the store changes."""
 
     def retained_message(self, topic: bytes) -> Run | None:
-        """The retained message of a topic, None when it has gone or expired."""
+        """The retained message of a topic, None when it has gone or expired; ``publisher`` is a client id."""
 
     # Subscriptions
 

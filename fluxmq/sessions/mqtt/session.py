@@ -69,14 +69,24 @@ class Will:
 
 
 class RetainedFeed:
-    """Retained messages on their way to a new subscription, taken from ``topics`` as there is room."""
+    """Retained messages on their way to a new subscription, taken from ``topics`` as there is room.
 
-    __slots__ = ("qos", "subscription_ids", "topics")
+    ``excluded`` is the client id whose messages are not wanted (No Local), None where all are.
+    """
 
-    def __init__(self, topics: Iterator[bytes], qos: int, subscription_ids: bytes) -> None:
+    __slots__ = ("excluded", "qos", "subscription_ids", "topics")
+
+    def __init__(
+        self,
+        topics: Iterator[bytes],
+        qos: int,
+        subscription_ids: bytes,
+        excluded: bytes | None = None,
+    ) -> None:
         self.topics = topics
         self.qos = qos
         self.subscription_ids = subscription_ids
+        self.excluded = excluded
 
 
 class Session:

@@ -88,7 +88,10 @@ def add(
     broker.subscribe(session, written, parsed, grant)
     if wants_retained(parsed, wanted, existing):
         feeds[written] = RetainedFeed(
-            broker.retained_topics(parsed.filter), qos, identifier_property(identifier)
+            broker.retained_topics(parsed.filter),
+            qos,
+            identifier_property(identifier),
+            session.client_id.encode() if wanted.no_local else None,
         )
     return qos
 
@@ -134,7 +137,7 @@ def feed(broker: Broker, client: Client) -> None:
             del feeds[written]
             continue
         run = broker.retained_message(topic)
-        if run is None:
+        if run is None or (current.excluded is not None and run.publisher == current.excluded):
             continue
         qos = min(run.qos, current.qos)
         if qos:

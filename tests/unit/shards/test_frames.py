@@ -95,11 +95,16 @@ def test_shared_runs(run: Run, group: bytes, topic_filter: bytes) -> None:
     st.binary(max_size=200),
     st.integers(0, 2),
     st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**32 - 1)),
+    st.none() | st.binary(min_size=1, max_size=1024),
 )
-def test_retained_messages(topic: str, payload: bytes, qos: int, stamp: tuple[int, int]) -> None:
+def test_retained_messages(
+    topic: str, payload: bytes, qos: int, stamp: tuple[int, int], publisher: bytes | None
+) -> None:
     run = message_run(topic.encode(), payload, qos, 1, b"\x01\x01", 12.5)
+    run.publisher = publisher
     found_stamp, found = frames.decode_retained(frames.encode_retained(stamp, run) + bytes_of(run))
     assert found_stamp == stamp
+    assert found.publisher == publisher
     same(run, found)
     assert found.payloads() == [payload]
 

@@ -356,3 +356,22 @@ def test_the_feed_ends_with_the_connection(make_node: MakeNode) -> None:
     node.advance(0.5)
     assert client.feeds is None
     assert not node[0].broker._hungry
+
+
+def test_no_local_holds_for_retained_messages(make_node: MakeNode) -> None:
+    """[MQTT-3.8.3-3]: wherever the subscription is made, and after the publisher came back."""
+    node = make_node(2)
+    name = node.id_of(0)
+    own, other = node.connect(0, name), node.connect(0, "other")
+    own.publish("t/own", b"own", qos=1, retain=True)
+    own.publish("t/both", b"old", qos=1, retain=True)
+    other.publish("t/both", b"new", qos=1, retain=True)
+    node.run()
+    for shard in (0, 1):
+        client = node.connect(shard, name)
+        client.subscribe(wire.Filter("t/#", 1, no_local=True))
+        assert messages(client) == [b"new"]
+        client.subscribe(wire.Filter("t/#", 1))
+        assert messages(client) == [b"new", b"own"]
+    other.subscribe(wire.Filter("t/#", 1, no_local=True))
+    assert messages(other) == [b"own"]
