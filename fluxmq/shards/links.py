@@ -3,7 +3,8 @@
 The transport is a pair of shared-memory rings where the compiled core is there, else a pair of SEQPACKET
 sockets; both carry records of limited length, in order. A frame longer than a record is cut into pieces.
 What a full transport does not take waits in ``backlog``; while anything waits the link is ``full`` and the
-reactor stops reading the connections that feed it, so the backlog is bounded by what those had already sent.
+reactor stops reading the connections that feed it, so the backlog is bounded by what those had already sent;
+where ever new connections do that to a peer that takes nothing more, messages are dropped beyond a limit.
 Frames of a peer that is down are dropped: its sessions are gone with it.
 """
 
@@ -30,6 +31,9 @@ BYTES_PER_TURN = 256 * 1024
 this shard's own clients nor fills their output buffers before they are written."""
 SOCKET_RECORD_MAX = 32768
 """Bytes per record on a socket pair, well below its buffer."""
+BACKLOG_BYTES_MAX = 64 << 20
+"""Bytes that may wait for a peer before messages to it are dropped: hundreds of connections' last words. A peer
+that leaves so much is about to be found dead."""
 FEED_FRAMES = 64
 """Frames of a bulk transfer (retained messages) put on the link at once."""
 
@@ -165,14 +169,14 @@ class Link:
 
     def send_run(self, run: Run) -> None:
         """Give the peer a run to deliver to its sessions."""
-        if self.up:
+        if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_run(run), run)
         else:
             self.dropped += run.count
 
     def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
         """Give the peer a run to deliver to its members of a shared group."""
-        if self.up:
+        if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_shared(group, topic_filter, run), run)
         else:
             self.dropped += run.count

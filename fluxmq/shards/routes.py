@@ -31,6 +31,8 @@ class RouteTable:
         self._max_topic_levels = max_topic_levels
         self._tree: SubscriptionTree[Session | Group | int, Grant | None] = SubscriptionTree()
         self._local: dict[bytes, int] = {}
+        self._remote: dict[int, set[bytes]] = {}
+        """What each other shard wants, so that a shard's loss costs what it wanted, not all there is."""
         self.links: dict[int, Link] = {}
         self.subscription_count = 0
         self.changed: dict[bytes, bool] = {}
@@ -140,13 +142,15 @@ class RouteTable:
         """Another shard has begun or ceased to want a filter."""
         if wanted:
             self._tree.add(topic_filter, shard, None)
+            self._remote.setdefault(shard, set()).add(topic_filter)
         else:
             self._tree.remove(topic_filter, shard)
+            self._remote.get(shard, set()).discard(topic_filter)
         self._invalidate(topic_filter)
 
     def drop_shard(self, shard: int) -> None:
         """Another shard has gone, and its interest with it."""
-        for topic_filter in list(self._tree.filters()):
+        for topic_filter in self._remote.pop(shard, ()):
             self._tree.remove(topic_filter, shard)
         self._reactor.routes.clear()
 

@@ -12,12 +12,15 @@ import heapq
 import itertools
 from collections.abc import Callable
 
+from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,
     Session,
 )
 
+HELD = PAUSED_LINK | PAUSED_STEP
+"""Reasons for not reading a connection that are not the client's doing."""
 SLACK = 64
 """Entries of the heap that may be out of date besides as many as are in force."""
 
@@ -78,7 +81,10 @@ class SilenceWheel:
                 if deadline:
                     if client.stage is not CONNECTED:
                         due.append(client)
-                elif client.connection.active + seconds <= now:
+                    continue
+                if client.connection.paused & HELD:
+                    client.connection.active = now  # it may have spoken: it is we who do not listen
+                if client.connection.active + seconds <= now:
                     due.append(client)
                 else:
                     self.watch(client, seconds, now)

@@ -19,6 +19,8 @@ from fluxmq.sessions.mqtt.session import Client, Session, Will
 
 ALLOWED_MAX = 1024
 """Topics a connection remembers as permitted; beyond it the memory starts anew."""
+ALLOWED_BYTES_MAX = 256
+"""Longest topic remembered: a connection may make us keep a quarter of a megabyte, not four."""
 
 
 def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
@@ -89,7 +91,7 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
     validate_topic(topic, broker.limits.max_topic_bytes, broker.limits.max_topic_levels)
     if not may_publish(client, topic):
         return False
-    if connection.allowed is not None:
+    if connection.allowed is not None and len(topic) <= ALLOWED_BYTES_MAX:
         if len(connection.allowed) >= ALLOWED_MAX:
             connection.allowed.clear()
         connection.allowed.add(topic)

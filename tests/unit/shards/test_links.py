@@ -16,6 +16,7 @@ from fluxmq._hot.run import Run, message_run
 from fluxmq.control.launch import Launch
 from fluxmq.control.launch import Link as LinkDescription
 from fluxmq.shards import frames
+from fluxmq.shards import links as links_module
 from fluxmq.shards.links import (
     BYTES_PER_TURN,
     FEED_FRAMES,
@@ -208,6 +209,26 @@ def test_a_peer_found_dead_when_the_link_is_full_leaves_nothing(ends: tuple[End,
     link.send_run(payload_run(3 * RECORD_MAX))
     assert not link.backlog
     assert link.backlog_bytes == 0
+
+
+def test_messages_are_dropped_rather_than_piled_up(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a limit; what shards say about themselves is not messages."""
+    sender, receiver = ends
+    monkeypatch.setattr(links_module, "BACKLOG_BYTES_MAX", 10_000)
+    sender.transport.outgoing.room = 0
+    for _ in range(30):
+        sender.link.send_run(payload_run(1000))
+        sender.link.send_shared(b"g", b"f", payload_run(1000))
+    assert sender.link.backlog_bytes < 11_100
+    assert sender.link.dropped > 45
+    sender.link.send_control("claim", 1)
+    sender.transport.outgoing.room = None
+    assert sender.link.drain()
+    assert frames.decode_control(receive_all(receiver)[-1]) == ["claim", 1]
+    sender.link.send_run(payload_run(10))
+    assert receive_all(receiver)[-1][0] == frames.RUN
 
 
 def test_a_feed_takes_what_room_there_is(ends: tuple[End, End]) -> None:

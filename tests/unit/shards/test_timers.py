@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq._hot.delivery import EVICT, Delivery
+from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_OUTPUT
 from fluxmq.sessions.mqtt.session import Client, Session, Stage
 from fluxmq.shards.timers import SLACK, SessionTimers, SilenceWheel
 
@@ -85,6 +86,20 @@ def test_who_does_not_connect_in_time_is_found_however_much_it_says() -> None:
         assert wheel.expired(now) == []
     assert wheel.expired(10.5) == [slow]
     assert len(wheel) == 0, "who is connected is not watched any more"
+
+
+def test_who_is_not_listened_to_is_not_silent() -> None:
+    """While we do not read a connection for reasons of our own its client may well be speaking."""
+    wheel = SilenceWheel(0.25)
+    held, deaf = client(), client()
+    held.connection.paused = PAUSED_LINK
+    deaf.connection.paused = PAUSED_OUTPUT
+    for each in (held, deaf):
+        wheel.watch(each, 10.0, 0.0)
+    assert wheel.expired(30.0) == [deaf], "who does not take answers is"
+    held.connection.paused = 0
+    assert wheel.expired(39.0) == []
+    assert wheel.expired(41.0) == [held]
 
 
 def test_a_client_is_watched_for_one_thing() -> None:

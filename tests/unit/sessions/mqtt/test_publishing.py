@@ -234,6 +234,9 @@ def test_topics_found_permitted_are_remembered_within_bounds(make_node: MakeNode
     node.run()
     (connection,) = node[0].reactor.connections.values()
     assert 0 < len(connection.allowed) <= ALLOWED_MAX
+    publisher.send(wire.publish(4, "open/" + "x" * 1000, b"x"))
+    node.run()
+    assert max(map(len, connection.allowed)) < 20
 
 
 def test_no_local(node: Node) -> None:
