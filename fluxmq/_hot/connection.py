@@ -224,22 +224,26 @@ class Connection:
                 self.out += memoryview(run.buffer)[run.start : run.end]
             self.size += length
             return 0
-        if not run.kept and length >= DIRECT_MIN and self.size == 0 and self.stream is None:
+        direct: cython.bint = (
+            length >= DIRECT_MIN and self.size == 0 and self.stream is None and not self.chunks
+        )
+        if direct:
             done = self.write(run.buffer, run.start, run.end)
             if done == length:
                 return 0
             if done < 0:
                 done = 0
-            if cython.compiled:
-                self.append_chunk(pointer(run.buffer)[run.start + done : run.end])
-            else:
-                self.append_chunk(bytes(memoryview(run.buffer)[run.start + done : run.end]))
+        whole: cython.bint = run.kept and run.end == len(run.buffer)
+        if whole and (run.start == 0 or direct):
+            # Kept bytes are shared; what was written of them, or stands before the run, is skipped.
+            if direct:
+                self.out = None
+                self.sent = run.start + done
+            self.append_chunk(run.buffer)
+        elif cython.compiled:
+            self.append_chunk(pointer(run.buffer)[run.start + done : run.end])
         else:
-            run.detach()
-            if run.start == 0 and run.end == len(run.buffer):
-                self.append_chunk(run.buffer)
-            else:
-                self.append_chunk(bytes(memoryview(run.buffer)[run.start : run.end]))
+            self.append_chunk(bytes(memoryview(run.buffer)[run.start + done : run.end]))
         self.size += length - done
         return 0
 
