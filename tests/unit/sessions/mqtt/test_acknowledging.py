@@ -1,0 +1,182 @@
+"""Acknowledgements of messages sent to clients, in any order and with any reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conformance import wire
+from tests.conformance.client import Client
+from tests.unit.shards.node import Node, drain
+
+MakeNode = Callable[..., Node]
+PUBACK, PUBREC, PUBREL, PUBCOMP = wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> Node:
+    """One shard."""
+    return make_node(1)
+
+
+def subscriber(node: Node, qos: int, count: int, window: int = 10, version: int = 5) -> Client:
+    """A client with `count` messages for it, as many sent as its window allows."""
+    props = ((wire.RECEIVE_MAXIMUM, window),) if version == 5 else ()
+    client = node.connect(0, "c", version=version, props=props)
+    client.subscribe("t", qos=qos)
+    node.connect(0, "p").send(
+        *(wire.publish(5, "t", b"%d" % n, qos=qos, packet_id=n + 1) for n in range(count))
+    )
+    node.run()
+    return client
+
+
+def inflight(node: Node) -> int:
+    """Messages of the subscriber that count against its window."""
+    found: int = node[0].session("c").delivery.inflight
+    return found
+
+
+@pytest.mark.parametrize("order", ["forwards", "backwards", "shuffled"])
+def test_qos_1_in_any_order(node: Node, order: str) -> None:
+    client = subscriber(node, 1, 10)
+    ids = [packet.packet_id for packet in drain(client)]
+    assert len(ids) == 10
+    if order == "backwards":
+        ids.reverse()
+    elif order == "shuffled":
+        ids = ids[::2] + ids[1::2]
+    for left, packet_id in zip(reversed(range(10)), ids, strict=True):
+        client.send(wire.acknowledge(PUBACK, packet_id))
+        node.run()
+        assert inflight(node) == left
+    client.drop()
+    assert node[0].session("c") is None
+
+
+def test_acknowledged_twice_or_never_sent(node: Node) -> None:
+    """Neither opens the window further than it is."""
+    client = subscriber(node, 1, 10, window=2)
+    first, second = drain(client)
+    for packet_id in (first.packet_id, first.packet_id, 999):
+        client.send(wire.acknowledge(PUBACK, packet_id))
+    assert len(drain(client)) == 1
+    assert inflight(node) == 2
+    client.send(wire.acknowledge(PUBREC, second.packet_id))
+    (answer,) = drain(client)
+    assert (answer.kind, answer.reason) == (PUBREL, 0x92)
+    assert inflight(node) == 2
+
+
+@pytest.mark.parametrize("reason", [0x10, 0x80, 0x87, 0x97, 0x99])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_with_a_reason(node: Node, qos: int, reason: int) -> None:
+    """An error ends the message; it is not sent again [MQTT-4.3.3-4 ff.]."""
+    client = subscriber(node, qos, 2, window=1)
+    (packet,) = drain(client)
+    client.send(wire.acknowledge(PUBACK if qos == 1 else PUBREC, packet.packet_id, reason))
+    answers = drain(client)
+    if qos == 2 and reason < 0x80:
+        assert [a.kind for a in answers] == [PUBREL]
+    else:
+        assert [a.payload for a in answers] == [b"1"]
+    assert inflight(node) == 1
+
+
+def test_the_window_of_qos_2_opens_at_pubcomp(node: Node) -> None:
+    client = subscriber(node, 2, 2, window=1)
+    (packet,) = drain(client)
+    client.send(wire.acknowledge(PUBREC, packet.packet_id))
+    assert [a.kind for a in drain(client)] == [PUBREL]
+    client.send(wire.acknowledge(PUBREC, packet.packet_id))
+    assert [a.kind for a in drain(client)] == [PUBREL], "PUBREC again is answered again"
+    client.send(wire.acknowledge(PUBCOMP, packet.packet_id))
+    assert [a.payload for a in drain(client)] == [b"1"]
+    client.send(wire.acknowledge(PUBCOMP, packet.packet_id), wire.acknowledge(PUBCOMP, 77))
+    assert drain(client) == []
+    assert inflight(node) == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_identifier_nobody_knows(node: Node, version: int) -> None:
+    """5.0 says so; 3.1.1 can only go on."""
+    client = node.connect(0, "c", version=version)
+    client.send(
+        wire.acknowledge(PUBACK, 7),
+        wire.acknowledge(PUBREC, 7),
+        wire.acknowledge(PUBREL, 7),
+        wire.acknowledge(PUBCOMP, 7),
+    )
+    expected = 0x92 if version == 5 else 0
+    assert [(p.kind, p.reason) for p in drain(client)] == [(PUBREL, expected), (PUBCOMP, expected)]
+
+
+def test_mixed_qualities_share_one_window(node: Node) -> None:
+    client = node.connect(0, "c", props=((wire.RECEIVE_MAXIMUM, 4),))
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    for number in range(12):
+        publisher.publish("t", b"%d" % number, qos=number % 3)
+    got = [(p.qos, p.payload) for p in drain(client)]
+    assert [payload for qos, payload in got if qos == 0] == [b"0", b"3", b"6", b"9"]
+    assert [payload for qos, payload in got if qos] == [b"1", b"2", b"4", b"5"]
+    assert inflight(node) == 4
+    assert node[0].session("c").delivery.pending_count == 4
+
+
+def test_identifiers_go_round(node: Node) -> None:
+    """More messages than there are identifiers; one that waits for PUBCOMP keeps its own."""
+    client = subscriber(node, 2, 1, window=50)
+    (held,) = drain(client)
+    client.send(wire.acknowledge(PUBREC, held.packet_id))
+    assert [packet.kind for packet in drain(client)] == [PUBREL]
+    publisher = node.connect(0, "p", version=4)
+    total, step = 66_000, 1000
+    for _ in range(total // step):
+        publisher.send(*(wire.publish(4, "t", b"x", qos=1, packet_id=n + 1) for n in range(step)))
+        left = step
+        while left:
+            packets = drain(client)
+            assert packets
+            assert all(packet.packet_id != held.packet_id for packet in packets)
+            left -= len(packets)
+            client.send(*(wire.acknowledge(PUBACK, packet.packet_id) for packet in packets))
+        drain(publisher)
+    assert inflight(node) == 1
+
+
+def test_a_window_of_its_own_for_each_connection(node: Node) -> None:
+    """What was in flight is sent again, as far as the new window allows."""
+    lasting = (wire.SESSION_EXPIRY_INTERVAL, 100)
+    client = node.connect(0, "c", props=(lasting,))
+    client.subscribe("t", qos=1)
+    publisher = node.connect(0, "p")
+    for number in range(6):
+        publisher.publish("t", b"%d" % number, qos=1)
+    assert len(drain(client)) == 6
+    client.drop()
+    back = node.connect(0, "c", clean=False, props=(lasting, (wire.RECEIVE_MAXIMUM, 2)))
+    found = []
+    while packets := drain(back):
+        assert len(packets) <= 2
+        assert all(packet.dup for packet in packets)
+        found += [packet.payload for packet in packets]
+        back.send(*(wire.acknowledge(PUBACK, packet.packet_id) for packet in packets))
+    assert found == [b"%d" % number for number in range(6)]
+
+
+@pytest.mark.parametrize("policy", ["evict", "reject"])
+def test_the_queue_of_an_absent_client_is_bounded(make_node: MakeNode, policy: str) -> None:
+    node = make_node(1, {"session": {"max_offline_queue_size": 5, "offline_queue_policy": policy}})
+    lasting = ((wire.SESSION_EXPIRY_INTERVAL, 100),)
+    client = node.connect(0, "c", props=lasting)
+    client.subscribe("t", qos=1)
+    client.drop()
+    publisher = node.connect(0, "p")
+    for number in range(9):
+        publisher.publish("t", b"%d" % number, qos=1)
+    back = node.connect(0, "c", clean=False, props=lasting)
+    kept = range(4, 9) if policy == "evict" else range(5)
+    assert [packet.payload for packet in drain(back)] == [b"%d" % number for number in kept]
+    assert node[0].reactor.tally.dropped_full == 4
