@@ -24,7 +24,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
-from fluxmq.shards.intake import Intake
+from fluxmq.shards.intake import TCP, Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import Blocked, Link, Received
 from fluxmq.shards.peers import Peers
@@ -373,7 +373,12 @@ class Node:
     # Clients
 
     def client(
-        self, shard: int, version: int = wire.V5, peer: str = LOOPBACK, buffer: int = 0
+        self,
+        shard: int,
+        version: int = wire.V5,
+        peer: str = LOOPBACK,
+        buffer: int = 0,
+        listener: int = TCP,
     ) -> Client:
         """A network connection that the acceptor gave to `shard`. `buffer`: bytes its socket holds."""
         ours, theirs = socket.socketpair()
@@ -384,7 +389,7 @@ class Node:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         with theirs:
             sent = handoff.send(
-                self[shard].acceptor, [handoff.Handoff(theirs.fileno(), 0, peer, b"")]
+                self[shard].acceptor, [handoff.Handoff(theirs.fileno(), listener, peer, b"")]
             )
             assert sent == 1
         stream = Stream(self, ours)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,6 +18,8 @@ import pytest
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.scram import derive_keys
 from fluxmq.auth.users import User
+from fluxmq.shards.intake import TLS, WEBSOCKET
+from tests.broker import CERTIFICATES, client_tls
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain
@@ -30,6 +34,23 @@ KEYS = derive_keys("secret", b"s" * 16, 4096)
 USER = User(
     "anna", hash_password("secret", b"s" * 16, HashParameters(1, 8, 1)), KEYS, ("#",), ("#",), True
 )
+
+
+SETTINGS = {
+    "auth": {"argon2": {"time_cost": 1, "memory_cost": 8192}},
+    "server": {
+        "mqtt": {
+            "websocket": {"addr": "127.0.0.1:8083"},
+            "tls": {
+                "addr": "127.0.0.1:8883",
+                "cert_file": str(CERTIFICATES / "server.pem"),
+                "key_file": str(CERTIFICATES / "server.key"),
+                "ca_file": str(CERTIFICATES / "ca.pem"),
+                "client_auth": "request",
+            },
+        }
+    },
+}
 
 
 def bye(client: Client) -> None:
@@ -193,7 +214,53 @@ def held_by_a_link(node: Node, number: int) -> None:
     node.advance(0.2)
 
 
+UPGRADE = (
+    b"GET /mqtt HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: a2tra2tra2tra2tra2traw==\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Protocol: mqtt\r\n\r\n"
+)
+
+
+def websocket(node: Node, number: int) -> None:
+    client = node.client(0, listener=WEBSOCKET)
+    packet = wire.connect(5, f"c{number}")
+    client.send(UPGRADE, bytes((0x82, 0x80 | len(packet), 0, 0, 0, 0)), packet)
+    node.run()
+    if number % 2:
+        client.send(b"\x88\x80\0\0\0\0")
+    node.run()
+    bye(client)
+
+
+def tls(node: Node, number: int) -> None:
+    """A handshake that succeeds, or is cut short, or never was one."""
+    client = node.client(0, listener=TLS)
+    sock = client.stream.sock
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = client_tls(certificate=number % 2 == 0)
+    side = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    for _ in range(8):
+        try:
+            side.do_handshake()
+            side.write(wire.connect(5, f"c{number}"))
+            break
+        except ssl.SSLWantReadError:
+            sock.send(outgoing.read())
+            if number % 3 == 1:
+                sock.send(b"garbage" * 10)
+                break
+            node.run()
+            with suppress(BlockingIOError):
+                incoming.write(sock.recv(65536))
+    with suppress(BrokenPipeError):
+        sock.send(outgoing.read())
+    node.run()
+    bye(client)
+
+
 CHURNS = [
+    websocket,
+    tls,
     come_and_go,
     disconnect,
     break_the_protocol,
@@ -215,8 +282,7 @@ CHURNS = [
 
 @pytest.mark.parametrize("churn", CHURNS, ids=lambda churn: churn.__name__)
 def test_no_cycles_and_nothing_kept(make_node: MakeNode, churn: Churn) -> None:
-    settings = {"auth": {"argon2": {"time_cost": 1, "memory_cost": 8192}}}
-    node = make_node(2, settings, users=(USER,))
+    node = make_node(2, SETTINGS, users=(USER,))
     for number in range(5):
         churn(node, number)
     node.advance(11)
