@@ -26,6 +26,8 @@ from fluxmq.shards.links import Connect, Link
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 
+HELLO_SECONDS = 1.0
+"""How long a hello is believed more than the process table, which may not show the new process yet."""
 FILTERS_PER_FRAME = 500
 """Filters told in one frame when a shard's whole interest is told."""
 
@@ -59,6 +61,8 @@ class Peers:
         self._known: dict[int, int] = {}
         self._waiting: list[tuple[int, set[int], Callable[[], None]]] = []
         self._epochs: dict[int, int] = {}
+        self._heard: dict[int, float] = {}
+        """When peers said hello that the process table has not shown alive since."""
         self._untold: set[int] = set()
         """Peers that have not told their interest since this shard started."""
         self._complete: set[int] = set()
@@ -215,6 +219,7 @@ class Peers:
             _log.info("shard %d has restarted", link.peer)
         self._lose(link)
         self._epochs[link.peer] = epoch
+        self._heard[link.peer] = self._reactor.tally.now
         link.up = True
         link.send_control("welcome", epoch, self._epoch)
         self._tell_everything(link)
@@ -285,8 +290,15 @@ class Peers:
 
     # Peers that are slow or gone
 
+    def _dead(self, peer: int) -> bool:
+        if self._alive(peer):
+            self._heard.pop(peer, None)
+            return False
+        heard = self._heard.get(peer)
+        return heard is None or self._reactor.tally.now > heard + HELLO_SECONDS
+
     def _full(self, link: Link) -> None:
-        if not self._alive(link.peer):
+        if self._dead(link.peer):
             self._lose(link)
             return
         self._blocked.add(link)
@@ -295,7 +307,7 @@ class Peers:
     def retry(self) -> bool:
         """Try again to send what waits; True when some link is still full."""
         for link in list(self._blocked):
-            if not self._alive(link.peer):
+            if self._dead(link.peer):
                 self._lose(link)
             elif link.drain():
                 self._blocked.discard(link)
@@ -305,7 +317,7 @@ class Peers:
     def check(self) -> None:
         """Notice peers that died while something is expected of them; tell what has changed."""
         for link in self.links.values():
-            if link.up and not self._alive(link.peer):
+            if link.up and self._dead(link.peer):
                 self._lose(link)
         self._progress()
         self.tell()
@@ -333,6 +345,7 @@ class Peers:
             self._routes.drop_shard(link.peer)
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
+        self._heard.pop(link.peer, None)
         self._complete.discard(link.peer)
         self._sources.discard(link.peer)
         self._told.pop(link.peer, None)

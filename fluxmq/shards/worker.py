@@ -217,6 +217,7 @@ class Worker:
     def start(self) -> None:
         """Join the loop, the peers and control."""
         launch = self.launch
+        self.table.beat(launch.slot, time.monotonic_ns())  # peers that hear from us look for it
         wake_fd = launch.wake_fds[launch.index] if launch.wake_fds else -1
         if wake_fd >= 0:
             self.reactor.watch(wake_fd, lambda: _clear(wake_fd))

@@ -278,6 +278,8 @@ class Node:
         self.settings = Settings.model_validate(merged(LISTENING, settings or {}))
         self.shards: list[Shard | None] = [None] * workers
         self.hung: set[int] = set()
+        self.unseen: set[int] = set()
+        """Shards that live and are not yet shown by the process table."""
         self._epochs = itertools.count(1)
         self._clients: list[Stream] = []
         indexes = range(workers)
@@ -287,6 +289,8 @@ class Node:
         for index in indexes:
             self.start(index)
         self.run()
+        for shard in self:
+            shard.timer()
 
     def __getitem__(self, index: int) -> Shard:
         shard = self.shards[index]
@@ -311,7 +315,7 @@ class Node:
 
     def is_alive(self, index: int) -> bool:
         """What the process table says."""
-        return self.shards[index] is not None
+        return self.shards[index] is not None and index not in self.unseen
 
     def close(self) -> None:
         """End everything."""

@@ -216,3 +216,33 @@ def test_a_shard_restarted_before_anybody_noticed(make_node: MakeNode) -> None:
     again.subscribe("t")
     listener.publish("t", b"x")
     assert messages(again) == [b"x"]
+
+
+def test_a_hello_is_believed_before_the_process_table_shows_it(make_node: MakeNode) -> None:
+    """A shard may be heard before its supervisor and its own heartbeat have written its row."""
+    node = make_node(2)
+    node.kill(1)
+    node.unseen.add(1)
+    node.start(1)
+    node.run()
+    node[0].timer()
+    assert node[0].peers.links[1].up
+    subscriber = node.connect(1, node.id_of(1))
+    subscriber.subscribe("t")
+    node.unseen.clear()
+    node.advance(5)
+    node.connect(0, "p").publish("t", b"x")
+    assert messages(subscriber) == [b"x"]
+    node.unseen.add(1)
+    node[0].timer()
+    assert not node[0].peers.links[1].up, "once shown, what is shown holds"
+
+
+def test_a_hello_is_not_believed_for_ever(make_node: MakeNode) -> None:
+    node = make_node(2)
+    node.kill(1)
+    node.start(1)
+    node.run()
+    node.kill(1)
+    node.advance(1.5)
+    assert not node[0].peers.links[1].up
