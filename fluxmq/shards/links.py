@@ -229,7 +229,7 @@ class Link:
         self._reactor.link_full = True
         if len(self.backlog) == 1:
             self.full_count += 1
-            self._blocked(self)  # which may find the peer dead and forget all that waits
+            self._blocked(self)
 
     def drain(self) -> bool:
         """Send what waits; True when nothing does any more, and connections read again."""

@@ -217,6 +217,7 @@ class Peers:
         """A peer has started."""
         if self._epochs.get(link.peer) not in (None, epoch):
             _log.info("shard %d has restarted", link.peer)
+        self.tell()  # what the others are told of from now on this one is told too
         self._lose(link)
         self._epochs[link.peer] = epoch
         self._heard[link.peer] = self._reactor.tally.now
@@ -228,6 +229,7 @@ class Peers:
     def _on_welcome(self, link: Link, epoch: int, _theirs: int) -> None:
         """A peer has heard our hello; it tells its interest next."""
         if epoch == self._epoch and not link.up:
+            self.tell()
             link.up = True
             self._tell_everything(link)
 
@@ -298,9 +300,7 @@ class Peers:
         return heard is None or self._reactor.tally.now > heard + HELLO_SECONDS
 
     def _full(self, link: Link) -> None:
-        if self._dead(link.peer):
-            self._lose(link)
-            return
+        # Only noted: whoever is sending must not find the world changed when that is done.
         self._blocked.add(link)
         self._reactor.host.retry_links()
 

@@ -201,16 +201,6 @@ def test_nothing_is_kept_for_a_peer_that_is_down(ends: tuple[End, End]) -> None:
     assert len(receive_all(receiver)) == 1, "hello is said to those who are down, too"
 
 
-def test_a_peer_found_dead_when_the_link_is_full_leaves_nothing(ends: tuple[End, End]) -> None:
-    sender, _ = ends
-    link = sender.link
-    link._blocked = Link.forget
-    sender.transport.outgoing.room = 0
-    link.send_run(payload_run(3 * RECORD_MAX))
-    assert not link.backlog
-    assert link.backlog_bytes == 0
-
-
 def test_messages_are_dropped_rather_than_piled_up(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:

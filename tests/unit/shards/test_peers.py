@@ -189,11 +189,19 @@ def test_messages_for_a_dead_shard_are_dropped_and_hold_up_nobody(make_node: Mak
     publisher = node.connect(0, "p")
     node.pipes[0, 2].room = 3000
     node.kill(2)
-    for number in range(50):
-        publisher.publish("t", b"%03d" % number * 100, qos=1)
-    assert len(messages(alive)) == 50
+    publisher.send(
+        *(
+            wire.publish(5, "t", b"%03d" % number * 1000, qos=1, packet_id=number + 1)
+            for number in range(50)
+        )
+    )
+    node.run()
     link = node[0].peers.links[2]
-    assert not link.up, "noticed when the link was full"
+    node.clock.now += 0.01
+    node.run()
+    assert not link.up, "noticed when the link was full, before the timer"
+    assert len(drain(publisher)) == 50
+    assert len(messages(alive)) == 50
     assert not link.backlog
     before = link.sent_bytes
     publisher.publish("t", b"x", qos=1)
