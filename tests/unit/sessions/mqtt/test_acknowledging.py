@@ -180,3 +180,49 @@ def test_the_queue_of_an_absent_client_is_bounded(make_node: MakeNode, policy: s
     kept = range(4, 9) if policy == "evict" else range(5)
     assert [packet.payload for packet in drain(back)] == [b"%d" % number for number in kept]
     assert node[0].reactor.tally.dropped_full == 4
+
+
+def test_the_long_form(node: Node) -> None:
+    """With reason and properties, both ways through QoS 2."""
+    reason = ((wire.REASON_STRING, "fine"),)
+    client = subscriber(node, 2, 1)
+    (packet,) = drain(client)
+    client.send(wire.acknowledge(PUBREC, packet.packet_id, 0, reason))
+    assert [p.kind for p in drain(client)] == [PUBREL]
+    client.send(wire.acknowledge(PUBCOMP, packet.packet_id, 0, reason))
+    assert drain(client) == []
+    assert inflight(node) == 0
+    client.send(wire.publish(5, "u", b"x", qos=2, packet_id=3))
+    assert [p.kind for p in drain(client)] == [PUBREC]
+    client.send(wire.acknowledge(PUBREL, 3, 0, reason))
+    assert [(p.kind, p.reason) for p in drain(client)] == [(PUBCOMP, 0)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"\x20\x02\0\0",
+        b"\x90\x03\0\1\0",
+        b"\xb0\x02\0\1",
+        b"\xd0\0",
+        b"\x40\x02\0\0",
+        b"\x50\x02\0\0",
+        b"\x62\x02\0\0",
+        b"\x70\x02\0\0",
+        b"\x60\x02\0\1",
+        b"\xc1\0",
+        b"\xc0\1\0",
+    ],
+)
+def test_packets_that_clients_do_not_send(node: Node, version: int, packet: bytes) -> None:
+    client = node.connect(0, "c", version=version)
+    client.send(packet)
+    found = [(p.kind, p.reason) for p in drain(client)]
+    assert client.closed
+    if version == 5:
+        assert [(kind, reason in (0x81, 0x82)) for kind, reason in found] == [
+            (wire.DISCONNECT, True)
+        ]
+    else:
+        assert found == []

@@ -161,3 +161,19 @@ def test_a_client_that_leaves_before_its_suback(make_node: MakeNode) -> None:
     node.advance(0.2)
     assert node[1].broker.subscription_count == 0
     assert not node[0].broker.routes.build(b"t").links
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reason"), [("x" * 5000, 0x8F), ("a/" * 200, 0x8F), ("a\0", 0x81)]
+)
+def test_unsubscribing_from_what_no_subscription_can_be(
+    node: Node, topic_filter: str, reason: int
+) -> None:
+    client = node.connect(0, "c")
+    client.subscribe("open/a")
+    client.send(wire.unsubscribe(5, 7, ["open/a", topic_filter]))
+    (answer,) = drain(client)
+    assert reason in (answer.reason, *answer.reasons)
+    old = node.connect(0, "old", version=4)
+    old.send(wire.unsubscribe(4, 7, [topic_filter]))
+    assert old.ended(1)
