@@ -47,7 +47,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the comparison. ``kind`` is ``run`` or ``idle``."""
+    """One row of the comparison. ``kind`` is ``run`` or ``idle``. ``processes``: the least of the generator."""
 
     name: str
     title: str
@@ -56,6 +56,7 @@ class Case:
     subject: str = SUBJECT
     kind: str = "run"
     note: str = ""
+    processes: int = 1
 
     def brokers(self) -> tuple[str, ...]:
         """The brokers this case needs, the subject first."""
@@ -138,6 +139,8 @@ CASES: Mapping[str, Case] = {
             "QoS 0, 100 publishers, one send per message",
             Workload(publishers=100, mode="single", outstanding=400),
             (_throughput(MOSQUITTO, 1.5, 2),),
+            # A send per message costs one process as much as it costs a broker to take it.
+            processes=2,
         ),
         Case(
             "q1_100conns_w1",

@@ -201,7 +201,9 @@ def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -
         return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
     workload = case.workload_for(broker.name).changed(version=plan.version)
     cores = (1,) if plan.pin else ()
-    found = Run(broker.target(), workload, plan.timing, plan.workers, cores).measure(progress)
+    found = Run(
+        broker.target(), workload, plan.timing, max(plan.workers, case.processes), cores
+    ).measure(progress)
     if not found.messages_per_s:
         raise RunError(f"nothing arrived of {found.counts['sent']} messages sent")
     return found
