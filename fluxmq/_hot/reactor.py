@@ -472,6 +472,7 @@ class Reactor:
     def forward(self, run: Run, route: Route) -> cython.int:
         """Give a run to everything on its route."""
         self.deliver(run, route)
+        run.publisher = None  # a run may wait long; its publisher's session need not with it
         if route.links:
             for link in route.links:
                 link.send_run(run)

@@ -6,6 +6,7 @@ and when to try again. `ControlCaller` is fluxmqctl's: one request, one answer, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import time
@@ -184,7 +185,9 @@ class ControlCaller:
         self._next_id += 1
         deadline = time.monotonic() + self._timeout
         self._socket.settimeout(self._timeout)
-        self._socket.sendall(encode_frame(Message(kind, message_id, body).to_wire()))
+        # Control says why before it closes a connection it refuses: that answer is what to report.
+        with contextlib.suppress(BrokenPipeError):
+            self._socket.sendall(encode_frame(Message(kind, message_id, body).to_wire()))
         while True:
             remaining = deadline - time.monotonic()
             if remaining <= 0:

@@ -445,6 +445,8 @@ class ShardBroker:
         """Let go of the socket."""
         if connection.fd >= 0:
             self.open_now[connection.listener] -= 1
+            if connection.stream is not None:
+                connection.stream.release()
             self.reactor.discard(connection)
 
     # Counts

@@ -43,3 +43,6 @@ class Stream(Protocol):
 
     def shutdown(self) -> bytes:
         """Return the wire bytes of an orderly end.  Nothing can be encoded afterwards."""
+
+    def release(self) -> None:
+        """The connection is gone: let go of whatever refers to itself, since garbage is seldom collected."""

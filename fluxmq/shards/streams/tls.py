@@ -164,6 +164,9 @@ class TlsStream:
         # The last common name is the most specific one (RFC 4514 writes them in reverse).
         return PeerIdentity(names[-1] if names else None, alternatives)
 
+    def release(self) -> None:
+        """Nothing here refers to itself."""
+
     def _shake_hands(self, received: int) -> bool:
         """Take the handshake as far as the input allows; whether it is complete."""
         self._fed += received

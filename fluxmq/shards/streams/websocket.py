@@ -150,6 +150,11 @@ class WebSocketStream:
             self._closed = True
         return self.pending()
 
+    def release(self) -> None:
+        """End the library's parser: suspended or failed, it and its exception refer to one another."""
+        self._protocol.parser.close()
+        self._protocol.parser_exc = None
+
     def _handshake(self, data: memoryview) -> memoryview:
         """Collect the upgrade request, answer it, and return what follows it."""
         seen = len(self._request)
