@@ -151,6 +151,7 @@ CASES: Mapping[str, Case] = {
             (_throughput(MOSQUITTO, 1.5, 2),),
             note="The subscriber asks for QoS 0: mosquitto 2.0 takes one packet per socket and turn,"
             " so a lone QoS 1 subscriber's acknowledgements starve and it drops deliveries.",
+            processes=2,
         ),
         Case(
             "q1_100conns_w1_lossy",
@@ -158,6 +159,7 @@ CASES: Mapping[str, Case] = {
             Workload(qos=1, publishers=100, mode="single", window=1, outstanding=400),
             (_throughput(MOSQUITTO, 1.5, 2),),
             note="mosquitto loses messages here (see the losses); its rate counts what arrived.",
+            processes=2,
         ),
         Case(
             "q1_single_w1",
