@@ -241,7 +241,8 @@ class Worker:
                 self.broker.handler.disconnect(
                     connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
                 )
-        deadline = time.monotonic() + min(1.0, self.settings.server.shutdown_timeout)
+        # Every connection is let go of within LINGER_SECONDS; a shorter setting cuts that short.
+        deadline = time.monotonic() + self.settings.server.shutdown_timeout
         while self.reactor.connections and time.monotonic() < deadline:
             self.reactor.tally.now = time.monotonic()
             self.reactor.run_ready()
