@@ -1,0 +1,54 @@
+"""What can go wrong with files, for whoever owns the policy.
+
+Four cases are told apart because they are answered differently: a full disk (wait, refuse publishers, go on later), a
+write or sync that failed (nothing on that file is acknowledged again), a file that cannot be read or opened, and bytes
+that are not what was written.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from fluxmq.model.errors import FluxmqError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+class StorageError(FluxmqError):
+    """Something is wrong with the files of the data directory."""
+
+
+class DiskFull(StorageError):  # noqa: N818 (the name of the condition)
+    """No space is left (ENOSPC, EDQUOT); what was asked for was not done and may be tried again."""
+
+
+class WriteFailed(StorageError):  # noqa: N818 (the name of the condition)
+    """A write, sync, rename or the like failed; the state of the file on disk is unknown."""
+
+
+class ReadFailed(StorageError):  # noqa: N818 (the name of the condition)
+    """A file could not be opened, read, listed or mapped."""
+
+
+class FileMissing(ReadFailed):
+    """The file or directory is not there."""
+
+
+class Corruption(StorageError):  # noqa: N818 (the name of the condition)
+    """Bytes are not what was written: `what` is wrong at `position` of the file `path`."""
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(f"{path}, byte {position}: {what}")
+        self.path = path
+        self.position = position
+        self.what = what
+
+
+def storage_error(operation: str, path: str, error: OSError, *, reading: bool) -> StorageError:
+    """The error of this package for one of the operating system, naming the operation and the file."""
+    text = f"{operation} of {path}: {error.strerror or error}"
+    if error.errno in _FULL:
+        return DiskFull(text)
+    if error.errno == errno.ENOENT:
+        return FileMissing(text)
+    return ReadFailed(text) if reading else WriteFailed(text)

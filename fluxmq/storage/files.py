@@ -1,0 +1,240 @@
+"""All operations on files that storage makes, so that tests can make any of them fail.
+
+Responsible for whole writes (a short write is continued), for errors that name the operation and the file, and for the
+places at which a test kills the process. Knows nothing of what the bytes mean. Nothing else in `fluxmq.storage` opens,
+writes, renames or lists; syncing in the background is `fluxmq.storage.syncer`'s.
+
+Every system call goes through `call`: a subclass that overrides it sees, and can spoil, all of them. Methods block; they
+may be called from several threads, each on its own descriptors.
+
+Sources: pwritev(2), fdatasync(2), rename(2); a name survives a power cut only when its directory was synced after the
+change (reference: "All File Systems Are Not Created Equal", OSDI 2014).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+from fluxmq.storage.errors import FileMissing, StorageError, WriteFailed, storage_error
+from fluxmq.storage.failpoints import Failpoints
+
+Buffer = bytes | bytearray | memoryview
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
+"""Buffers that one pwritev takes; more are written by several."""
+
+ZEROES = bytes(1 << 20)
+"""What a new file is filled with, 1 MiB at a time."""
+
+_READING = frozenset({"open", "pread", "size", "listdir", "map"})
+
+
+class Files:
+    """The file system, with errors of this package. Descriptors are ordinary integers."""
+
+    def __init__(self, failpoints: Failpoints | None = None) -> None:
+        self._failpoints = Failpoints() if failpoints is None else failpoints
+        self._names: dict[int, str] = {}
+
+    def call(
+        self, operation: str, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Make one system call. Raises DiskFull, FileMissing, ReadFailed or WriteFailed for an OSError."""
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            reading = operation in _READING
+            raise storage_error(operation, path, error, reading=reading) from error
+
+    def reach(self, failpoint: str) -> None:
+        """Pass a named place, at which a test may kill the process."""
+        self._failpoints.reach(failpoint)
+
+    def path_of(self, fd: int) -> str:
+        """The path a descriptor was opened by, for messages."""
+        return self._names.get(fd, f"descriptor {fd}")
+
+    # Descriptors
+
+    def open_(self, path: str, create: bool = False, *, readonly: bool = False) -> int:
+        """Open a file for reading and writing (or reading only); with `create`, make it if it is not there."""
+        flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
+        flags |= os.O_CREAT if create else 0
+        fd = self.call("create" if create else "open", path, os.open, path, flags, 0o640)
+        self._names[fd] = path
+        return fd
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor. Nothing is synced by it."""
+        path = self._names.pop(fd, f"descriptor {fd}")
+        self.call("close", path, os.close, fd)
+
+    # Contents
+
+    def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers one behind the other from `position`; the number of bytes written.
+
+        One system call unless the kernel writes less than asked, or there are more than BUFFERS_MAX buffers.
+        """
+        path = self.path_of(fd)
+        written = 0
+        for first in range(0, len(buffers), BUFFERS_MAX):
+            part: Sequence[Buffer] = buffers[first : first + BUFFERS_MAX]
+            while part:
+                done = self.call("pwritev", path, os.pwritev, fd, part, position + written)
+                written += done
+                part = _behind(part, done)
+                if done == 0 and part:
+                    raise WriteFailed(f"pwritev of {path}: nothing was written")
+        return written
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read `size` bytes from `position`; fewer only at the end of the file."""
+        path = self.path_of(fd)
+        data = self.call("pread", path, os.pread, fd, size, position)
+        if len(data) == size or not data:
+            return data
+        pieces = [data]
+        got = len(data)
+        while got < size:
+            data = self.call("pread", path, os.pread, fd, size - got, position + got)
+            if not data:
+                break
+            pieces.append(data)
+            got += len(data)
+        return b"".join(pieces)
+
+    def fdatasync(self, fd: int) -> None:
+        """Make a file's contents and length survive a power cut. Never to be tried again after an error: what the
+        first attempt lost, the second does not see."""
+        self.call("fdatasync", self.path_of(fd), os.fdatasync, fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Set a file's length; what it grows by reads as zeroes."""
+        self.call("truncate", self.path_of(fd), os.ftruncate, fd, size)
+
+    def allocate_zeroed(self, fd: int, size: int) -> None:
+        """Give a file `size` bytes of written zeroes, synced.
+
+        Space is reserved first, so that a full disk is noticed before anything is written; the zeroes are then written,
+        because a later sync into space that was only reserved has to go through the file system's journal.
+        """
+        path = self.path_of(fd)
+        self.call("allocate", path, os.posix_fallocate, fd, 0, size)
+        self.write_zeroes(fd, 0, size)
+        self.fdatasync(fd)
+
+    def write_zeroes(self, fd: int, start: int, end: int) -> None:
+        """Overwrite bytes `start` up to `end` with zeroes; not synced."""
+        for position in range(start, end, len(ZEROES)):
+            self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position)
+
+    def size(self, file: int | str) -> int:
+        """Length in bytes of an open file, or of the one at a path."""
+        path = file if isinstance(file, str) else self.path_of(file)
+        return self.call("size", path, os.stat, file).st_size
+
+    def map_readonly(self, fd: int) -> mmap.mmap:
+        """The whole file as memory, for reading. The file must not be empty, nor shrink while it is mapped."""
+        return self.call("map", self.path_of(fd), mmap.mmap, fd, 0, access=mmap.ACCESS_READ)
+
+    # Names
+
+    def fsync_directory(self, path: str) -> None:
+        """Make creations, renames and removals in a directory survive a power cut."""
+        fd = self.call(
+            "open directory", path, os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        )
+        try:
+            self.call("fsync_directory", path, os.fsync, fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, path: str, target: str) -> None:
+        """Give a file another name, replacing what bore it; not synced."""
+        self.call("rename", path, os.rename, path, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file; not synced."""
+        self.call("unlink", path, os.unlink, path)
+
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory; not synced."""
+        self.call("remove_directory", path, os.rmdir, path)
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory, with those above it, and sync the names; nothing when it is there."""
+        if self.exists(path):
+            return
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            self.make_directory(parent)
+        self.call("make_directory", path, os.makedirs, path, 0o750, exist_ok=True)
+        self.fsync_directory(parent or ".")
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        return sorted(self.call("listdir", path, os.listdir, path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
+        try:
+            self.size(path)
+        except FileMissing:
+            return False
+        return True
+
+    # Whole files
+
+    def read_file(self, path: str) -> bytes:
+        """A whole file."""
+        fd = self.open_(path, readonly=True)
+        try:
+            return self.pread(fd, self.size(fd), 0)
+        finally:
+            self.close(fd)
+
+    def write_whole(self, path: str, data: Buffer) -> None:
+        """Replace a file so that after a crash either the old or the new contents are there, whole.
+
+        Written beside (`.tmp`), synced, renamed, directory synced; when it returns the new contents are durable. On an
+        error what was written beside is removed and the old file is as before.
+        """
+        beside = path + ".tmp"
+        fd = self.open_(beside, create=True)
+        try:
+            try:
+                self.truncate(fd, 0)
+                self.pwritev(fd, [data], 0)
+                self.reach("file.write")
+                self.fdatasync(fd)
+            finally:
+                self.close(fd)
+            self.reach("file.rename")
+            self.rename(beside, path)
+        except StorageError:
+            self._discard(beside)
+            raise
+        self.fsync_directory(os.path.dirname(path) or ".")
+
+    def _discard(self, path: str) -> None:
+        """Remove what a failed write left; the failure itself is what gets reported."""
+        try:
+            self.unlink(path)
+        except StorageError:
+            return
+
+
+def _behind(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
+    """What is left of the buffers behind the first `written` bytes."""
+    for number, buffer in enumerate(buffers):
+        view = memoryview(buffer).cast("B")
+        if written < len(view):
+            return [view[written:], *buffers[number + 1 :]]
+        written -= len(view)
+    return []
