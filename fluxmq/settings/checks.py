@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import Raft, RaftGroup, Transport
+from fluxmq.settings.clustering import LOCAL_GROUP_PREFIX, Raft, RaftGroup, Transport
 from fluxmq.settings.problems import Problem
+from fluxmq.settings.queue_checks import queue_notes, queue_problems, replicas
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import addresses_clash, format_duration, format_size
@@ -33,7 +34,9 @@ def check(settings: Settings) -> list[Problem]:
         *_argon2(settings),
         *_transport(settings.cluster.transport),
         *_raft(settings.cluster.raft),
-        *_queues(settings),
+        *_peers(settings),
+        *_storage(settings),
+        *queue_problems(settings),
     ]
 
 
@@ -50,24 +53,24 @@ def refusals(settings: Settings) -> list[str]:
             "cluster.enabled is true, and this version of FluxMQ runs on one node only:"
             " set it to false, or leave the cluster section out."
         )
-    if settings.queues:
-        names = ", ".join(queue.name for queue in settings.queues)
-        found.append(
-            f"queues lists {names}, and this version of FluxMQ has no durable queues yet:"
-            " leave the queues section out."
-        )
     return found
 
 
 def notes(settings: Settings) -> list[str]:
     """Sentences on what the operator should know of a file that is right."""
     found = []
+    raft = settings.cluster.raft
     given = sorted(settings.cluster.model_fields_set - {"enabled", "node_id"})
+    if raft.enabled and not settings.cluster.enabled:
+        given = [name for name in given if name != "raft"]
+        found.append(
+            "cluster.raft: every replication group is this node alone, since cluster.enabled is false;"
+            " no address is opened, and there is one copy of everything."
+        )
     if given and not settings.cluster.enabled:
         names = ", ".join(f"cluster.{name}" for name in given)
         found.append(f"{names}: accepted and not used, since cluster.enabled is false.")
-    if "queue_manager" in settings.model_fields_set:
-        found.append("queue_manager: accepted and not used, since there are no durable queues yet.")
+    found += queue_notes(settings)
     exposed = [path for path, endpoint in settings.endpoints() if not endpoint.loopback]
     if exposed and settings.auth.anonymous.allow == "always":
         found.append(
@@ -183,19 +186,39 @@ def _argon2(settings: Settings) -> Iterator[Problem]:
         )
 
 
+def _storage(settings: Settings) -> Iterator[Problem]:
+    storage, packet = settings.storage, settings.broker.max_packet_size
+    largest = f"so that it holds the largest packet (broker.max_packet_size, {format_size(packet)})"
+    for name in ("wal_file_bytes", "segment_bytes"):
+        if getattr(storage, name) < 2 * packet:
+            yield Problem(
+                f"storage.{name}", f"must be at least {format_size(2 * packet)}, {largest}"
+            )
+    if storage.checkpoint_bytes < 2 * storage.wal_file_bytes:
+        yield Problem(
+            "storage.checkpoint_bytes",
+            "must be at least twice storage.wal_file_bytes,"
+            f" which is {format_size(storage.wal_file_bytes)}",
+        )
+    if storage.index_bytes > storage.segment_bytes:
+        yield Problem(
+            "storage.index_bytes",
+            f"may not be above storage.segment_bytes, which is {format_size(storage.segment_bytes)}",
+        )
+    uncommitted = settings.queue_manager.uncommitted_bytes
+    if 2 * uncommitted > storage.wal_file_bytes:
+        yield Problem(
+            "queue_manager.uncommitted_bytes",
+            "may be at most half of storage.wal_file_bytes,"
+            f" which is {format_size(storage.wal_file_bytes)}",
+        )
+
+
 def _transport(transport: Transport) -> Iterator[Problem]:
     if transport.tls_enabled:
         for name in ("tls_cert_file", "tls_key_file", "tls_ca_file"):
             if getattr(transport, name) is None:
                 yield Problem(f"cluster.transport.{name}", "is required, since tls_enabled is true")
-
-
-def _replicas(path: str, factor: int, in_sync: int) -> Iterator[Problem]:
-    if in_sync > factor:
-        yield Problem(
-            f"{path}.min_in_sync_replicas",
-            f"may not be above replication_factor, which is {factor}",
-        )
 
 
 def _timings(path: str, heartbeat: float, election: float) -> Iterator[Problem]:
@@ -207,7 +230,7 @@ def _timings(path: str, heartbeat: float, election: float) -> Iterator[Problem]:
 
 
 def _raft(raft: Raft) -> Iterator[Problem]:
-    yield from _replicas("cluster.raft", raft.replication_factor, raft.min_in_sync_replicas)
+    yield from replicas("cluster.raft", raft.replication_factor, raft.min_in_sync_replicas)
     yield from _timings("cluster.raft", raft.heartbeat_timeout, raft.election_timeout)
     directories = {raft.data_dir: "cluster.raft.data_dir"} if raft.data_dir is not None else {}
     for name, group in raft.groups.items():
@@ -223,37 +246,34 @@ def _raft(raft: Raft) -> Iterator[Problem]:
         directories.setdefault(group.data_dir, f"cluster.raft.groups.{name}.data_dir")
 
 
+def _peers(settings: Settings) -> Iterator[Problem]:
+    """A group whose other members this node may not speak to could never agree on anything."""
+    raft = settings.cluster.raft
+    if settings.cluster.enabled or not raft.enabled:
+        return
+    named = [("cluster.raft", raft.peers)]
+    for name, group in raft.groups.items():
+        if group.enabled:
+            named.append((f"cluster.raft.groups.{name}", group.peers))
+    for path, peers in named:
+        if peers:
+            yield Problem(
+                f"{path}.peers",
+                f"names {', '.join(peers)}, and cluster.enabled is false, so that this node is alone",
+            )
+
+
 def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Problem]:
     if name == "default" and not group.enabled:
         yield Problem(f"{path}.enabled", "must be true: the default group cannot be disabled")
+    if name.startswith(LOCAL_GROUP_PREFIX):
+        yield Problem(path, f"begins with {LOCAL_GROUP_PREFIX}, as only this node's own groups may")
     if name != "default" and group.bind_addr is None:
         yield Problem(f"{path}.bind_addr", "is required")
     merged = {
         key: getattr(raft if getattr(group, key) is None else group, key) for key in _INHERITED
     }
     if group.model_fields_set & {"replication_factor", "min_in_sync_replicas"}:
-        yield from _replicas(path, merged["replication_factor"], merged["min_in_sync_replicas"])
+        yield from replicas(path, merged["replication_factor"], merged["min_in_sync_replicas"])
     if group.model_fields_set & {"heartbeat_timeout", "election_timeout"}:
         yield from _timings(path, merged["heartbeat_timeout"], merged["election_timeout"])
-
-
-def _queues(settings: Settings) -> Iterator[Problem]:
-    raft = settings.cluster.raft
-    names: dict[str, int] = {}
-    for index, queue in enumerate(settings.queues):
-        path, replication = f"queues[{index}]", queue.replication
-        if queue.name in names:
-            yield Problem(f"{path}.name", f"{queue.name} is also queues[{names[queue.name]}]")
-        names.setdefault(queue.name, index)
-        yield from _replicas(
-            f"{path}.replication", replication.replication_factor, replication.min_in_sync_replicas
-        )
-        known = replication.group in ("", "default") or replication.group in raft.groups
-        if replication.enabled and not known and not raft.auto_provision_groups:
-            yield Problem(
-                f"{path}.replication.group",
-                f"{replication.group} is not in cluster.raft.groups, and"
-                " cluster.raft.auto_provision_groups is false",
-            )
-        if queue.retry.initial_backoff > queue.retry.max_backoff:
-            yield Problem(f"{path}.retry.initial_backoff", "may not be above max_backoff")

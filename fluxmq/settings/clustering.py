@@ -1,4 +1,4 @@
-"""The ``cluster``, ``queue_manager`` and ``queues`` sections: other nodes, and what is replicated between them.
+"""The ``cluster`` section: other nodes, and the replication groups that hold replicated queues.
 
 The keys are fixed by the founding documents and load as they stand there. What of them this version cannot do is said
 by ``checks.refusals``, which stops a start, and ``checks.notes``, which does not.
@@ -11,14 +11,17 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from fluxmq.settings.section import Section
-from fluxmq.settings.values import Address, Duration, FilePath, Size, TopicFilter, split_address
+from fluxmq.settings.values import Address, Duration, FilePath, Size, split_address
 
 Timeout = Annotated[Duration, Field(ge=0.001, le=3600)]
 Replicas = Annotated[int, Field(ge=1, le=10)]
 
 
-def _name(text: str) -> str:
-    """Names stand in file names, keys of the metadata store and topics, so they stay simple."""
+def check_name(text: str) -> str:
+    """The name itself. Names stand in file names, keys of the metadata store and topics, so they stay simple.
+
+    Raises ValueError with a sentence for the user.
+    """
     allowed = text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
     if not allowed or len(text) > 128 or text.startswith("."):
         raise ValueError("is not a name; use up to 128 letters, digits, - _ and .")
@@ -38,7 +41,10 @@ def _members(text: str) -> str:
     return text
 
 
-Name = Annotated[str, AfterValidator(_name)]
+LOCAL_GROUP_PREFIX = "local-"
+"""Names of the replication groups that hold this node's own queues begin so; no other group's may."""
+
+Name = Annotated[str, AfterValidator(check_name)]
 
 
 class Etcd(Section):
@@ -113,7 +119,8 @@ class RaftGroup(Section):
 
 
 class Raft(Section):
-    """Replication of durable queues. What stands here is the default group, and the base of the others."""
+    """Replication of durable queues. What stands here is the default group, and the base of the others. While
+    cluster.enabled is false, every group is this node alone."""
 
     enabled: bool = False
     """Whether queues may be replicated."""
@@ -162,112 +169,3 @@ class Cluster(Section):
     """Data between nodes."""
     raft: Raft = Raft()
     """Replication of durable queues."""
-
-
-class QueueManager(Section):
-    """Settings common to all durable queues; without effect in this version, which has none."""
-
-    auto_commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 5.0
-    """Longest time between a stream consumer's acknowledgement and its offset being kept."""
-    capture_workers: Annotated[int, Field(ge=1, le=64)] = 4
-    """Lanes that copy ordinary publishes into queues whose topics match."""
-    capture_queue_depth: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    """Copies waiting per lane."""
-    capture_drain_timeout: Timeout = 5.0
-    """Time that waiting copies get when the node stops."""
-
-
-class Retention(Section):
-    """What a queue forgets; 0 means no limit."""
-
-    max_age: Annotated[Duration, Field(ge=0, le=10 * 366 * 86_400)] = 0.0
-    """Age beyond which messages are dropped."""
-    max_length_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 0
-    """Size beyond which the oldest messages are dropped."""
-    max_length_messages: Annotated[int, Field(ge=0, le=1 << 50)] = 0
-    """Count beyond which the oldest messages are dropped."""
-
-
-class QueueLimits(Section):
-    """What a queue accepts."""
-
-    max_message_size: Annotated[Size, Field(ge=1, le=1 << 30)] = 10 << 20
-    """Largest message."""
-    max_depth: Annotated[int, Field(ge=1, le=1 << 50)] = 100_000
-    """Most messages not yet settled."""
-    message_ttl: Annotated[Duration, Field(ge=0, le=10 * 366 * 86_400)] = 604_800.0
-    """Time after which a message expires; 0 is never."""
-
-
-class Retry(Section):
-    """When a refused message is offered again."""
-
-    max_retries: Annotated[int, Field(ge=0, le=1_000_000)] = 10
-    """Times it is offered again."""
-    initial_backoff: Timeout = 5.0
-    """Wait before the first."""
-    max_backoff: Annotated[Duration, Field(ge=0.001, le=86_400)] = 300.0
-    """Longest wait."""
-    multiplier: Annotated[float, Field(ge=1, le=100)] = 2.0
-    """Growth of the wait."""
-
-
-class DeadLetter(Section):
-    """Where a message goes that no consumer took."""
-
-    enabled: bool = False
-    """Whether such messages are kept."""
-    topic: str | None = None
-    """Topic of the dead-letter queue; without it, $dlq/<name>."""
-
-
-class Replication(Section):
-    """Which replication group holds the queue. Group timings given here override the group's own."""
-
-    enabled: bool = False
-    """Whether the queue is replicated."""
-    group: str = ""
-    """Id of the replication group; empty for the default group. Fixed once the queue holds messages."""
-    replication_factor: Replicas = 3
-    """Copies of the queue."""
-    mode: Literal["sync", "async"] = "sync"
-    """sync answers a publisher after commit, async after the leader's own write."""
-    min_in_sync_replicas: Replicas = 2
-    """Copies that must hold a write before it is answered, if above the majority."""
-    ack_timeout: Timeout = 5.0
-    """Longest wait for that."""
-    heartbeat_timeout: Timeout | None = None
-    """As in cluster.raft.groups."""
-    election_timeout: Timeout | None = None
-    """As in cluster.raft.groups."""
-    snapshot_interval: Annotated[Duration, Field(ge=1, le=604_800)] | None = None
-    """As in cluster.raft.groups."""
-    snapshot_threshold: Annotated[int, Field(ge=1, le=100_000_000)] | None = None
-    """As in cluster.raft.groups."""
-
-
-class Queue(Section):
-    """A durable queue. This version has none: with any listed it refuses to start."""
-
-    name: Name
-    """Name, unique; clients address it as $queue/<name>."""
-    topics: Annotated[tuple[TopicFilter, ...], Field(min_length=1)]
-    """Topic filters whose publishes the queue keeps a copy of."""
-    reserved: bool = False
-    """Whether clients may not delete or redefine it."""
-    type: Literal["classic", "quorum", "stream"] = "classic"
-    """classic: a work queue; quorum: the same, always replicated; stream: a log that consumers read."""
-    primary_group: str = ""
-    """Consumer group whose progress a stream's consumers are told."""
-    ack_durability: Literal["buffered", "fsync"] = "fsync"
-    """What a publisher's acknowledgement means on one node: written, or synced to disk."""
-    retention: Retention = Retention()
-    """What the queue forgets."""
-    limits: QueueLimits = QueueLimits()
-    """What the queue accepts."""
-    retry: Retry = Retry()
-    """When a refused message is offered again."""
-    dlq: DeadLetter = DeadLetter()
-    """Where a message goes that no consumer took."""
-    replication: Replication = Replication()
-    """Which replication group holds the queue."""

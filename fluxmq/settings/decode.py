@@ -230,8 +230,6 @@ def _sentence(detail: ErrorDetails) -> str:
         return "unknown key" + _suggestion(path)
     if kind == "missing":
         return "is required"
-    if kind == "too_short":
-        return "may not be empty"
     shown = _shown(detail["input"], shape)
     if kind == "value_error":
         message = str(context["error"])

@@ -18,8 +18,9 @@ from fluxmq.model.limits import (
     MQTT_STRING_BYTES_MAX,
     MQTT_TOPIC_ALIAS_MAX,
 )
-from fluxmq.settings.clustering import Cluster, Queue, QueueManager
+from fluxmq.settings.clustering import Cluster
 from fluxmq.settings.listeners import Endpoint, Listener, Server
+from fluxmq.settings.queues import Queue, QueueManager
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Duration, Size, TopicFilter
 
@@ -155,6 +156,24 @@ class Storage(Section):
 
     data_dir: Annotated[str, Field(min_length=1)] = "./data"
     """Directory of everything the node keeps; relative to the working directory, made with mode 0700."""
+    wal_file_bytes: Annotated[Size, Field(ge=1 << 20, le=1 << 30, multiple_of=4096)] = 64 << 20
+    """Size of one file of a shard's write-ahead log; files are written full with zeros ahead of use, then recycled."""
+    segment_bytes: Annotated[Size, Field(ge=1 << 16, le=4 << 30, multiple_of=4096)] = 64 << 20
+    """Size at which a queue's segment file is sealed and the next begun; retention drops whole segments."""
+    segment_age: Annotated[Duration, Field(ge=0, le=366 * 86_400)] = 3600.0
+    """Age at which a segment that holds messages is sealed; 0 leaves it to segment_bytes."""
+    index_bytes: Annotated[Size, Field(ge=4096, le=16 << 20)] = 64 << 10
+    """Bytes of a segment per entry of its index."""
+    checkpoint_bytes: Annotated[Size, Field(ge=2 << 20, le=1 << 40)] = 256 << 20
+    """Write-ahead log per shard above which the groups that hold it back are checkpointed at once; bounds a restart."""
+    checkpoint_interval: Annotated[Duration, Field(ge=0.1, le=86_400)] = 60.0
+    """Time between two checkpoints of a group that was written to."""
+    queue_ack_durability: Literal["fsync", "buffered"] = "fsync"
+    """What a publisher's acknowledgement means for queues that do not say: synced to disk, or only written."""
+    queue_sync_interval: Annotated[Duration, Field(ge=0.001, le=3600)] = 1.0
+    """Longest time until what a buffered queue acknowledged is synced."""
+    min_free_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 256 << 20
+    """Free space of the file system below which publishes to durable queues are refused; 0 does not look."""
 
 
 class Settings(Section):
@@ -177,9 +196,13 @@ class Settings(Section):
     cluster: Cluster = Cluster()
     """Other nodes: metadata, transport, replication."""
     queue_manager: QueueManager = QueueManager()
-    """Settings common to all durable queues."""
+    """Settings common to all queues."""
     queues: tuple[Queue, ...] = ()
     """Durable queues that exist from the start."""
+
+    def ack_durability(self, queue: Queue) -> Literal["fsync", "buffered"]:
+        """What an acknowledgement by this queue means: its own word, or that of the storage section."""
+        return queue.ack_durability or self.storage.queue_ack_durability
 
     def listeners(self) -> list[tuple[str, Listener]]:
         """The MQTT listeners that the file names, each with its path, in the order tcp, tls, websocket."""

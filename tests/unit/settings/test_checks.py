@@ -115,44 +115,6 @@ def test_what_the_founding_examples_say(tmp_path: Path) -> None:
     assert cluster.raft.write_policy == cluster.raft.distribution_mode == "forward"
 
 
-def test_a_queue_with_everything_the_founding_documents_name_loads(tmp_path: Path) -> None:
-    settings = written(
-        tmp_path,
-        """
-        queues:
-          - name: tasks
-            topics: ["tasks/#", "$queue/tasks/#"]
-            reserved: true
-            type: stream
-            primary_group: workers
-            ack_durability: buffered
-            retention: {max_age: 7d, max_length_bytes: 1GiB, max_length_messages: 1000}
-            limits: {max_message_size: 10MiB, max_depth: 100000, message_ttl: 168h}
-            retry: {max_retries: 10, initial_backoff: 5s, max_backoff: 5m, multiplier: 2.0}
-            dlq: {enabled: true, topic: $dlq/tasks}
-            replication:
-              enabled: true
-              group: hot
-              replication_factor: 3
-              mode: sync
-              min_in_sync_replicas: 2
-              ack_timeout: 5s
-              heartbeat_timeout: 1s
-              election_timeout: 3s
-              snapshot_interval: 5m
-              snapshot_threshold: 8192
-        queue_manager: {auto_commit_interval: 5s, capture_workers: 4, capture_queue_depth: 1024, capture_drain_timeout: 5s}
-        """,
-    )
-    (queue,) = settings.queues
-    assert queue.replication.group == "hot"
-    assert queue.limits.message_ttl == 604_800
-    assert any("queues lists tasks" in sentence for sentence in refusals(settings))
-    assert notes(settings) == [
-        "queue_manager: accepted and not used, since there are no durable queues yet."
-    ]
-
-
 def test_refusals(tmp_path: Path) -> None:
     no_listener, cluster = refusals(written(tmp_path, FOUNDING_CLUSTER))
     assert no_listener.startswith("No listener is configured")
@@ -163,6 +125,13 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_notes(tmp_path: Path) -> None:
     assert notes(written(tmp_path, FOUNDING_GROUPS)) == [
+        (
+            "cluster.raft: every replication group is this node alone, since cluster.enabled is false;"
+            " no address is opened, and there is one copy of everything."
+        )
+    ]
+    off = FOUNDING_GROUPS.replace("enabled: true", "enabled: false")
+    assert notes(written(tmp_path, off)) == [
         "cluster.raft: accepted and not used, since cluster.enabled is false."
     ]
     exposed = "server: {mqtt: {tcp: {addr: ':1883'}}}\n"

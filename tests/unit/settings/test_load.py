@@ -134,7 +134,7 @@ def test_problems_come_in_the_order_of_the_sections(folder: Folder) -> None:
         ("server:", "server", "has no value; leave the key out to get its default"),
         ("cluster: {raft: {peers: {'a b': ':1'}}}", "cluster.raft.peers.a b", "'a b' is not a name; use up to 128 letters, digits, - _ and ."),
         ("cluster: {raft: {peers: []}}", "cluster.raft.peers", "must be a mapping, not a list"),
-        ("queues: [{name: a, topics: []}]", "queues[0].topics", "may not be empty"),
+        ("queues: [{topics: []}]", "queues[0].name", "is required"),
         ("serverr: {}", "serverr", "unknown key (did you mean server?)"),
         ("zzz: {}", "zzz", "unknown key"),
         ("server: {mqtt: {tcp: {addr: ':1', connect_timeout: !!python/name:os.system x}}}", "server.mqtt.tcp.connect_timeout", "has the tag tag:yaml.org,2002:python/name:os.system; tags have no meaning here"),
@@ -176,7 +176,7 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
         ("queues: [{name: a, topics: [x]}, {name: a, topics: [x]}]", "queues[1].name"),
         ("queues: [{name: a, topics: [x], retry: {initial_backoff: 10m}}]", "queues[0].retry.initial_backoff"),
         ("queues: [{name: a, topics: [x], replication: {min_in_sync_replicas: 4}}]", "queues[0].replication.min_in_sync_replicas"),
-        ("queues: [{name: a, topics: [x], replication: {enabled: true, group: z}}]\ncluster: {raft: {auto_provision_groups: false}}", "queues[0].replication.group"),
+        ("queues: [{name: a, topics: [x], replication: {enabled: true, group: z}}]\ncluster: {raft: {enabled: true, auto_provision_groups: false}}", "queues[0].replication.group"),
     ],
 )  # fmt: skip
 def test_relations(folder: Folder, text: str, path: str) -> None:

@@ -1,0 +1,178 @@
+"""What the values of ``queues`` mean for one another and for ``cluster.raft``: problems and notes. Pure.
+
+Kept apart from ``checks``, which asks this module: queues have as many relations as everything else together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fluxmq.settings.clustering import LOCAL_GROUP_PREFIX
+from fluxmq.settings.problems import Problem
+from fluxmq.settings.queues import Queue
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import check_filter, format_duration
+
+_QUEUE = "$queue/"
+_DEAD = "$dlq/"
+_NOT_CAPTURED = (_QUEUE, _DEAD, "$share/", "$SYS/")
+"""Beginnings of topics that ``topics`` may not capture, but for the queue's own address."""
+
+
+def queue_problems(settings: Settings) -> Iterator[Problem]:
+    """Everything wrong with how the values of the queues relate, queue by queue."""
+    names: dict[str, int] = {}
+    for index, queue in enumerate(settings.queues):
+        path = f"queues[{index}]"
+        if queue.name in names:
+            yield Problem(f"{path}.name", f"{queue.name} is also queues[{names[queue.name]}]")
+        names.setdefault(queue.name, index)
+    for index, queue in enumerate(settings.queues):
+        path = f"queues[{index}]"
+        yield from _topics(path, queue)
+        yield from _values(path, queue)
+        yield from _replication(path, queue, settings)
+        yield from _dead_letters(path, queue, names)
+    yield from _dead_letter_circles(settings.queues)
+
+
+def queue_notes(settings: Settings) -> Iterator[str]:
+    """Sentences on what the operator should know of queues that are right."""
+    buffered = [
+        queue.name for queue in settings.queues if settings.ack_durability(queue) == "buffered"
+    ]
+    if buffered:
+        interval = format_duration(settings.storage.queue_sync_interval)
+        yield (
+            f"queues {', '.join(buffered)}: ack_durability is buffered, so that a power cut may lose"
+            f" what was acknowledged in the last {interval}."
+        )
+    single = [queue.name for queue in settings.queues if queue.type == "quorum"]
+    if single and not settings.cluster.raft.enabled:
+        yield (
+            f"queues {', '.join(single)}: type quorum with one copy, since cluster.raft.enabled is false."
+        )
+
+
+def replicas(path: str, factor: int, in_sync: int) -> Iterator[Problem]:
+    """Copies that must agree are copies that there are."""
+    if in_sync > factor:
+        yield Problem(
+            f"{path}.min_in_sync_replicas",
+            f"may not be above replication_factor, which is {factor}",
+        )
+
+
+def _topics(path: str, queue: Queue) -> Iterator[Problem]:
+    own = (f"{_QUEUE}{queue.name}", f"{_QUEUE}{queue.name}/#")
+    for index, topic_filter in enumerate(queue.topics):
+        if topic_filter.startswith(_NOT_CAPTURED) and topic_filter not in own:
+            yield Problem(
+                f"{path}.topics[{index}]",
+                f"{topic_filter} is not captured: topics of this kind go where they say and nowhere else",
+            )
+
+
+def _values(path: str, queue: Queue) -> Iterator[Problem]:
+    if queue.primary_group and queue.type != "stream":
+        yield Problem(f"{path}.primary_group", "has a meaning for type stream only")
+    if queue.retry.initial_backoff > queue.retry.max_backoff:
+        yield Problem(f"{path}.retry.initial_backoff", "may not be above max_backoff")
+    limits = queue.limits
+    if limits.overflow == "drop-head" and 0 < limits.max_depth <= limits.max_length:
+        yield Problem(
+            f"{path}.limits.max_depth",
+            f"must be above max_length, which is {limits.max_length}:"
+            " publishes are refused before overflow could drop anything",
+        )
+
+
+def _replication(path: str, queue: Queue, settings: Settings) -> Iterator[Problem]:
+    raft, replication = settings.cluster.raft, queue.replication
+    yield from replicas(
+        f"{path}.replication", replication.replication_factor, replication.min_in_sync_replicas
+    )
+    group = queue.replication_group(raft)
+    heartbeat, election = replication.heartbeat_timeout, replication.election_timeout
+    if heartbeat is not None and election is not None and heartbeat >= election:
+        yield Problem(
+            f"{path}.replication.election_timeout",
+            f"must be above heartbeat_timeout, which is {format_duration(heartbeat)}",
+        )
+    if replication.enabled and not raft.enabled:
+        yield Problem(f"{path}.replication.enabled", "needs cluster.raft.enabled, which is false")
+    if replication.group.startswith(LOCAL_GROUP_PREFIX):
+        yield Problem(
+            f"{path}.replication.group",
+            f"begins with {LOCAL_GROUP_PREFIX}, as only this node's own groups may",
+        )
+    elif group is not None and group != "default":
+        if group in raft.groups:
+            if not raft.groups[group].enabled:
+                yield Problem(
+                    f"{path}.replication.group",
+                    f"{group} is not enabled: cluster.raft.groups.{group}.enabled is false",
+                )
+        elif not raft.auto_provision_groups:
+            yield Problem(
+                f"{path}.replication.group",
+                f"{group} is not in cluster.raft.groups, and"
+                " cluster.raft.auto_provision_groups is false",
+            )
+    if (group is not None or queue.type == "quorum") and settings.ack_durability(
+        queue
+    ) == "buffered":
+        kind = "a quorum queue" if queue.type == "quorum" else "a replicated queue"
+        yield Problem(f"{path}.ack_durability", f"must be fsync for {kind}")
+
+
+def _dead_letters(path: str, queue: Queue, names: dict[str, int]) -> Iterator[Problem]:
+    if not queue.dlq.enabled or queue.dlq.topic is None:
+        return
+    place, topic = f"{path}.dlq.topic", queue.dlq.topic
+    name = dead_letter_queue(topic)
+    if name is None:
+        yield Problem(
+            place,
+            f"{topic!r} is not the address of a queue, $dlq/<name> or $queue/<name>:"
+            " a dead letter leaves its queue when another has it",
+        )
+    elif name == queue.name:
+        yield Problem(place, "is the queue itself, whose dead letters would never end")
+    elif not name.startswith(_DEAD) and name not in names:
+        yield Problem(
+            place, f"{name} is not in queues, and a queue made on demand is kept in memory only"
+        )
+
+
+def dead_letter_queue(topic: str) -> str | None:
+    """Name of the queue that a ``dlq.topic`` means, with ``$dlq/`` for a dead-letter queue; None when it is none."""
+    prefix = next((prefix for prefix in (_QUEUE, _DEAD) if topic.startswith(prefix)), None)
+    if prefix is None or "+" in topic or "#" in topic:
+        return None
+    try:
+        check_filter(topic)
+    except ValueError:
+        return None
+    name = topic.removeprefix(prefix)
+    if not name or "/" in name:
+        return None
+    return _DEAD + name if prefix == _DEAD else name
+
+
+def _dead_letter_circles(queues: tuple[Queue, ...]) -> Iterator[Problem]:
+    """Queues whose dead letters come back to them; each circle is told once, at its first queue."""
+    onward = {}
+    for queue in queues:
+        target = dead_letter_queue(queue.dead_letter_address) if queue.dlq.enabled else None
+        if target is not None and target != queue.name:
+            onward[queue.name] = target
+    told: set[str] = set()
+    for index, queue in enumerate(queues):
+        way = [queue.name]
+        while way[-1] in onward and onward[way[-1]] not in way:
+            way.append(onward[way[-1]])
+        if onward.get(way[-1]) == queue.name and len(way) > 1 and not told.intersection(way):
+            told.update(way)
+            circle = " to ".join([*way, queue.name])
+            yield Problem(f"queues[{index}].dlq.topic", f"makes a circle of dead letters: {circle}")
