@@ -1,0 +1,290 @@
+"""What stands in an entry: one time and the commands of one tick, one after another.
+
+::
+
+    entry    0 u8 version   8 i64 time, µs    16 commands back to back
+    command  0 u8 kind   1 u8 version   2 u16 verb   4 u32 length, whole, multiple of 8
+             8 u32 queue id  12 u32 group id  16 body
+
+Commands of every tick are packed by struct, the others are a u32 length and msgpack. Every command
+is padded to 8 bytes, so that a batch inside an entry is 8-aligned if the entry is. A command that is
+not known stops the machine (`UnknownCommand`): an entry that was committed and cannot be understood
+means that files are damaged or that this program is too old.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, Final
+
+import msgpack
+
+from fluxmq.model.errors import FluxmqError
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, REASON_BYTES_MAX
+
+ENTRY_VERSION: Final = 1
+COMMAND_VERSION: Final = 1
+ENTRY: Final = struct.Struct("<B7xq")
+COMMAND: Final = struct.Struct("<BBHIII")
+CLAIM: Final = struct.Struct("<QQQII")
+SETTLE: Final = struct.Struct("<QqII")
+_LENGTH: Final = struct.Struct("<I")
+
+Range = tuple[int, int]
+"""First and last offset, both inside."""
+
+
+class UnknownCommand(FluxmqError):
+    """A committed entry holds what this program does not know: damage, or a newer program's data."""
+
+
+class Kind(IntEnum):
+    """Kinds of command. Numbers are in files: never reused."""
+
+    APPEND = 1
+    CLAIM = 2
+    SETTLE = 3
+    DECLARE = 16
+    DELETE = 17
+    PURGE = 18
+    CREATE_GROUP = 19
+    DELETE_GROUP = 20
+    JOIN = 21
+    LEAVE = 22
+    SEEK = 23
+    COMMIT = 24
+    BURY = 25
+    DEAD_LETTERED = 26
+    SWEEP = 27
+    TRIM = 28
+    RAISE_VERSION = 29
+
+
+class Verb(IntEnum):
+    """What a consumer says of messages it holds."""
+
+    ACK = 1
+    NACK = 2
+    REJECT = 3
+    RELEASE = 4
+
+
+class Mode(IntEnum):
+    """How a group consumes: each message to one consumer until settled, or reading along a shared cursor."""
+
+    WORK = 0
+    STREAM = 1
+
+
+class Reason(IntEnum):
+    """Why a message died."""
+
+    NONE = 0
+    REJECTED = 1
+    EXPIRED = 2
+    DELIVERY_LIMIT = 3
+    MAX_RETRIES = 4
+    MAX_LENGTH = 5
+
+    @property
+    def text(self) -> str:
+        """The word a dead-letter carries."""
+        return self.name.lower()
+
+
+class Position(IntEnum):
+    """Where a group starts or is set to. Times are resolved to offsets by the host before they get here."""
+
+    FIRST = 0
+    LAST = 1
+    NEXT = 2
+    OFFSET = 3
+
+
+Start = tuple[int, int]
+"""`Position` and, with OFFSET, the offset."""
+
+FIRST: Final[Start] = (Position.FIRST, 0)
+LAST: Final[Start] = (Position.LAST, 0)
+NEXT: Final[Start] = (Position.NEXT, 0)
+
+
+def encode_entry(time_us: int, commands: Iterable[bytes | bytearray | memoryview]) -> bytes:
+    """The bytes to propose: `commands` in order, at `time_us`. Pieces of a command may come one after another."""
+    return b"".join([ENTRY.pack(ENTRY_VERSION, time_us), *commands])
+
+
+def append_header(queue_id: int, batch_bytes: int) -> bytes:
+    """What stands before a batch's bytes in an entry; the batch follows as the next piece, not copied twice."""
+    return COMMAND.pack(Kind.APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, 0)
+
+
+def append(queue_id: int, batch: bytes) -> bytes:
+    """Store a batch (its length is a multiple of 8)."""
+    return append_header(queue_id, len(batch)) + batch
+
+
+def claim(
+    queue_id: int,
+    group_id: int,
+    holder: int,
+    cursor: int,
+    target: int,
+    ranges: Sequence[Range],
+    others: Sequence[tuple[int, int, int]] = (),
+) -> bytes:
+    """Give `ranges` to consumer `holder`, and move the group's cursor from `cursor` to `target`.
+
+    A range lies at or above `cursor` (new messages), or below it (released, due or overdue ones). Of
+    what the cursor passes, `others` (first, last, time in µs) wait until that time, or with time -1
+    have expired; the rest is passed over and so settled for this group.
+    """
+    numbers = [number for item in ranges for number in item]
+    numbers += [number for item in others for number in item]
+    count = 3 * len(others)
+    body = struct.pack(
+        f"<QQQII{2 * len(ranges)}Q{count}q",
+        *(holder, cursor, target, len(ranges), len(others)),
+        *numbers,
+    )
+    length = COMMAND.size + len(body)
+    return COMMAND.pack(Kind.CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id) + body
+
+
+def settle(
+    queue_id: int,
+    group_id: int,
+    verb: int,
+    holder: int,
+    ranges: Sequence[Range],
+    delay: int = -1,
+    reason: bytes = b"",
+) -> bytes:
+    """Settle what `holder` holds of `ranges`. `delay`: µs before a nacked message comes again, -1 for the back-off.
+
+    `reason` goes with a rejected message, cut to `REASON_BYTES_MAX`.
+    """
+    reason = reason[:REASON_BYTES_MAX]
+    numbers = [number for item in ranges for number in item]
+    body = struct.pack(
+        f"<QqII{len(numbers)}Q", holder, delay, len(ranges), len(reason), *numbers
+    )
+    if reason:
+        body += reason + bytes(-len(reason) % 8)
+    length = COMMAND.size + len(body)
+    return COMMAND.pack(Kind.SETTLE, COMMAND_VERSION, verb, length, queue_id, group_id) + body
+
+
+def declare(config: QueueConfig) -> bytes:
+    """Make a queue, or give an existing one of this name and type a new configuration."""
+    return _packed(Kind.DECLARE, 0, 0, config.pack())
+
+
+def delete(queue_id: int) -> bytes:
+    """Remove a queue with everything in it."""
+    return _packed(Kind.DELETE, queue_id, 0, None)
+
+
+def purge(queue_id: int) -> bytes:
+    """Drop what is ready in every group; what consumers hold stays theirs."""
+    return _packed(Kind.PURGE, queue_id, 0, None)
+
+
+def create_group(
+    queue_id: int, group: str, mode: int = Mode.WORK, filter_: bytes = b"", start: Start = FIRST
+) -> bytes:
+    """Make a consumer group. `group` is its whole name, `<name>@<filter>` when it has a filter."""
+    return _packed(Kind.CREATE_GROUP, queue_id, 0, [group, int(mode), filter_, *start])
+
+
+def delete_group(queue_id: int, group_id: int) -> bytes:
+    """Remove a group; what only it still needed goes."""
+    return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
+
+
+def join(queue_id: int, group_id: int, holder: int, member: str) -> bytes:
+    """A consumer named `member` has come and claims as number `holder`."""
+    return _packed(Kind.JOIN, queue_id, group_id, [holder, member])
+
+
+def leave(queue_id: int, group_id: int, holder: int) -> bytes:
+    """A consumer has gone: everything it holds is released."""
+    return _packed(Kind.LEAVE, queue_id, group_id, holder)
+
+
+def seek(queue_id: int, group_id: int, start: Start) -> bytes:
+    """Set a group's cursor; what was pending is forgotten and comes again if it lies above the cursor."""
+    return _packed(Kind.SEEK, queue_id, group_id, [*start])
+
+
+def commit(queue_id: int, group_id: int, offset: int) -> bytes:
+    """A stream's group needs nothing below `offset` any more; where it resumes after a restart."""
+    return _packed(Kind.COMMIT, queue_id, group_id, offset)
+
+
+def bury(queue_id: int, group_id: int, reason: int, ranges: Sequence[Range]) -> bytes:
+    """Messages that wait or are overdue died of `reason`: to the dead-letter queue, or dropped without one."""
+    return _packed(Kind.BURY, queue_id, group_id, [int(reason), *map(list, ranges)])
+
+
+def dead_lettered(queue_id: int, group_id: int, ranges: Sequence[Range]) -> bytes:
+    """The dead-letter append of these is committed: the source lets go of them."""
+    return _packed(Kind.DEAD_LETTERED, queue_id, group_id, [*map(list, ranges)])
+
+
+def sweep(queue_id: int) -> bytes:
+    """Do what time alone decides: retention by age, expiry of unused groups and of the queue."""
+    return _packed(Kind.SWEEP, queue_id, 0, None)
+
+
+def trim(queue_id: int, offset: int) -> bytes:
+    """Forget everything below `offset`, whoever still needs it (an operator's command)."""
+    return _packed(Kind.TRIM, queue_id, 0, offset)
+
+
+def raise_version(version: int) -> bytes:
+    """From this entry on every replica behaves as machine version `version`."""
+    return _packed(Kind.RAISE_VERSION, 0, 0, version)
+
+
+def unpack_body(data: bytes, position: int, end: int) -> Any:
+    """The msgpack body of a command at `position`. Raises `UnknownCommand` when it is not one."""
+    (length,) = _LENGTH.unpack_from(data, position)
+    if length > end - position - _LENGTH.size:
+        raise UnknownCommand("a command's body is longer than the command")
+    start = position + _LENGTH.size
+    try:
+        return msgpack.unpackb(data[start : start + length], use_list=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise UnknownCommand("a command's body is not msgpack") from error
+
+
+def unpack_ranges(data: bytes, position: int, end: int, count: int) -> list[Range]:
+    """`count` ranges at `position`. Raises `UnknownCommand` when they do not fit or are upside down."""
+    if count > RANGES_PER_COMMAND_MAX or position + 16 * count > end:
+        raise UnknownCommand("a command's ranges are longer than the command")
+    if count == 1:
+        first, last = _ONE.unpack_from(data, position)
+        ranges = [(first, last)]
+    else:
+        numbers = struct.unpack_from(f"<{2 * count}Q", data, position)
+        ranges = list(zip(numbers[::2], numbers[1::2], strict=True))
+    for first, last in ranges:
+        if first > last:
+            raise UnknownCommand("a range ends before it starts")
+    return ranges
+
+
+_ONE: Final = struct.Struct("<QQ")
+
+
+def _packed(kind: int, queue_id: int, group_id: int, body: Any) -> bytes:
+    """A command whose body is msgpack."""
+    packed = msgpack.packb(body)
+    padded = _LENGTH.pack(len(packed)) + packed
+    padded += bytes(-len(padded) % 8)
+    length = COMMAND.size + len(padded)
+    return COMMAND.pack(kind, COMMAND_VERSION, 0, length, queue_id, group_id) + padded

@@ -1,0 +1,63 @@
+"""The fixed limits of queues, each with its reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+QUEUES_MAX: Final = 100_000
+"""Queues in one replication group: each is a directory with open files on the shard's side."""
+
+GROUPS_MAX: Final = 10_000
+"""Consumer groups of one queue: every append looks at each of them when the queue has a depth limit."""
+
+MEMBERS_MAX: Final = 100_000
+"""Consumers of one group: each stands in the snapshot."""
+
+PENDING_RANGES_MAX: Final = 100_000
+"""Pending ranges of one group, dead ones counted apart. About 150 bytes each; beyond it nothing more is
+claimed until something is settled, as in the original's pending list."""
+
+DEAD_RANGES_MAX: Final = 100_000
+"""Ranges waiting for their dead-letter append. Beyond it nothing more is claimed; what must die still does."""
+
+CLAIM_GRANULE: Final = 100_000
+"""Microseconds to which times of a claim are rounded, so that claims of neighbouring ticks merge into one
+range. A deadline is later than visibility_timeout by at most this, never earlier."""
+
+PRODUCERS_MAX: Final = 4_096
+"""Producers whose sequences a queue remembers; the one unused for longest is forgotten first."""
+
+PRODUCER_RANGES_MAX: Final = 1_024
+"""Ranges of seen sequences per producer. A producer that counts up has one; beyond the limit the lowest is
+forgotten, after which a repeat from there is stored again (at least once, never lost)."""
+
+MARKS_MAX: Final = 2_048
+"""Points of a log whose size and time are remembered. With more, every second one goes: retention then cuts
+at coarser places, never too early."""
+
+NAME_BYTES_MAX: Final = 1_024
+"""Bytes of a queue's, group's or member's name; a group's name holds its filter."""
+
+FILTER_BYTES_MAX: Final = 65_535
+"""Bytes of a filter: an MQTT string."""
+
+REASON_BYTES_MAX: Final = 256
+"""Bytes of a consumer's own words when it rejects; longer ones are cut."""
+
+SCANNED_MAX: Final = 65_536
+"""Messages that one group's filter may pass over in one run, so that a rare match does not stop a tick."""
+
+RANGES_PER_COMMAND_MAX: Final = 65_536
+"""Ranges in one claim or settlement; bounds what is read from an entry before it is checked."""
+
+DEPTH_MAX: Final = 1 << 50
+"""Most messages that any limit of a queue may name."""
+
+TIME_MAX: Final = 1 << 62
+"""Beyond any time in microseconds: a timer that never fires."""
+
+UNLIMITED: Final = 1 << 50
+"""Credit of a consumer that is bounded only by its limit of unsettled messages."""
+
+assert CLAIM_GRANULE < 1_000_000
+assert MARKS_MAX % 2 == 0

@@ -1,0 +1,66 @@
+"""What applying an entry came to: one result per command, and what the host has to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from fluxmq._hot.batches import Batch
+
+
+class Code(IntEnum):
+    """Outcome of a command. Up to `DUPLICATE` it is positive: a publisher may be told so."""
+
+    OK = 0
+    EXISTS = 1
+    """A queue or group of that name was there; the value is its id."""
+    DUPLICATE = 2
+    """All messages of the batch were stored before; nothing was stored again."""
+    FULL = 16
+    TOO_LARGE = 17
+    NO_QUEUE = 18
+    NO_GROUP = 19
+    NOT_PENDING = 20
+    """Some messages were not held by that consumer; the value says how many were."""
+    STALE = 21
+    """A claim does not fit the group's cursor; nothing was claimed."""
+    LIMIT = 22
+    """A named limit of the machine is reached."""
+    CONFLICT = 23
+    """A queue or group of that name is of another type, mode or filter."""
+    OUT_OF_RANGE = 24
+
+
+class Result(NamedTuple):
+    """Of one command. `value`: base offset of an append, id of what was made, messages settled or claimed."""
+
+    code: int
+    value: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the publisher or consumer gets a positive answer."""
+        return self.code <= Code.DUPLICATE
+
+
+@dataclass(slots=True)
+class Applied:
+    """Effects of one entry, to be carried out by the host in this order: declared, batches, trims, deleted."""
+
+    index: int
+    term: int
+    time: int
+    results: list[Result] = field(default_factory=list)
+    declared: list[int] = field(default_factory=list)
+    """Queue ids made by this entry."""
+    batches: list[tuple[int, Batch]] = field(default_factory=list)
+    """Stamped batches for the queues' segments."""
+    trims: list[tuple[int, int]] = field(default_factory=list)
+    """Queue id and the offset below which nothing is needed any more."""
+    deleted: list[tuple[int, str]] = field(default_factory=list)
+    """Ids and names of queues that are gone."""
+    woken: dict[int, None] = field(default_factory=dict)
+    """Queue ids with something to dispatch, each once, in order."""
+    claims: list[tuple[int, int, bool]] = field(default_factory=list)
+    """Queue id, group id and whether it took effect whole, for every claim and burial: for `Dispatch`."""
