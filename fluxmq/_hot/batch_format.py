@@ -1,0 +1,407 @@
+"""The batch: messages of one queue as bytes, which is how they are logged, replicated, stored and delivered.
+
+Checks and reads batches; ``batches`` makes them and writes their messages for subscribers. Knows nothing of
+queues, groups or files. Layout, little-endian; a column stands only where its flag is set::
+
+    header, 64 bytes
+       0 u32 magic            16 u64 base offset     40 u32 count            56 u32 term
+       4 u32 header check     24 i64 base time, us   44 u32 key bytes        60 i32 last time delta, us
+       8 u32 length, whole    32 u64 payload check   48 u32 property bytes
+      12 u8 version, u8 codec, u16 flags             52 u32 payload bytes
+    columns of eight bytes
+      EXPIRY      i64[count]   us since the epoch after which a message is dead, 0 never
+      DELAY       i64[count]   us since the epoch before which it is not delivered, 0 at once
+      PRODUCER    u64[count]   producer, then i64[count] its sequence numbers
+    columns of four bytes
+      ATTRIBUTES  u32[count]   see the ATTRIBUTE constants
+      TIMES       i32[count]   us after the base time; without it all are at the base time
+      KEYS        i32[count+1] where each key ends, from 0 on; without it the key area is one key for all
+      PROPERTIES  i32[count+1] the same for property blocks
+      always      i32[count+1] the same for payloads
+    areas: keys, properties, payloads; then zeros up to a multiple of eight
+
+The payload check (xxh3-64 of all behind the header) is computed once, when the batch is built. Offset, time
+and term are stamped when the log entry that holds it is applied; then only the header and its check (low half
+of xxh3-64 over the header with a check of zero) are written anew.
+
+The two digests are one call each of ``xxhash`` per batch. ``parse`` looks at every length before it uses it and at every
+end, so that a parsed batch can be read without looking again.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import cython
+from xxhash import xxh3_64_intdigest
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+
+MAGIC = 0x42584C46
+"""``FLXB``, as the first four bytes read."""
+VERSION = 1
+CODEC_NONE = 0
+HEADER_BYTES = 64
+MESSAGES_MAX = 4096
+"""Messages of one batch: what one claim or one read handles at once."""
+PAYLOAD_BYTES_MAX = 1 << 20
+"""Payload bytes of one batch, so that none holds up a ring or a write; a larger message is alone in its batch."""
+AREA_BYTES_MAX = 0x7FFFFFFF
+"""Bytes of one area: its ends are signed numbers of four bytes, as Arrow has them."""
+
+TIMES = 1
+KEYS = 2
+PROPERTIES = 4
+EXPIRY = 8
+DELAY = 16
+PRODUCER = 32
+ATTRIBUTES = 64
+FLAGS = 127
+"""All flags there are."""
+
+ATTRIBUTE_QOS = 3
+"""Bits of an attribute: the QoS the message was published with."""
+ATTRIBUTE_REDELIVERED = 4
+"""The message was delivered elsewhere before."""
+ATTRIBUTE_PROTOCOL = 0xF00
+"""The protocol it came by, see below; 0 unknown."""
+PROTOCOL_MQTT = 0x100
+PROTOCOL_AMQP_0_9_1 = 0x200
+PROTOCOL_AMQP_1_0 = 0x300
+
+_HEADER = struct.Struct("<IIIBBHQqQIIIIIi")
+_I32 = struct.Struct("<i")
+_U32 = struct.Struct("<I")
+_I64 = struct.Struct("<q")
+_U64 = struct.Struct("<Q")
+_OFFSET_MAX = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class BatchError(ValueError):
+    """The bytes are not a batch; the text says what is wrong with them."""
+
+
+class Batch:
+    """One checked batch, ``data[start:start+length]``; made by ``parse``.
+
+    ``base_offset``, ``base_time`` (us since the epoch) and ``term`` are as read until ``stamp`` sets them; the
+    bytes themselves never change. Methods with an index raise IndexError outside of ``range(count)``.
+    """
+
+    def __init__(self, data: bytes, start: cython.Py_ssize_t) -> None:
+        self.data = data
+        self.start = start
+        (
+            _,
+            _,
+            self.length,
+            _,
+            _,
+            self.flags,
+            self.base_offset,
+            self.base_time,
+            self.payload_check,
+            self.count,
+            self.key_bytes,
+            self.property_bytes,
+            self.payload_bytes,
+            self.term,
+            self.last_delta,
+        ) = _HEADER.unpack_from(data, start)
+
+    def locate(self) -> cython.Py_ssize_t:
+        """Set where columns and areas begin; gives the length that the batch must have."""
+        at: cython.Py_ssize_t = self.start + HEADER_BYTES
+        flags: cython.int = self.flags
+        eight: cython.Py_ssize_t = 8 * self.count
+        self.expiry_at = at
+        at += eight if flags & EXPIRY else 0
+        self.delay_at = at
+        at += eight if flags & DELAY else 0
+        self.producer_at = at
+        at += 2 * eight if flags & PRODUCER else 0
+        self.attributes_at = at
+        at += eight >> 1 if flags & ATTRIBUTES else 0
+        self.times_at = at
+        at += eight >> 1 if flags & TIMES else 0
+        self.key_ends_at = at
+        at += (eight >> 1) + 4 if flags & KEYS else 0
+        self.property_ends_at = at
+        at += (eight >> 1) + 4 if flags & PROPERTIES else 0
+        self.payload_ends_at = at
+        self.keys_at = at + (eight >> 1) + 4
+        self.properties_at = self.keys_at + self.key_bytes
+        self.payloads_at = self.properties_at + self.property_bytes
+        return (self.payloads_at + self.payload_bytes - self.start + 7) & ~7
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last message."""
+        return self.base_offset + (self.count - 1)
+
+    @property
+    def last_time(self) -> int:
+        """Time of the last message, us since the epoch."""
+        return self.base_time + self.last_delta
+
+    @property
+    def uniform_key(self) -> bool:
+        """Whether all messages have one key."""
+        return not self.flags & KEYS
+
+    @property
+    def uniform_properties(self) -> bool:
+        """Whether all messages have one property block."""
+        return not self.flags & PROPERTIES
+
+    def stamp(
+        self, base_offset: cython.ulonglong, base_time: cython.longlong, term: cython.uint
+    ) -> cython.int:
+        """Give the batch its place in the log: offset and time (us since the epoch) of its first message."""
+        self.base_offset = base_offset
+        self.base_time = base_time
+        self.term = term
+        return 0
+
+    def header(self) -> bytes:
+        """The 64 bytes of the header as stamped, with their check."""
+        return encode_header(
+            self.length,
+            self.flags,
+            self.base_offset,
+            self.base_time,
+            self.payload_check,
+            self.count,
+            self.key_bytes,
+            self.property_bytes,
+            self.payload_bytes,
+            self.term,
+            self.last_delta,
+        )
+
+    def body(self) -> memoryview:
+        """Everything behind the header."""
+        return memoryview(self.data)[self.start + HEADER_BYTES : self.start + self.length]
+
+    def inside(self, index: cython.Py_ssize_t) -> cython.int:
+        """Raises IndexError for an index of no message."""
+        if index < 0 or index >= self.count:
+            raise IndexError(index)
+        return 0
+
+    def piece(self, ends: cython.Py_ssize_t, area: cython.Py_ssize_t) -> bytes:
+        """What of an area lies between two neighbouring ends."""
+        first: cython.Py_ssize_t = _load_i32(self.data, ends)
+        return self.data[area + first : area + _load_i32(self.data, ends + 4)]
+
+    def key(self, index: cython.Py_ssize_t) -> bytes:
+        """The key of a message: its topic, or exchange and routing key."""
+        self.inside(index)
+        if not self.flags & KEYS:
+            return self.data[self.keys_at : self.keys_at + self.key_bytes]
+        return self.piece(self.key_ends_at + 4 * index, self.keys_at)
+
+    def properties(self, index: cython.Py_ssize_t) -> bytes:
+        """The canonical property block of a message."""
+        self.inside(index)
+        if not self.flags & PROPERTIES:
+            return self.data[self.properties_at : self.properties_at + self.property_bytes]
+        return self.piece(self.property_ends_at + 4 * index, self.properties_at)
+
+    def payload(self, index: cython.Py_ssize_t) -> bytes:
+        """The payload of a message."""
+        self.inside(index)
+        return self.piece(self.payload_ends_at + 4 * index, self.payloads_at)
+
+    def payload_length(self, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Bytes of a message's payload."""
+        self.inside(index)
+        return _load_i32(self.data, self.payload_ends_at + 4 * index + 4) - _load_i32(
+            self.data, self.payload_ends_at + 4 * index
+        )
+
+    def expiry(self, index: cython.Py_ssize_t) -> cython.longlong:
+        """When a message expires, us since the epoch; 0 never."""
+        self.inside(index)
+        return _load_i64(self.data, self.expiry_at + 8 * index) if self.flags & EXPIRY else 0
+
+    def delay(self, index: cython.Py_ssize_t) -> cython.longlong:
+        """Before when a message is not to be delivered, us since the epoch; 0 at once."""
+        self.inside(index)
+        return _load_i64(self.data, self.delay_at + 8 * index) if self.flags & DELAY else 0
+
+    def producer(self, index: cython.Py_ssize_t) -> cython.ulonglong:
+        """Who sent a message, for duplicate suppression; 0 unknown."""
+        self.inside(index)
+        if not self.flags & PRODUCER:
+            return 0
+        return _load_u64(self.data, self.producer_at + 8 * index)
+
+    def sequence(self, index: cython.Py_ssize_t) -> cython.longlong:
+        """The producer's sequence number of a message; 0 where there is none."""
+        self.inside(index)
+        if not self.flags & PRODUCER:
+            return 0
+        return _load_i64(self.data, self.producer_at + 8 * (self.count + index))
+
+    def attributes(self, index: cython.Py_ssize_t) -> cython.uint:
+        """The attribute bits of a message."""
+        self.inside(index)
+        return (
+            _load_u32(self.data, self.attributes_at + 4 * index) if self.flags & ATTRIBUTES else 0
+        )
+
+    def time(self, index: cython.Py_ssize_t) -> cython.longlong:
+        """When a message came, us since the epoch."""
+        self.inside(index)
+        if not self.flags & TIMES:
+            return self.base_time
+        return self.base_time + _load_i32(self.data, self.times_at + 4 * index)
+
+
+def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
+    """The batch that begins at ``data[start]``; what follows it is not looked at.
+
+    Raises BatchError unless magic, header check, version, lengths and every end are right. The payload check is
+    ``verify``'s matter.
+    """
+    batch: Batch
+    if start < 0 or len(data) - start < HEADER_BYTES:
+        raise BatchError("shorter than a header")
+    if _load_u32(data, start) != MAGIC:
+        raise BatchError("no batch begins here")
+    zeroed: bytes = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
+    if xxh3_64_intdigest(zeroed) & 0xFFFFFFFF != _load_u32(data, start + 4):
+        raise BatchError("the header does not match its check")
+    if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
+        raise BatchError("a version or codec that is not known")
+    batch = Batch(data, start)
+    if batch.flags & ~FLAGS:
+        raise BatchError("a flag that is not known")
+    if batch.count < 1 or batch.count > MESSAGES_MAX:
+        raise BatchError("a count that no batch has")
+    if batch.base_offset > _OFFSET_MAX - cython.cast(cython.ulonglong, batch.count):
+        raise BatchError("offsets beyond all offsets")
+    if batch.locate() != batch.length:
+        raise BatchError("a length that is not the sum of its parts")
+    if batch.length > len(data) - start:
+        raise BatchError("longer than the bytes there are")
+    if batch.flags & KEYS and not _ends_are_right(
+        data, batch.key_ends_at, batch.count, batch.key_bytes
+    ):
+        raise BatchError("keys that do not end in order")
+    if batch.flags & PROPERTIES and not _ends_are_right(
+        data, batch.property_ends_at, batch.count, batch.property_bytes
+    ):
+        raise BatchError("properties that do not end in order")
+    if not _ends_are_right(data, batch.payload_ends_at, batch.count, batch.payload_bytes):
+        raise BatchError("payloads that do not end in order")
+    if batch.last_delta != (
+        _load_i32(data, batch.times_at + 4 * (batch.count - 1)) if batch.flags & TIMES else 0
+    ):
+        raise BatchError("a last time that is not the last message's")
+    return batch
+
+
+def verify(batch: Batch) -> cython.int:
+    """Raises BatchError unless what is behind the header matches its check."""
+    if xxh3_64_intdigest(batch.body()) != batch.payload_check:
+        raise BatchError("the messages do not match their check")
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _load_u32(data: bytes, at: cython.Py_ssize_t) -> cython.uint:
+    place: cython.p_uchar
+    if not cython.compiled:
+        return _U32.unpack_from(data, at)[0]
+    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(data)) + at
+    return (
+        place[0] | (place[1] << 8) | (place[2] << 16) | (cython.cast(cython.uint, place[3]) << 24)
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _load_i32(data: bytes, at: cython.Py_ssize_t) -> cython.int:
+    if not cython.compiled:
+        return _I32.unpack_from(data, at)[0]
+    return cython.cast(cython.int, _load_u32(data, at))
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _load_u64(data: bytes, at: cython.Py_ssize_t) -> cython.ulonglong:
+    if not cython.compiled:
+        return _U64.unpack_from(data, at)[0]
+    return _load_u32(data, at) | (cython.cast(cython.ulonglong, _load_u32(data, at + 4)) << 32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _load_i64(data: bytes, at: cython.Py_ssize_t) -> cython.longlong:
+    if not cython.compiled:
+        return _I64.unpack_from(data, at)[0]
+    return cython.cast(cython.longlong, _load_u64(data, at))
+
+
+@cython.cfunc
+def _ends_are_right(
+    data: bytes, at: cython.Py_ssize_t, count: cython.Py_ssize_t, total: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether ends begin at 0, never go back and reach just ``total``."""
+    index: cython.Py_ssize_t
+    before: cython.Py_ssize_t = 0
+    end: cython.Py_ssize_t
+    if not cython.compiled:
+        ends = struct.unpack_from(f"<{count + 1}i", data, at)
+        return ends[0] == 0 and ends[count] == total and list(ends) == sorted(ends)
+    if _load_i32(data, at) != 0:
+        return False
+    for index in range(1, count + 1):
+        end = _load_i32(data, at + 4 * index)
+        if end < before:
+            return False
+        before = end
+    return before == total
+
+
+def encode_header(
+    length: cython.Py_ssize_t,
+    flags: cython.int,
+    base_offset: cython.ulonglong,
+    base_time: cython.longlong,
+    payload_check: cython.ulonglong,
+    count: cython.Py_ssize_t,
+    key_bytes: cython.Py_ssize_t,
+    property_bytes: cython.Py_ssize_t,
+    payload_bytes: cython.Py_ssize_t,
+    term: cython.uint,
+    last_delta: cython.int,
+) -> bytes:
+    """A header with its check; the fields are ``Batch``'s."""
+    header: bytes = _HEADER.pack(
+        MAGIC,
+        0,
+        length,
+        VERSION,
+        CODEC_NONE,
+        flags,
+        base_offset,
+        base_time,
+        payload_check,
+        count,
+        key_bytes,
+        property_bytes,
+        payload_bytes,
+        term,
+        last_delta,
+    )
+    check: bytes = _U32.pack(xxh3_64_intdigest(header) & 0xFFFFFFFF)
+    return header[:4] + check + header[8:]
