@@ -20,7 +20,7 @@ cdef class Connection:
     cdef public bytes tail
     cdef public bytearray gathering, out
     cdef public dict aliases
-    cdef public object allowed, stream, handler, delivery, identity
+    cdef public object allowed, stream, handler, delivery, identity, tickets
     cdef object __weakref__
 
     cdef Py_ssize_t read(self, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3

@@ -120,6 +120,7 @@ class Connection:
         self.handler = None
         self.delivery = None
         self.identity = None
+        self.tickets = None
 
     def read(
         self, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t

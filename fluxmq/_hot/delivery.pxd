@@ -1,15 +1,14 @@
 from fluxmq._hot.connection cimport Connection, Tally
 from fluxmq._hot.portion cimport Portion, Target
 from fluxmq._hot.run cimport Run
+from fluxmq._hot.window cimport Window
 
-cdef class Delivery:
+cdef class Delivery(Window):
     cdef public Tally tally
     cdef public Py_ssize_t pending_max, pending_max_connected, pending_bytes_max, pending_count, pending_bytes
-    cdef public int policy, window, inflight, next_pid, free_until
+    cdef public int policy
     cdef public Connection connection
-    cdef public object session, pending, flight, resend
-    cdef public set early
-    cdef public dict released
+    cdef public object session, pending
     cdef object __weakref__
 
     cpdef int offer(self, Run run, Target target) except -1
@@ -19,19 +18,12 @@ cdef class Delivery:
     cpdef int enqueue(self, Run run, int qos, int retain, bytes subscription_ids, object group) except -1
     cpdef int enqueue_portion(self, Portion portion) except -1
     cpdef Py_ssize_t weight(self, Portion portion) except -1
+    cpdef int count(self, Portion portion, Py_ssize_t count) except -1
     cpdef Py_ssize_t bound(self) except -1
     cpdef int trim(self) except -1
     cpdef bint maybe_large(self, Portion portion) except -1
     cpdef int pump(self) except -1
     cpdef int forget_pending(self, Portion portion) except -1
     cpdef int skip_large(self, Portion portion) except -1
-    cpdef Py_ssize_t free_identifiers(self) except -1
-    cpdef bint acknowledge(self, int pid, int qos) except -1
-    cpdef int advance(self, Py_ssize_t count) except -1
-    cpdef bint acknowledge_early(self, int pid, int qos) except -1
-    cpdef int acknowledge_run(self, bytearray buffer, Py_ssize_t start, Py_ssize_t count) except -1
-    cpdef bint receive(self, int pid) except -1
-    cpdef bint refuse(self, int pid, int qos) except -1
-    cpdef bint complete(self, int pid) except -1
     cpdef int detach(self) except -1
     cpdef int attach(self, Connection connection, int window) except -1

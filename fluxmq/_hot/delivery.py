@@ -5,9 +5,11 @@ portion waits in ``pending`` until the client's receive window, its connection's
 space have room, is then written and moves to ``flight`` until acknowledged. Acknowledgements in order (what
 clients do) advance one counter; others are remembered in a set. So a session costs one object per run and
 subscriber, never one per message. After a lost connection what was in flight moves to ``resend`` and is
-written again, with DUP and its old identifiers, before anything new.
+written again, with DUP and its old identifiers, before anything new. The half that looks back at what was
+sent is ``window``.
 
-QoS 2 messages pass from ``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+Messages of a durable queue (``Portion.queued``) wait here only as far as their consumer has claimed them: they
+count against none of the session's bounds, and are never dropped to keep them.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering), 4.9 (flow control).
 """
@@ -27,7 +29,8 @@ from fluxmq._hot.portion import (
     unanswered,
     write_portion,
 )
-from fluxmq._hot.run import HIGH, LOW, Run
+from fluxmq._hot.run import Run
+from fluxmq._hot.window import PACKET_ID_MAX, Window
 
 if cython.compiled:
     from cython.cimports.fluxmq._hot.connection import Connection, Tally
@@ -39,8 +42,8 @@ if cython.compiled:
         write_portion,
     )
     from cython.cimports.fluxmq._hot.run import Run
+    from cython.cimports.fluxmq._hot.window import Window
 
-PACKET_ID_MAX = 65535
 EARLY_MAX = 1024
 """Answers remembered out of order before nothing more is sent: clients answer in order, save between QoS 1
 and 2, and each answer out of order costs a look at everything in flight."""
@@ -53,10 +56,9 @@ REJECT = 1
 """A full offline queue drops the message that arrives."""
 
 
-class Delivery:
+class Delivery(Window):
     """What one session is owed. ``connection`` is None while the client is away.
 
-    ``window``: QoS 1 and 2 messages that may be unacknowledged at once; ``inflight``: those that are.
     ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound what waits;
     ``policy`` says what goes when it is full.
     """
@@ -69,6 +71,7 @@ class Delivery:
         pending_bytes_max: cython.Py_ssize_t,
         policy: cython.int,
     ) -> None:
+        Window.__init__(self)
         self.tally = tally
         self.pending_max = pending_max
         self.pending_max_connected = pending_max_connected
@@ -76,17 +79,9 @@ class Delivery:
         self.policy = policy
         self.connection = None
         self.session = None
-        self.window = PACKET_ID_MAX
-        self.inflight = 0
-        self.next_pid = 1
-        self.free_until = PACKET_ID_MAX + 1
         self.pending_count = 0
         self.pending_bytes = 0
         self.pending = None
-        self.flight = None
-        self.resend = None
-        self.early = None
-        self.released = None
 
     def offer(self, run: Run, target: Target) -> cython.int:
         """Deliver a run that a subscription matched."""
@@ -173,12 +168,18 @@ class Delivery:
             self.pending = deque()
             self.flight = deque()
         self.pending.append(portion)
-        self.pending_count += portion.count
-        self.pending_bytes += self.weight(portion)
+        self.count(portion, portion.count)
         if self.connection is not None:
             self.pump()
         if self.pending_count > self.bound() or self.pending_bytes > self.pending_bytes_max:
             self.trim()
+        return 0
+
+    def count(self, portion: Portion, count: cython.Py_ssize_t) -> cython.int:
+        """``count`` messages of a portion wait (negative: no longer); it is whole when this is called."""
+        if not portion.queued:
+            self.pending_count += count
+            self.pending_bytes += self.weight(portion) if count > 0 else -self.weight(portion)
         return 0
 
     def bound(self) -> cython.Py_ssize_t:
@@ -196,11 +197,15 @@ class Delivery:
         """Bring what waits back within its bounds."""
         portion: Portion
         excess: cython.Py_ssize_t
+        place: cython.Py_ssize_t
         bound: cython.Py_ssize_t = self.bound()
         while self.pending_count > bound or self.pending_bytes > self.pending_bytes_max:
-            if not self.pending:
+            place = 0 if self.policy == EVICT else len(self.pending) - 1
+            while 0 <= place < len(self.pending) and self.pending[place].queued:
+                place += 1 if self.policy == EVICT else -1
+            if not 0 <= place < len(self.pending):
                 return 0
-            portion = self.pending[0 if self.policy == EVICT else len(self.pending) - 1]
+            portion = self.pending[place]
             excess = min(max(self.pending_count - bound, 1), portion.count)
             self.pending_bytes -= self.weight(portion)
             if self.policy == EVICT:
@@ -209,17 +214,18 @@ class Delivery:
                 portion.count -= excess
             if portion.count:
                 self.pending_bytes += self.weight(portion)
-            elif self.policy == EVICT:
-                self.pending.popleft()
             else:
-                self.pending.pop()
+                del self.pending[place]
             self.pending_count -= excess
             self.tally.dropped_full += excess
         return 0
 
     def pump(self) -> cython.int:
         """Write what waits, as far as window, output and identifiers allow."""
-        connection: Connection = self.connection
+        connection: Connection
+        if not self.pending and not self.resend:
+            return 0
+        connection = self.connection
         portion: Portion
         front: Portion
         count: cython.Py_ssize_t
@@ -263,13 +269,12 @@ class Delivery:
                 self.window - self.inflight,
                 self.step(portion.run, portion.subscription_ids),
             )
-            self.pending_bytes -= self.weight(portion)
+            self.count(portion, -portion.count)
             if count >= portion.count:
                 front = self.pending.popleft()
             else:
                 front = portion.take(count)
-                self.pending_bytes += self.weight(portion)
-            self.pending_count -= front.count
+                self.count(portion, portion.count)
             front.pid = self.next_pid
             write_portion(connection, front, front.pid, False)
             self.flight.append(front)
@@ -288,8 +293,7 @@ class Delivery:
     def forget_pending(self, portion: Portion) -> cython.int:
         """Remove the first waiting portion."""
         self.pending.popleft()
-        self.pending_count -= portion.count
-        self.pending_bytes -= self.weight(portion)
+        self.count(portion, -portion.count)
         return 0
 
     def skip_large(self, portion: Portion) -> cython.int:
@@ -298,156 +302,14 @@ class Delivery:
         self.forget_pending(portion)
         for item in reversed(kept):
             self.pending.appendleft(item)
-            self.pending_count += 1
-            self.pending_bytes += self.weight(item)
+            self.count(item, 1)
         return 0
-
-    def free_identifiers(self) -> cython.Py_ssize_t:
-        """How many consecutive identifiers are free from ``next_pid`` on.
-
-        Identifiers below ``free_until`` were seen to be free when the circle last came by; only this method
-        and the sending of messages make them used, so the search is repeated once per lap or obstacle.
-        """
-        used: set
-        portion: Portion
-        if self.next_pid < self.free_until:
-            return self.free_until - self.next_pid
-        if self.next_pid > PACKET_ID_MAX:
-            self.next_pid = 1
-        used = set(self.released) if self.released else set()
-        for queue in (self.flight, self.resend):
-            for item in queue or ():
-                portion = item
-                used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))
-        while self.next_pid in used:
-            self.next_pid += 1
-            if self.next_pid > PACKET_ID_MAX:
-                # What lies at the start of the circle is looked at when it is next asked for.
-                self.next_pid = 1
-                self.free_until = 0
-                return 0 if len(used) >= PACKET_ID_MAX else self.free_identifiers()
-        self.free_until = PACKET_ID_MAX + 1
-        for pid in used:
-            if self.next_pid < pid < self.free_until:
-                self.free_until = pid
-        return self.free_until - self.next_pid
-
-    def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """PUBACK (``qos`` 1) or PUBREC (2) for a message: True when it was waited for."""
-        front: Portion
-        if not self.flight:
-            return False
-        front = self.flight[0]
-        if front.qos == qos and pid == front.pid + front.acknowledged:
-            self.advance(1)
-        elif not self.acknowledge_early(pid, qos):
-            return False
-        if qos == 1:
-            self.inflight -= 1
-        return True
-
-    def advance(self, count: cython.Py_ssize_t) -> cython.int:
-        """The first ``count`` messages of the first portion are answered."""
-        front: Portion = self.flight[0]
-        front.acknowledged += count
-        while True:
-            if front.acknowledged == front.count:
-                self.flight.popleft()
-                if not self.flight:
-                    return 0
-                front = self.flight[0]
-            if not self.early or (front.pid + front.acknowledged) not in self.early:
-                return 0
-            self.early.remove(front.pid + front.acknowledged)
-            front.acknowledged += 1
-
-    def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """An answer out of order: remembered until those before it have come."""
-        portion: Portion
-        if self.early is None:
-            self.early = set()
-        if pid in self.early:
-            return False
-        for item in self.flight:
-            portion = item
-            if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
-                if portion.qos != qos:
-                    return False
-                self.early.add(pid)
-                return True
-        return False
-
-    def acknowledge_run(
-        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
-    ) -> cython.int:
-        """A run of plain PUBACKs from ``buffer[start:]``."""
-        index: cython.Py_ssize_t
-        pid: cython.int
-        if not cython.compiled:
-            done = self.acknowledge_in_order(buffer, start, count)
-            start += 4 * done
-            count -= done
-        for index in range(count):
-            pid = (buffer[start + 4 * index + 2] << 8) | buffer[start + 4 * index + 3]
-            self.acknowledge(pid, 1)
-        if self.pending or self.resend:
-            self.pump()
-        return 0
-
-    def acknowledge_in_order(
-        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
-    ) -> cython.Py_ssize_t:
-        """Take the PUBACKs that come in the order of sending by comparing whole stretches (uncompiled)."""
-        done: cython.Py_ssize_t = 0
-        high = bytes(buffer[start + 2 : start + 4 * count : 4])
-        low = bytes(buffer[start + 3 : start + 4 * count : 4])
-        while done < count and self.flight:
-            front = self.flight[0]
-            pid = front.pid + front.acknowledged
-            size = min(count - done, front.count - front.acknowledged)
-            if front.qos != 1 or not (
-                high.startswith(HIGH[pid : pid + size], done)
-                and low.startswith(LOW[pid : pid + size], done)
-            ):
-                break
-            self.advance(size)
-            self.inflight -= size
-            done += size
-        return done
-
-    def receive(self, pid: cython.int) -> cython.bint:
-        """PUBREC: the message is kept no longer, its identifier is until PUBCOMP."""
-        if self.released is not None and pid in self.released:
-            return True
-        if not self.acknowledge(pid, 2):
-            return False
-        if self.released is None:
-            self.released = {}
-        self.released[pid] = None
-        return True
-
-    def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """PUBACK or PUBREC with an error: the message is done with."""
-        if not self.acknowledge(pid, qos):
-            return False
-        if qos == 2:
-            self.inflight -= 1
-        self.pump()
-        return True
-
-    def complete(self, pid: cython.int) -> cython.bint:
-        """PUBCOMP: True when it was waited for."""
-        if self.released is None or pid not in self.released:
-            return False
-        del self.released[pid]
-        self.inflight -= 1
-        self.pump()
-        return True
 
     def detach(self) -> cython.int:
         """The connection is gone: what was in flight will be written again."""
         again: list = []
         self.connection = None
+        self.report_front()
         if self.flight:
             while self.flight:
                 again += unanswered(self.flight.popleft(), self.early)

@@ -12,10 +12,11 @@ cdef class Target:
 @cython.freelist(64)
 cdef class Portion:
     cdef public Run run
-    cdef public Py_ssize_t offset, count, acknowledged
+    cdef public Py_ssize_t offset, count, acknowledged, base, reported
     cdef public int qos, retain, pid
     cdef public bytes subscription_ids
-    cdef public object group
+    cdef public object group, settle
+    cdef public bint queued
 
     cpdef Portion take(self, Py_ssize_t count)
     cpdef int forget_fit(self) except -1

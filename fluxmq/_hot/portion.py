@@ -54,6 +54,8 @@ class Portion:
 
     ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the front on are
     answered. ``group``: the shared subscription it came by, which gets it back when the session ends.
+    ``settle``: who is told what was answered, as ranges counted from ``base``, the number of the portion's first
+    message; ``reported``: how many were. ``queued``: the message lies in a durable queue as well.
     """
 
     def __init__(
@@ -75,6 +77,10 @@ class Portion:
         self.group = group
         self.pid = 0
         self.acknowledged = 0
+        self.settle = None
+        self.base = 0
+        self.reported = 0
+        self.queued = False
 
     def take(self, count: cython.Py_ssize_t) -> Portion:
         """Split off the first ``count`` messages."""
@@ -82,6 +88,10 @@ class Portion:
             self.run, self.offset, count, self.qos, self.retain, self.subscription_ids, self.group
         )
         front.pid = self.pid
+        front.settle = self.settle
+        front.base = self.base
+        front.queued = self.queued
+        self.base += count
         self.offset = self.run.skip(self.offset, count)
         self.count -= count
         if self.pid:
@@ -112,15 +122,18 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
     piece: Run
     alone: Portion
     fixed = 2 + len(run.topic) + (2 if portion.qos else 0)
-    fixed += len(
-        properties_field(
-            connection.version,
-            run.properties,
-            1 if run.deadline != 0.0 else 0,
-            0,
-            portion.subscription_ids,
+    if run.fixed:
+        fixed = run.variable
+    else:
+        fixed += len(
+            properties_field(
+                connection.version,
+                run.properties,
+                1 if run.deadline != 0.0 else 0,
+                0,
+                portion.subscription_ids,
+            )
         )
-    )
     for index in range(portion.count):
         body = run.body_at(offset)
         size = fixed + run.body_length
@@ -137,11 +150,16 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
                 portion.subscription_ids,
                 portion.group,
             )
+            alone.settle = portion.settle
+            alone.base = portion.base + index
+            alone.queued = portion.queued
             if portion.pid:
                 alone.pid = portion.pid + index
             kept.append(alone)
         else:
             connection.tally.dropped_large += 1
+            if portion.settle is not None:
+                portion.settle.refused(portion.base + index)
         offset = body + run.body_length
     return kept
 
@@ -153,6 +171,7 @@ def unanswered(portion: Portion, early: set | None) -> list[Portion]:
     if portion.acknowledged:
         portion.take(portion.acknowledged)
         portion.acknowledged = 0
+        portion.reported = 0
     while portion.count:
         stretch = 0
         while stretch < portion.count and not (early and (portion.pid + stretch) in early):
@@ -180,7 +199,12 @@ def write_portion(
     offset: cython.Py_ssize_t = portion.offset
     count: cython.Py_ssize_t = portion.count
     properties: bytes
-    if (
+    if run.fixed:
+        if pid:
+            append_numbered(out, run, offset, count, first, pid)
+        else:
+            out += memoryview(run.buffer)[offset : run.skip(offset, count)]
+    elif (
         pid
         and run.qos
         and run.verbatim

@@ -35,6 +35,10 @@ class Portion:
     group: Any
     pid: int
     acknowledged: int
+    settle: Any
+    base: int
+    reported: int
+    queued: bool
 
     def __init__(
         self,

@@ -1,11 +1,10 @@
 from fluxmq._hot.connection cimport Connection, Tally
 from fluxmq._hot.delivery cimport Delivery
 from fluxmq._hot.portion cimport Target
+from fluxmq._hot.route cimport Route
 from fluxmq._hot.run cimport Run
 from fluxmq._hot.scan cimport Scanner
-
-cdef class Route:
-    cdef public list targets, links, groups
+from fluxmq._hot.tickets cimport Ticket
 
 cdef class Reactor:
     cdef public object host, poller
@@ -14,9 +13,10 @@ cdef class Reactor:
     cdef public list dirty, inbound
     cdef public Py_ssize_t routes_max, max_packet, max_first_packet
     cdef public int max_qos
-    cdef public bint link_full, ticking
+    cdef public bint link_full, ticking, unfinished
     cdef public bytearray buffer
     cdef public Scanner scanner
+    cdef public Ticket ticket
 
     cpdef int tick(self) except -1
     cpdef int flush(self) except -1
@@ -27,6 +27,7 @@ cdef class Reactor:
     cpdef int filtered(self, Connection connection, bytes data) except -1
     cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
     cpdef int publish(self, Connection connection, bytearray buffer) except -1
+    cpdef Ticket hold(self)
     cpdef int accept(self, Connection connection, Run run) except -1
     cpdef int publish_run(self, Run run) except -2
     cpdef int forward(self, Run run, Route route) except -1

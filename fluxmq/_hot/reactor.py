@@ -22,16 +22,20 @@ import cython
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.portion import Target
-from fluxmq._hot.run import Run, append_acknowledgements
+from fluxmq._hot.route import Route
+from fluxmq._hot.run import Run
 from fluxmq._hot.scan import Scanner
+from fluxmq._hot.tickets import Ticket, abandon, respond
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.fluxmq._hot.connection import Connection, Tally
     from cython.cimports.fluxmq._hot.delivery import Delivery
     from cython.cimports.fluxmq._hot.portion import Target
-    from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements
+    from cython.cimports.fluxmq._hot.route import Route
+    from cython.cimports.fluxmq._hot.run import Run
     from cython.cimports.fluxmq._hot.scan import Scanner
+    from cython.cimports.fluxmq._hot.tickets import Ticket, abandon, respond
     from cython.cimports.libc.string import memcpy
 
 EVENTS_MAX = 512
@@ -39,8 +43,7 @@ EVENTS_MAX = 512
 TICKS_MAX = 16
 """Ticks before the event loop gets its turn for timers and control messages."""
 BUSY_MIN = 3
-"""Events in a tick from which on the next look at the poll set follows at once; with fewer the event loop
-finds out as cheaply that nothing more is ready."""
+"""Events in a tick from which on the next look at the poll set follows at once."""
 PAUSED_LINK = 1
 """Not reading: a ring to another shard is full."""
 PAUSED_STEP = 2
@@ -56,15 +59,6 @@ PACKET_TOO_LARGE = 0x95
 _IN = select.EPOLLIN
 _OUT = select.EPOLLOUT
 _BROKEN = select.EPOLLERR | select.EPOLLHUP
-
-
-class Route:
-    """Where a topic leads: ``targets`` of this shard, ``links`` to other shards, shared ``groups``."""
-
-    def __init__(self, targets: list, links: list, groups: list) -> None:
-        self.targets = targets
-        self.links = links
-        self.groups = groups
 
 
 class Reactor:
@@ -94,6 +88,8 @@ class Reactor:
         self.inbound = []
         self.link_full = False
         self.ticking = False
+        self.ticket = None
+        self.unfinished = False
 
     def fileno(self) -> int:
         """The descriptor for the event loop to watch."""
@@ -121,6 +117,8 @@ class Reactor:
         connection.tail = None
         connection.gathering = None
         connection.size = 0
+        if connection.tickets is not None:
+            abandon(connection)
         self.connections.pop(fd, None)
         os.close(fd)  # closing takes it out of the poll set
         # Garbage is not collected while there is traffic: no cycle may be left behind.
@@ -138,10 +136,9 @@ class Reactor:
 
     def resume(self, connection: Connection, reason: cython.int) -> None:
         """Take a reason for not reading away; what had been received already is processed now."""
-        if not connection.paused & reason:
-            return
+        was: cython.int = connection.paused
         connection.paused &= ~reason
-        if connection.paused or connection.fd < 0:
+        if connection.paused or connection.paused == was or connection.fd < 0:
             return
         if connection.deaf:
             self.interest(connection)
@@ -178,9 +175,8 @@ class Reactor:
         """Handle what is ready now; how much there was."""
         connection: Connection
         mask: cython.int
-        work: cython.int
         events = self.poller.poll(0, EVENTS_MAX)
-        work = len(events)
+        work: cython.int = len(events)
         self.tally.now = monotonic()
         self.tally.ticks += 1
         # What other shards sent before a client's bytes arrived must take effect before them.
@@ -208,8 +204,16 @@ class Reactor:
         # New connections come last: one may get the number of a descriptor that was closed just now.
         for callback in callbacks:
             callback()
+        if self.unfinished:
+            self.host.finish_tick()
         self.flush()
         return work
+
+    def hold(self) -> Ticket:
+        """The ticket of the run that is being published, held once more: its answer waits for ``done``."""
+        if self.ticket is None:
+            self.ticket = Ticket(self)
+        return self.ticket.hold()
 
     def flush(self) -> cython.int:
         """Write every connection that has output, once; output made meanwhile waits for the next pass."""
@@ -251,12 +255,11 @@ class Reactor:
         if connection.closing:
             self.host.half_close(connection)
             return 0
-        if delivery is not None and (delivery.pending or delivery.resend):
+        if delivery is not None:
             delivery.pump()
         if connection.feeding:
             connection.handler.drained(connection)
-        if connection.paused & PAUSED_OUTPUT:
-            self.resume(connection, PAUSED_OUTPUT)
+        self.resume(connection, PAUSED_OUTPUT)
         return 0
 
     def writable(self, connection: Connection) -> cython.int:
@@ -293,13 +296,12 @@ class Reactor:
                 target[0:start] = tail
             connection.tail = None
         count = connection.read(target, start, capacity)
-        if count <= 0:
-            if count == -1:
-                if start and connection.gathering is None:
-                    connection.tail = tail
-                return 0
-            self.lost(connection)
+        if count == -1:
+            if start and connection.gathering is None:
+                connection.tail = tail
             return 0
+        if count <= 0:
+            return self.lost(connection)
         connection.active = self.tally.now
         if connection.stream is not None:
             self.filtered(connection, bytes(memoryview(target)[:count]))
@@ -329,11 +331,10 @@ class Reactor:
             if connection.tail is not None:
                 plain = connection.tail + plain
                 connection.tail = None
-            whole = bytearray(plain)
             if connection.paused or connection.closing:
                 connection.tail = plain
             else:
-                self.process(connection, whole, len(whole))
+                self.process(connection, bytearray(plain), len(plain))
         if stream.closed and connection.fd >= 0:
             connection.flush()
             self.lost(connection)
@@ -414,6 +415,7 @@ class Reactor:
             topic,
         )
         run.publisher = connection.delivery
+        self.ticket = None
         self.tally.received(run.qos, count, size)
         if run.qos > self.max_qos:
             connection.handler.broken(connection, QOS_NOT_SUPPORTED)
@@ -436,19 +438,20 @@ class Reactor:
         return self.accept(connection, run)
 
     def accept(self, connection: Connection, run: Run) -> cython.int:
-        """Forward a run that may be published and acknowledge it.
+        """Forward a run that may be published and acknowledge it, at once or when its ticket allows.
 
         The publisher is first in line for writing: it waits for one packet, subscribers for the lot.
         """
+        ticket: Ticket
         if run.qos:
             connection.buffer()
-        if self.publish_run(run) < 0:
+        if not run.control and self.publish_run(run) < 0:
             connection.handler.broken(connection, TOPIC_NAME_INVALID)
             return 0
+        ticket = self.ticket
+        self.ticket = None
         if run.qos and connection.fd >= 0:
-            connection.buffer()
-            append_acknowledgements(connection.out, run, 0x40 if run.qos == 1 else 0x50)
-            connection.size += 4 * run.count
+            respond(connection, run, ticket, self)
         if self.link_full:
             self.host.link_full(connection)
         return 0
@@ -456,29 +459,28 @@ class Reactor:
     def publish_run(self, run: Run) -> cython.int:
         """Forward a run to everything its topic leads to; -1 when the topic is not a valid one."""
         found = self.routes.get(run.topic)
-        if found is None:
-            self.tally.route_misses += 1
-            found = self.host.route(run.topic)
-            if found is None:
-                return -1
-            if len(self.routes) >= self.routes_max:
-                self.routes.clear()
-            self.routes[run.topic] = found
-        else:
+        if found is not None:
             self.tally.route_hits += 1
-        self.forward(run, found)
-        return 0
+            return self.forward(run, found)
+        self.tally.route_misses += 1
+        found = self.host.route(run.topic)
+        if found is None:
+            return -1
+        if len(self.routes) >= self.routes_max:
+            self.routes.clear()
+        self.routes[run.topic] = found
+        return self.forward(run, found)
 
     def forward(self, run: Run, route: Route) -> cython.int:
         """Give a run to everything on its route."""
         self.deliver(run, route)
         run.publisher = None  # a run may wait long; its publisher's session need not with it
-        if route.links:
-            for link in route.links:
-                link.send_run(run)
-        if route.groups:
-            for group in route.groups:
-                group.offer(run)
+        for link in route.links:
+            link.send_run(run)
+        for group in route.groups:
+            group.offer(run)
+        for sink in route.queues:
+            sink.offer(run)
         return 0
 
     def deliver(self, run: Run, route: Route) -> cython.int:
@@ -486,8 +488,7 @@ class Reactor:
         target: Target
         delivery: Delivery
         if len(route.targets) > 1 and run.end - run.start >= 4096:
-            # Many get the same bytes: one copy, shared.
-            run.detach()
+            run.detach()  # many get the same bytes: one copy, shared
         for item in route.targets:
             target = item
             delivery = target.delivery

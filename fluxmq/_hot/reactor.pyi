@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from fluxmq._hot.connection import Connection, Tally
-from fluxmq._hot.portion import Target
+from fluxmq._hot.route import Route
 from fluxmq._hot.run import Run
 from fluxmq._hot.scan import Scanner
+from fluxmq._hot.tickets import Ticket
 
 EVENTS_MAX: Final = 512
 TICKS_MAX: Final = 16
@@ -21,13 +22,6 @@ ANSWERS_MAX: Final = 2097152
 TOPIC_NAME_INVALID: Final = 0x90
 QOS_NOT_SUPPORTED: Final = 0x9B
 PACKET_TOO_LARGE: Final = 0x95
-
-class Route:
-    targets: list[Target]
-    links: list[Any]
-    groups: list[Any]
-
-    def __init__(self, targets: list[Target], links: list[Any], groups: list[Any]) -> None: ...
 
 class Reactor:
     host: Any
@@ -44,6 +38,8 @@ class Reactor:
     max_qos: int
     link_full: bool
     ticking: bool
+    unfinished: bool
+    ticket: Ticket | None
     buffer: bytearray
     scanner: Scanner
 
@@ -72,6 +68,7 @@ class Reactor:
     def filtered(self, connection: Connection, data: bytes) -> int: ...
     def process(self, connection: Connection, buffer: bytearray, end: int) -> int: ...
     def publish(self, connection: Connection, buffer: bytearray) -> int: ...
+    def hold(self) -> Ticket: ...
     def accept(self, connection: Connection, run: Run) -> int: ...
     def publish_run(self, run: Run) -> int: ...
     def forward(self, run: Run, route: Route) -> int: ...

@@ -4,10 +4,10 @@ cdef class Run:
     cdef public object buffer
     cdef public Py_ssize_t start, end, count, stride, variable, pid_at, largest, body_length
     cdef public int version, qos, retain
-    cdef public bint verbatim, kept
+    cdef public bint verbatim, kept, fixed, control
     cdef public double deadline
     cdef public bytes topic, properties
-    cdef public object publisher
+    cdef public object publisher, options
     cdef bytes _plain4, _plain5
 
     cpdef int detach(self) except -1

@@ -35,7 +35,9 @@ class Run:
     packet (0 at QoS 0). ``topic`` and ``properties`` (encoded, without length, alias, expiry) are what
     subscribers get. ``verbatim`` says that the bytes may be copied as they are to a subscriber of the same
     version. ``deadline``: monotonic seconds after which the messages have expired, 0 for never.
-    ``publisher``: identity of the publishing session, for no-local.
+    ``publisher``: identity of the publishing session, for no-local. ``fixed``: every packet carries
+    properties of its own, so that the bytes are only ever copied. ``control``: the run was an order to the
+    broker and leads nowhere. ``options``: what its publisher asked of queues, None for nothing.
     """
 
     def __init__(
@@ -69,6 +71,9 @@ class Run:
         self.kept = False
         self.deadline = 0.0
         self.publisher = None
+        self.fixed = False
+        self.control = False
+        self.options = None
         self._plain4 = None
         self._plain5 = None
 
@@ -106,6 +111,8 @@ class Run:
         piece.kept = self.kept
         piece.deadline = self.deadline
         piece.publisher = self.publisher
+        piece.fixed = self.fixed
+        piece.options = self.options
         return piece
 
     def skip(self, offset: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:

@@ -24,6 +24,9 @@ class Run:
     kept: bool
     deadline: float
     publisher: Any
+    fixed: bool
+    control: bool
+    options: Any
 
     def __init__(
         self,

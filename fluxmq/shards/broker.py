@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import EVICT, REJECT, Delivery
-from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP, Reactor, Route
+from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP, Reactor
+from fluxmq._hot.route import Route
 from fluxmq._hot.run import Run
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys

@@ -11,7 +11,8 @@ shard's number for it. A shared subscription is told as a group's member counts 
 from __future__ import annotations
 
 from fluxmq._hot.portion import Target
-from fluxmq._hot.reactor import Reactor, Route
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.route import Route
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
@@ -45,7 +46,7 @@ class RouteTable:
         except ProtocolError:
             return None
         if topic.startswith(SYSTEM_PREFIX):
-            return Route([], [], [])  # only the broker itself speaks there
+            return Route([], [], [], [])  # only the broker itself speaks there
         return self.build(topic)
 
     def build(self, topic: bytes) -> Route:
@@ -64,7 +65,7 @@ class RouteTable:
                     links.append(self.links[subscriber])
             else:
                 groups.append(subscriber)
-        return Route(list(targets.values()), links, groups)
+        return Route(list(targets.values()), links, groups, [])
 
     def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
         """Overlapping subscriptions are one delivery: highest QoS, all identifiers.

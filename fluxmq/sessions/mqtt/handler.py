@@ -203,6 +203,29 @@ class Handler:
             self.fail(client, error.reason, error.text)
             return False
 
+    def refused(self, connection: Connection, answers: bytes, reason: int) -> None:
+        """Publishes ended with a reason: ``answers`` are the acknowledgements they would have got.
+
+        A client of 3.1.1 cannot be told; it is disconnected, and publishes again what was not acknowledged.
+        """
+        client: Client = connection.identity
+        session = client.session
+        if client.stage is not CONNECTED or session is None:
+            return
+        if connection.version == 4:
+            if reason < Reason.UNSPECIFIED_ERROR:
+                connection.append(answers)
+                return
+            self.broker.count_error(client, reason, "a publish could not be kept")
+            self.disconnect(client, reason, "publish_refused")
+            return
+        for at in range(0, len(answers), 4):
+            packet_id = int.from_bytes(answers[at + 2 : at + 4], "big")
+            first = answers[at]
+            connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
+            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
+                session.received.discard(packet_id)
+
     def broken(self, connection: Connection, reason: int) -> None:
         """The hot path found the protocol broken."""
         self.fail(connection.identity, reason, "malformed or unacceptable packet")

@@ -177,7 +177,7 @@ class Shard:
                 found.qos = max(found.qos, made.qos)
                 found.keep_retain |= made.keep_retain
                 found.subscription_ids += made.subscription_ids
-        return self.hot.reactor.Route(list(targets.values()), self.links, [])
+        return self.hot.route.Route(list(targets.values()), self.links, [], [])
 
     def schedule(self, session: Session | None = None) -> None:
         """Another tick is wanted, or a session's timers were set (which never run here)."""

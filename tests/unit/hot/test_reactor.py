@@ -15,8 +15,8 @@ from fluxmq._hot.reactor import (
     PAUSED_LINK,
     PAUSED_OUTPUT,
     TICKS_MAX,
-    Route,
 )
+from fluxmq._hot.route import Route
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
@@ -264,7 +264,7 @@ def test_no_local(shard: Shards) -> None:
         ([target(first, True), target(second, True)], [(None, 1), (1, None)]),
         ([with_own, target(second, False)], [(0, 1), (1, 1)]),
     ):
-        one.reactor.routes[b"t"] = Route(targets, [], [])
+        one.reactor.routes[b"t"] = Route(targets, [], [], [])
         for publisher, wanted in zip((first, second), expected, strict=True):
             publisher.send(publish(b"t", b"x", 1, 9))
             one.settle()

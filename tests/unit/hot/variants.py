@@ -14,11 +14,21 @@ from types import ModuleType
 from typing import Any
 
 import fluxmq._hot
-from fluxmq._hot import connection, delivery, portion, reactor, run, scan
+from fluxmq._hot import connection, delivery, portion, reactor, route, run, scan, tickets, window
 
 FOLDER = Path(fluxmq._hot.__file__).parent
 OTHER_NAME = "fluxmq_hot_uncompiled"
-MODULES = ("scan", "run", "connection", "portion", "delivery", "reactor")
+MODULES = (
+    "scan",
+    "run",
+    "connection",
+    "portion",
+    "window",
+    "delivery",
+    "route",
+    "tickets",
+    "reactor",
+)
 """In the order in which they import each other."""
 
 
@@ -31,11 +41,16 @@ class Hot:
     run: Any
     connection: Any
     portion: Any
+    window: Any
     delivery: Any
+    route: Any
+    tickets: Any
     reactor: Any
 
 
-INSTALLED = Hot("installed", scan, run, connection, portion, delivery, reactor)
+INSTALLED = Hot(
+    "installed", scan, run, connection, portion, window, delivery, route, tickets, reactor
+)
 
 
 @cache

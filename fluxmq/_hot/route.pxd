@@ -1,0 +1,2 @@
+cdef class Route:
+    cdef public list targets, links, groups, queues

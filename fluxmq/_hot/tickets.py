@@ -1,0 +1,113 @@
+"""Answers to publishers that wait until what they promise is so.
+
+A publish of QoS 1 or 2 that leads to a durable queue, or to a session that outlives its connection, may be
+acknowledged only when the message is safe. Whoever takes it up holds the run's ``Ticket`` and says ``done`` once
+for each hold. A connection's answers keep the order of its publishes [MQTT-4.6.0-2, MQTT-4.6.0-3], so that an
+answer that could go waits behind one that cannot; a connection without open tickets pays nothing.
+
+A ticket that ends with a reason of 0x80 or more is a refusal; what its publisher is told is the handler's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import cython
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.run import Run, append_acknowledgements
+
+if cython.compiled:
+    from cython.cimports.fluxmq._hot.connection import Connection
+    from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements
+
+PAUSED_ANSWERS = 8
+"""Not reading: as many runs as a connection may have unanswered are."""
+TICKETS_MAX = 1024
+"""Runs of one connection that may wait for their answer: 3.1.1 clients know no limit of their own."""
+
+
+class Ticket:
+    """One run's answer. ``waiting``: holds not done yet; ``answers``: packets of four bytes."""
+
+    def __init__(self, reactor: object) -> None:
+        self.reactor = reactor
+        self.connection = None
+        self.answers = b""
+        self.waiting = 0
+        self.reason = 0
+
+    def hold(self) -> Ticket:
+        """Somebody more has to say ``done`` before the answer goes."""
+        self.waiting += 1
+        return self
+
+    def done(self, reason: cython.int = 0) -> cython.int:
+        """One of those waited for is done; the greatest reason is the answer's."""
+        self.waiting -= 1
+        if reason > self.reason:
+            self.reason = reason
+        if self.waiting == 0 and self.connection is not None:
+            release(self.connection, self.reactor)
+        return 0
+
+    def answer(self, connection: Connection, answers: bytes) -> cython.int:
+        """Send ``answers`` when everything is done and their turn has come."""
+        self.answers = answers
+        self.connection = connection
+        if connection.tickets is None:
+            connection.tickets = deque()
+        connection.tickets.append(self)
+        if len(connection.tickets) > TICKETS_MAX:
+            self.reactor.pause(connection, PAUSED_ANSWERS)
+        if self.waiting == 0:
+            release(connection, self.reactor)
+        return 0
+
+
+def respond(
+    connection: Connection, run: Run, ticket: Ticket | None, reactor: object
+) -> cython.int:
+    """Acknowledge a run: at once when neither its ticket nor an earlier one stands in the way."""
+    held: Ticket
+    out: bytearray
+    first: cython.int = 0x40 if run.qos == 1 else 0x50
+    if ticket is None and not connection.tickets:
+        append_acknowledgements(connection.buffer(), run, first)
+        connection.size += 4 * run.count
+        return 0
+    held = Ticket(reactor) if ticket is None else ticket
+    out = bytearray()
+    append_acknowledgements(out, run, first)
+    return held.answer(connection, bytes(out))
+
+
+def release(connection: Connection, reactor: object) -> cython.int:
+    """Write the answers whose turn has come."""
+    ticket: Ticket
+    while connection.tickets:
+        ticket = connection.tickets[0]
+        if ticket.waiting:
+            break
+        connection.tickets.popleft()
+        ticket.connection = None
+        if ticket.reason == 0:
+            connection.append(ticket.answers)
+        else:
+            connection.handler.refused(connection, ticket.answers, ticket.reason)
+            if connection.fd < 0:
+                return 0
+    if connection.paused & PAUSED_ANSWERS and len(connection.tickets or ()) * 2 <= TICKETS_MAX:
+        reactor.resume(connection, PAUSED_ANSWERS)
+    return 0
+
+
+def abandon(connection: Connection) -> cython.int:
+    """The connection has gone: nobody waits for its answers any more."""
+    ticket: Ticket
+    if connection.tickets:
+        for item in connection.tickets:
+            ticket = item
+            ticket.connection = None
+    connection.tickets = None
+    return 0

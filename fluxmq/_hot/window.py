@@ -1,0 +1,233 @@
+"""What one session has been sent and not answered yet: packet identifiers, the receive window, answers.
+
+The half of a delivery that looks back. Portions in ``flight`` carry consecutive packet identifiers; answers in
+order (what clients do) advance one counter, others are remembered in a set. QoS 2 messages pass from
+``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+
+Somebody may want to know: a portion with a ``settle`` has the ranges that were answered reported to it, in
+offsets of that party, and those the client refused or will not get. Ranges may be reported twice where
+answers came out of order. A QoS 2 message is reported at PUBCOMP.
+
+Source: MQTT 3.1.1 and 5.0 sections 2.2.1 (packet identifiers), 4.3 (QoS), 4.6 (ordering), 4.9 (flow control).
+"""
+
+from __future__ import annotations
+
+import cython
+
+from fluxmq._hot.portion import Portion
+from fluxmq._hot.run import HIGH, LOW
+
+if cython.compiled:
+    from cython.cimports.fluxmq._hot.portion import Portion
+
+PACKET_ID_MAX = 65535
+
+
+class Window:
+    """Messages of one session under way. ``window``: QoS 1 and 2 messages that may be unanswered at once;
+    ``inflight``: those that are. ``flight`` and ``resend`` are deques of portions, None while there were none.
+    """
+
+    def __init__(self) -> None:
+        self.window = PACKET_ID_MAX
+        self.inflight = 0
+        self.next_pid = 1
+        self.free_until = PACKET_ID_MAX + 1
+        self.flight = None
+        self.resend = None
+        self.early = None
+        self.released = None
+
+    def pump(self) -> cython.int:
+        """There is room: write what waits."""
+        return 0
+
+    def free_identifiers(self) -> cython.Py_ssize_t:
+        """How many consecutive identifiers are free from ``next_pid`` on.
+
+        Identifiers below ``free_until`` were seen to be free when the circle last came by; only this method
+        and the sending of messages make them used, so the search is repeated once per lap or obstacle.
+        """
+        used: set
+        portion: Portion
+        if self.next_pid < self.free_until:
+            return self.free_until - self.next_pid
+        if self.next_pid > PACKET_ID_MAX:
+            self.next_pid = 1
+        used = set(self.released) if self.released else set()
+        for queue in (self.flight, self.resend):
+            for item in queue or ():
+                portion = item
+                used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))
+        while self.next_pid in used:
+            self.next_pid += 1
+            if self.next_pid > PACKET_ID_MAX:
+                # What lies at the start of the circle is looked at when it is next asked for.
+                self.next_pid = 1
+                self.free_until = 0
+                return 0 if len(used) >= PACKET_ID_MAX else self.free_identifiers()
+        self.free_until = PACKET_ID_MAX + 1
+        for pid in used:
+            if self.next_pid < pid < self.free_until:
+                self.free_until = pid
+        return self.free_until - self.next_pid
+
+    def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """PUBACK (``qos`` 1) or PUBREC (2) for a message: True when it was waited for."""
+        front: Portion
+        if not self.flight:
+            return False
+        front = self.flight[0]
+        if front.qos == qos and pid == front.pid + front.acknowledged:
+            self.advance(1)
+        elif not self.acknowledge_early(pid, qos):
+            return False
+        if qos == 1:
+            self.inflight -= 1
+        return True
+
+    def advance(self, count: cython.Py_ssize_t) -> cython.int:
+        """The first ``count`` messages of the first portion are answered."""
+        front: Portion = self.flight[0]
+        front.acknowledged += count
+        while True:
+            if front.acknowledged == front.count:
+                self.flight.popleft()
+                if front.settle is not None:
+                    self.report(front)
+                if not self.flight:
+                    return 0
+                front = self.flight[0]
+            if not self.early or (front.pid + front.acknowledged) not in self.early:
+                return 0
+            self.early.remove(front.pid + front.acknowledged)
+            front.acknowledged += 1
+
+    def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """An answer out of order: remembered until those before it have come."""
+        portion: Portion
+        if self.early is None:
+            self.early = set()
+        if pid in self.early:
+            return False
+        for item in self.flight:
+            portion = item
+            if portion.pid + portion.acknowledged <= pid < portion.pid + portion.count:
+                if portion.qos != qos:
+                    return False
+                self.early.add(pid)
+                if portion.settle is not None and qos == 1:
+                    portion.settle.acknowledged(portion.base + pid - portion.pid, 1)
+                return True
+        return False
+
+    def report(self, portion: Portion) -> cython.int:
+        """Tell who wants to know what of a portion has been answered since the last report."""
+        first: cython.Py_ssize_t = portion.reported
+        if portion.acknowledged > first:
+            portion.reported = portion.acknowledged
+            if portion.qos == 1:
+                portion.settle.acknowledged(portion.base + first, portion.acknowledged - first)
+        return 0
+
+    def report_front(self) -> cython.int:
+        """The same for the portion that is being answered."""
+        portion: Portion
+        if self.flight:
+            portion = self.flight[0]
+            if portion.settle is not None:
+                self.report(portion)
+        return 0
+
+    def holder(self, pid: cython.int) -> Portion | None:
+        """The portion in flight with this identifier."""
+        portion: Portion
+        for item in self.flight or ():
+            portion = item
+            if portion.pid <= pid < portion.pid + portion.count:
+                return portion
+        return None
+
+    def acknowledge_run(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.int:
+        """A run of plain PUBACKs from ``buffer[start:]``."""
+        index: cython.Py_ssize_t
+        pid: cython.int
+        if not cython.compiled:
+            done = self.acknowledge_in_order(buffer, start, count)
+            start += 4 * done
+            count -= done
+        for index in range(count):
+            pid = (buffer[start + 4 * index + 2] << 8) | buffer[start + 4 * index + 3]
+            self.acknowledge(pid, 1)
+        self.report_front()
+        self.pump()
+        return 0
+
+    def acknowledge_in_order(
+        self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Take the PUBACKs that come in the order of sending by comparing whole stretches (uncompiled)."""
+        done: cython.Py_ssize_t = 0
+        high = bytes(buffer[start + 2 : start + 4 * count : 4])
+        low = bytes(buffer[start + 3 : start + 4 * count : 4])
+        while done < count and self.flight:
+            front = self.flight[0]
+            pid = front.pid + front.acknowledged
+            size = min(count - done, front.count - front.acknowledged)
+            if front.qos != 1 or not (
+                high.startswith(HIGH[pid : pid + size], done)
+                and low.startswith(LOW[pid : pid + size], done)
+            ):
+                break
+            self.advance(size)
+            self.inflight -= size
+            done += size
+        return done
+
+    def receive(self, pid: cython.int) -> cython.bint:
+        """PUBREC: the message is kept no longer, its identifier is until PUBCOMP."""
+        portion: Portion
+        wanted: object = None
+        if self.released is not None and pid in self.released:
+            return True
+        found = self.holder(pid)
+        if found is not None:
+            portion = found
+            if portion.settle is not None:
+                wanted = (portion.settle, portion.base + pid - portion.pid)
+        if not self.acknowledge(pid, 2):
+            return False
+        if self.released is None:
+            self.released = {}
+        self.released[pid] = wanted
+        return True
+
+    def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
+        """PUBACK or PUBREC with an error: the message is done with."""
+        portion: Portion
+        found = self.holder(pid)
+        if found is not None:
+            portion = found
+            if portion.settle is not None and portion.qos == qos:
+                portion.settle.refused(portion.base + pid - portion.pid)
+        if not self.acknowledge(pid, qos):
+            return False
+        self.report_front()
+        if qos == 2:
+            self.inflight -= 1
+        self.pump()
+        return True
+
+    def complete(self, pid: cython.int) -> cython.bint:
+        """PUBCOMP: True when it was waited for."""
+        if self.released is None or pid not in self.released:
+            return False
+        wanted = self.released.pop(pid)
+        if wanted is not None:
+            wanted[0].acknowledged(wanted[1], 1)
+        self.inflight -= 1
+        self.pump()
+        return True
