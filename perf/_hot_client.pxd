@@ -16,6 +16,7 @@ cdef class Sender:
     cdef long long[::1] sent_at
 
     cpdef Py_ssize_t prepare(self, Py_ssize_t count, long long stamp, long long step)
+    cpdef Py_ssize_t room(self)
     cdef bint settle(self, int pid, long long now, bint measuring)
 
 
@@ -41,4 +42,5 @@ cdef class Receiver:
 
 cdef class NatsReceiver(Receiver):
     cpdef Py_ssize_t feed(self, Py_ssize_t end, long long now, bint measuring)
+    cdef Py_ssize_t size(self, Py_ssize_t line, Py_ssize_t stop)
     cdef Py_ssize_t message(self, Py_ssize_t line, Py_ssize_t stop, Py_ssize_t end, bint measuring, long long now)

@@ -157,6 +157,12 @@ class Sender:
             self.in_flight += count
         return place
 
+    def room(self) -> cython.Py_ssize_t:
+        """How many messages may be prepared now."""
+        if self.pid_at and self.capacity > self.window - self.in_flight:
+            return self.window - self.in_flight
+        return self.capacity
+
     def settle(self, pid: cython.int, now: cython.longlong, measuring: cython.bint) -> cython.bint:
         """Count one final acknowledgement; False when nothing was waiting for it."""
         sent: cython.longlong
@@ -434,15 +440,8 @@ class NatsReceiver(Receiver):
         self.flush_run(now)
         return at
 
-    def message(
-        self,
-        line: cython.Py_ssize_t,
-        stop: cython.Py_ssize_t,
-        end: cython.Py_ssize_t,
-        measuring: cython.bint,
-        now: cython.longlong,
-    ) -> cython.Py_ssize_t:
-        """Account for one MSG whose first line is ``inbound[line:stop]``; -1 where it is incomplete."""
+    def size(self, line: cython.Py_ssize_t, stop: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """The last number of a line: the payload's bytes."""
         data: cython.p_uchar
         size: cython.Py_ssize_t = 0
         scale: cython.Py_ssize_t = 1
@@ -455,6 +454,18 @@ class NatsReceiver(Receiver):
             size += (data[at] - 48) * scale
             scale *= 10
             at -= 1
+        return size
+
+    def message(
+        self,
+        line: cython.Py_ssize_t,
+        stop: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        measuring: cython.bint,
+        now: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        """Account for one MSG whose first line is ``inbound[line:stop]``; -1 where it is incomplete."""
+        size: cython.Py_ssize_t = self.size(line, stop)
         if stop + 1 + size + 2 > end:
             return -1
         self.publishes += 1

@@ -87,10 +87,13 @@ class Broker:
     folder: tempfile.TemporaryDirectory[str]
     log: Path
     stopped: bool = field(default=False)
+    subscriber_port: int = 0
+    attendants: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stop_timeout_s: float = STOP_TIMEOUT_S
 
     def target(self) -> Target:
         """The broker as a run sees it."""
-        return Target(self.name, HOST, self.port, (self.process.pid,))
+        return Target(self.name, HOST, self.port, (self.process.pid,), self.subscriber_port)
 
     def said(self) -> str:
         """The end of what it printed."""
@@ -103,10 +106,13 @@ class Broker:
         self.stopped = True
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(self.stop_timeout_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        for attendant in self.attendants:
+            attendant.kill()
+            attendant.wait()
         self.folder.cleanup()
 
 
@@ -136,7 +142,7 @@ def start_fluxmq(name: str, workers: int, pure: bool = False, cores: str | None 
         arguments = ["--config", str(settings), "--workers", str(workers)]
         return [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
 
-    return _start(name, command, answers_mqtt, environment, cores)
+    return launch(name, command, answers_mqtt, environment, cores)
 
 
 def start_mosquitto(cores: str | None = None) -> Broker:
@@ -150,7 +156,7 @@ def start_mosquitto(cores: str | None = None) -> Broker:
         conf.write_text(MOSQUITTO_CONF.format(port=port))
         return [binary, "-c", str(conf)]
 
-    return _start("mosquitto", command, answers_mqtt, dict(os.environ), cores)
+    return launch("mosquitto", command, answers_mqtt, dict(os.environ), cores)
 
 
 def start_nats(cores: str | None = None) -> Broker:
@@ -162,11 +168,16 @@ def start_nats(cores: str | None = None) -> Broker:
     def command(folder: Path, port: int) -> list[str]:
         return [binary, "-a", HOST, "-p", str(port)]
 
-    return _start("nats", command, answers_nats, dict(os.environ), cores)
+    return launch("nats", command, answers_nats, dict(os.environ), cores)
 
 
 def start(name: str, cores: str | None = None) -> Broker:
-    """A broker by the name cases use: fluxmq, fluxmq-pure, fluxmq-2 (shards), mosquitto or nats."""
+    """A broker by the name cases use: fluxmq, fluxmq-pure, fluxmq-2 (shards), mosquitto or nats; those with
+    durable queues are ``perf.durable``'s."""
+    from perf import durable
+
+    if name in durable.STARTERS:
+        return durable.STARTERS[name](cores)
     if name == "mosquitto":
         return start_mosquitto(cores)
     if name == "nats":
@@ -175,23 +186,14 @@ def start(name: str, cores: str | None = None) -> Broker:
     return start_fluxmq(name, workers, name == "fluxmq-pure", cores)
 
 
-def _start(
-    name: str,
-    command: Callable[[Path, int], list[str]],
-    probe: Callable[[int], None],
-    environment: dict[str, str],
-    cores: str | None,
-) -> Broker:
-    folder = tempfile.TemporaryDirectory(prefix=f"perf-{name}-", ignore_cleanup_errors=True)
-    port = free_port()
-    log = Path(folder.name) / "output"
-    arguments = command(Path(folder.name), port)
-    if cores is not None:
-        arguments = ["taskset", "-c", cores, *arguments]
+def spawn(
+    arguments: list[str], folder: Path, environment: dict[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """A process in a group of its own that dies with this one."""
     with log.open("wb") as output:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             arguments,
-            cwd=folder.name,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -199,24 +201,54 @@ def _start(
             start_new_session=True,
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - one call of C, no locks
         )
+
+
+def launch(
+    name: str,
+    command: Callable[[Path, int], list[str]],
+    probe: Callable[[int], None],
+    environment: dict[str, str],
+    cores: str | None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> Broker:
+    """Start a broker in a new folder on a free port and wait until ``probe`` is answered.
+
+    Raises ``BrokerError``.
+    """
+    folder = tempfile.TemporaryDirectory(prefix=f"perf-{name}-", ignore_cleanup_errors=True)
+    port = free_port()
+    log = Path(folder.name) / "output"
+    arguments = command(Path(folder.name), port)
+    if cores is not None:
+        arguments = ["taskset", "-c", cores, *arguments]
+    process = spawn(arguments, Path(folder.name), environment, log)
     broker = Broker(name, port, process, folder, log)
-    deadline = time.monotonic() + START_TIMEOUT_S
+    await_answer(broker, probe, timeout_s)
+    return broker
+
+
+def await_answer(broker: Broker, probe: Callable[[int], None], timeout_s: float) -> None:
+    """Wait until a broker answers; stopped, and ``BrokerError`` raised, when it does not."""
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
-            probe(port)
+            probe(broker.port)
         except OSError:
-            if process.poll() is None and time.monotonic() < deadline:
+            if broker.process.poll() is None and time.monotonic() < deadline:
                 time.sleep(POLL_S)
                 continue
             said = broker.said()
             broker.stop()
-            raise BrokerError(f"{name} did not start: {said or 'it said nothing'}") from None
-        return broker
+            raise BrokerError(f"{broker.name} did not start: {said or 'it said nothing'}") from None
+        return
 
 
 def version(name: str) -> str:
     """The version a peer reports, for the record; empty where it is not installed."""
     binary = executable({"nats": "nats-server"}.get(name, name))
+    if name == "rabbitmq":
+        found = sorted(Path("/usr/lib/rabbitmq/lib").glob("rabbitmq_server-*"))
+        return found[-1].name.replace("_", "-") if found else ""
     if name not in ("mosquitto", "nats") or binary is None:
         return ""
     argument = "-h" if name == "mosquitto" else "--version"

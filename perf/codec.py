@@ -1,8 +1,9 @@
 """The bytes the generators speak: MQTT 3.1.1 and 5 packets, and the text protocol of NATS core.
 
 Only what a load generator sends is encoded here, once, before the clock runs: greetings, subscriptions and
-the one message that is then repeated. What runs per message is ``perf._hot_client``; this module is its
-facade and picks the compiled or the plain form of it (``FLUXMQ_PURE=1`` asks for the plain one).
+the one message that is then repeated. What runs per message is in ``perf._hot_client`` and
+``perf._hot_queue``; this module is their facade and picks the compiled or the plain form (``FLUXMQ_PURE=1``
+asks for the plain one). AMQP and JetStream have modules of their own.
 
 Sources: MQTT 3.1.1 and 5.0 section 3; NATS client protocol.
 """
@@ -18,14 +19,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+INNER_LOOP = ("perf._hot_client", "perf._hot_queue")
+"""Compiled both or neither: the second extends classes of the first, whose fields are C's when compiled."""
 
-def _inner_loop() -> ModuleType:
-    name = "perf._hot_client"
-    if os.environ.get("FLUXMQ_PURE", "") != "1":
+
+def _compiled(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and not str(spec.origin).endswith(".py")
+
+
+COMPILED: bool = os.environ.get("FLUXMQ_PURE", "") != "1" and all(map(_compiled, INNER_LOOP))
+"""True when the inner loop runs compiled; without it the generator saturates before a fast broker does."""
+
+
+def _inner_loop(name: str) -> ModuleType:
+    if COMPILED:
         return importlib.import_module(name)
     if name in sys.modules:
         return sys.modules[name]
-    source = Path(__file__).with_name("_hot_client.py")
+    source = Path(__file__).with_name(f"{name.rpartition('.')[2]}.py")
     spec = importlib.util.spec_from_file_location(name, source)
     assert spec is not None
     assert spec.loader is not None
@@ -37,18 +49,30 @@ def _inner_loop() -> ModuleType:
 
 if TYPE_CHECKING:
     from perf._hot_client import HEAD_BYTES, Histogram, NatsReceiver, Receiver, Sender
+    from perf._hot_queue import AmqpReceiver, JetStreamReceiver, TagSender
 else:
-    _hot = _inner_loop()
+    _hot = _inner_loop("perf._hot_client")
     HEAD_BYTES = _hot.HEAD_BYTES
     Histogram = _hot.Histogram
     NatsReceiver = _hot.NatsReceiver
     Receiver = _hot.Receiver
     Sender = _hot.Sender
+    _hot_queue = _inner_loop("perf._hot_queue")
+    AmqpReceiver = _hot_queue.AmqpReceiver
+    JetStreamReceiver = _hot_queue.JetStreamReceiver
+    TagSender = _hot_queue.TagSender
 
-__all__ = ["COMPILED", "HEAD_BYTES", "Histogram", "NatsReceiver", "Receiver", "Sender"]
-
-COMPILED: bool = not str(sys.modules["perf._hot_client"].__file__).endswith(".py")
-"""True when the inner loop runs compiled; without it the generator saturates before a fast broker does."""
+__all__ = [
+    "COMPILED",
+    "HEAD_BYTES",
+    "AmqpReceiver",
+    "Histogram",
+    "JetStreamReceiver",
+    "NatsReceiver",
+    "Receiver",
+    "Sender",
+    "TagSender",
+]
 
 FILLER = b"The quick brown fox jumps over the lazy dog. "
 """What payloads are filled with."""
@@ -86,9 +110,15 @@ def connect(client_id: str, version: int, keep_alive_seconds: int = 0) -> bytes:
     return packet(0x10, body + text(client_id))
 
 
-def subscribe(topic_filter: str, qos: int, version: int) -> bytes:
-    """SUBSCRIBE to one filter, packet identifier 1."""
-    properties = b"\x00" if version == 5 else b""
+def user_property(name: str, value: str) -> bytes:
+    """A user property of MQTT 5."""
+    return b"\x26" + text(name) + text(value)
+
+
+def subscribe(topic_filter: str, qos: int, version: int, properties: bytes = b"") -> bytes:
+    """SUBSCRIBE to one filter, packet identifier 1; ``properties`` are those of MQTT 5, encoded."""
+    if version == 5:
+        properties = variable_integer(len(properties)) + properties
     return packet(0x82, b"\x00\x01" + properties + text(topic_filter) + bytes([qos]))
 
 

@@ -23,9 +23,9 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from perf import board as words
-from perf import codec, handshake
+from perf import dialects
 from perf.board import Board
-from perf.codec import Histogram, NatsReceiver, Receiver, Sender
+from perf.codec import Histogram, Receiver, Sender
 from perf.percentiles import sparse
 from perf.workload import Workload
 
@@ -40,6 +40,10 @@ GIVE_UP_NS = 250_000_000
 
 DRAIN_QUIET_NS = 300_000_000
 """After publishing ended, the run is over when nothing arrived for this long."""
+
+GIVE_UP_DURABLE_NS = 5_000_000_000
+DRAIN_QUIET_DURABLE_NS = 2_000_000_000
+"""The same with a durable queue between: a pause for a sync or a checkpoint is no loss."""
 
 SLEEP_MAX_S = 0.02
 """Longest sleep of the loop: how late it may notice the board's times."""
@@ -79,9 +83,15 @@ class Generator:
         subscribers: list[int],
         board: Board,
         worker: int,
+        subscriber_port: int = 0,
     ) -> None:
         self.workload = workload
         self.address = address
+        self.subscriber_port = subscriber_port or address[1]
+        self.publishing = dialects.DIALECTS[workload.protocol]
+        self.consuming = dialects.DIALECTS[workload.consumes()]
+        self.give_up_ns = GIVE_UP_DURABLE_NS if workload.durable else GIVE_UP_NS
+        self.drain_quiet_ns = DRAIN_QUIET_DURABLE_NS if workload.durable else DRAIN_QUIET_NS
         self.board = board
         self.worker = worker
         self.epoll = select.epoll()
@@ -106,38 +116,30 @@ class Generator:
     # --- before the clock runs ---------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Open everything, subscribers first. Raises ``HandshakeError`` or ``OSError``."""
+        """Open everything, subscribers first, because they declare queues. Raises ``OSError``."""
         host, port = self.address
+        work, buffers = self.workload, (self.inbound, self.outbound)
         for index in self.subscriber_indexes:
-            connection = handshake.open_subscriber(host, port, self.workload, index)
-            self._add(connection, Link(connection, self._receiver(None)))
+            consuming = self.consuming
+            connection = consuming.open_subscriber(host, self.subscriber_port, work, index)
+            receiver = consuming.receiver(work, buffers, None, self.delivery)
+            self._add(connection, Link(connection, receiver))
         for index in self.publisher_indexes:
-            connection, limit = handshake.open_publisher(host, port, self.workload, index)
+            connection, limit = self.publishing.open_publisher(host, port, work, index)
             sender = self._sender(index, limit)
-            link = Link(connection, self._receiver(sender), sender, memoryview(sender.chunk))
+            receiver = self.publishing.receiver(work, buffers, sender, self.delivery)
+            link = Link(connection, receiver, sender, memoryview(sender.chunk))
             self._add(connection, link)
             self._make_runnable(link)
         self.epoll.register(self.board.wake_fds[self.worker], select.EPOLLIN)
 
-    def _receiver(self, sender: Sender | None) -> Receiver:
-        work = self.workload
-        kind = NatsReceiver if work.protocol == "nats" else Receiver
-        followed = work.publishers if sender is None else 0
-        return kind(self.inbound, self.outbound, work.version, sender, self.delivery, followed)
-
     def _sender(self, index: int, window: int) -> Sender:
         work = self.workload
-        topic = work.publisher_topic(index)
-        if work.protocol == "nats":
-            template, payload_at, pid_at = codec.nats_template(topic, work.payload)
-        else:
-            template, payload_at, pid_at = codec.publish_template(
-                topic, work.payload, work.qos, work.version
-            )
-        self.chunk = work.chunk_messages(len(template))
+        template = self.publishing.template(work, index)
+        self.chunk = work.chunk_messages(len(template.message))
         window = min(work.window, window)
         capacity = min(self.chunk, window) if work.qos else self.chunk
-        return Sender(template, payload_at, pid_at, capacity, window, index, self.acknowledgement)
+        return self.publishing.sender(template, capacity, window, index, self.acknowledgement)
 
     def _add(self, connection: socket.socket, link: Link) -> None:
         connection.setblocking(False)
@@ -287,9 +289,7 @@ class Generator:
             link = self.runnable.popleft()
             sender = link.sender
             assert sender is not None
-            count = sender.capacity
-            if sender.pid_at:
-                count = min(count, sender.window - sender.in_flight)
+            count = sender.room()
             if count <= 0 or link.pending:
                 link.runnable = False
                 continue
@@ -317,7 +317,7 @@ class Generator:
         total = self._settled_deliveries()
         if total != self.last_total:
             self.last_total, self.last_arrival = total, now
-        elif now - self.last_arrival > GIVE_UP_NS and self.worker == 0:
+        elif now - self.last_arrival > self.give_up_ns and self.worker == 0:
             sent = board.total(words.SENT)
             board.words[words.WRITTEN_OFF] = sent * self.fan_out - total
             self.last_arrival = now
@@ -340,9 +340,7 @@ class Generator:
             link = self.runnable.popleft()
             sender = link.sender
             assert sender is not None
-            count = min(due, room, sender.capacity)
-            if sender.pid_at:
-                count = min(count, sender.window - sender.in_flight)
+            count = min(due, room, sender.room())
             if count <= 0 or link.pending:
                 link.runnable = False
                 continue
@@ -371,7 +369,7 @@ class Generator:
         if total != self.last_total or not board.reached(words.PUBLISHED):
             self.last_total, self.last_arrival = total, now
             return False
-        return (total >= expected and settled) or now - self.last_arrival > DRAIN_QUIET_NS
+        return (total >= expected and settled) or now - self.last_arrival > self.drain_quiet_ns
 
     def report(self) -> dict[str, object]:
         """The counts of this worker, ready for JSON."""
@@ -395,8 +393,10 @@ class Generator:
         """Say goodbye and close; what a broker still sends is of no interest."""
         for link in self.links.values():
             try:
-                if self.workload.protocol == "mqtt" and not link.pending:
-                    link.connection.send(codec.disconnect())
+                if not link.pending:
+                    link.connection.send(
+                        (self.consuming if link.sender is None else self.publishing).goodbye
+                    )
             except OSError:
                 pass
             link.connection.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import socket
 
 from perf import codec
-from perf.workload import Workload
 
 TIMEOUT_S = 10.0
 """A broker that takes longer over one answer is not measurable."""
@@ -101,9 +100,11 @@ def connect_mqtt(connection: socket.socket, client_id: str, version: int) -> int
             return receive_maximum(body[at : at + length])
 
 
-def subscribe_mqtt(connection: socket.socket, topic_filter: str, qos: int, version: int) -> None:
+def subscribe_mqtt(
+    connection: socket.socket, topic_filter: str, qos: int, version: int, properties: bytes = b""
+) -> None:
     """SUBSCRIBE and await SUBACK with exactly the QoS asked for. Raises ``HandshakeError``."""
-    connection.sendall(codec.subscribe(topic_filter, qos, version))
+    connection.sendall(codec.subscribe(topic_filter, qos, version, properties))
     first, body = read_packet(connection)
     if first != 0x90 or not body or body[-1] != qos:
         raise HandshakeError(f"SUBSCRIBE at QoS {qos} was answered {first:#04x} {body.hex()}")
@@ -121,32 +122,3 @@ def await_pong(connection: socket.socket) -> None:
             return
         if line.startswith(b"-ERR"):
             raise HandshakeError(line.decode(errors="replace").strip())
-
-
-def open_publisher(
-    host: str, port: int, workload: Workload, index: int
-) -> tuple[socket.socket, int]:
-    """A connection ready to publish, and how many messages the broker lets it have in flight."""
-    connection = dial(host, port)
-    if workload.protocol == "nats":
-        connection.sendall(codec.nats_connect())
-        await_pong(connection)
-        return connection, 65_535
-    window = connect_mqtt(connection, workload.client_id("p", index), workload.version)
-    return connection, window
-
-
-def open_subscriber(host: str, port: int, workload: Workload, index: int) -> socket.socket:
-    """A connection whose subscription stands."""
-    connection = dial(host, port)
-    topic_filter = workload.subscriber_filter(index)
-    if workload.protocol == "nats":
-        connection.sendall(codec.nats_connect())
-        await_pong(connection)
-        connection.sendall(codec.nats_subscribe(topic_filter))
-        await_pong(connection)
-        return connection
-    connect_mqtt(connection, workload.client_id("s", index), workload.version)
-    qos = workload.qos if workload.subscriber_qos is None else workload.subscriber_qos
-    subscribe_mqtt(connection, topic_filter, qos, workload.version)
-    return connection

@@ -57,12 +57,16 @@ class RunError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A broker under test: where it listens and the roots of its process tree (none: cost is not measured)."""
+    """A broker under test: where it listens and the roots of its process tree (none: cost is not measured).
+
+    ``subscriber_port`` is another port for subscribers that speak another protocol; 0 is the same.
+    """
 
     name: str
     host: str
     port: int
     pids: tuple[int, ...] = ()
+    subscriber_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ class Timing:
 
 @dataclass(slots=True)
 class Measurement:
-    """What one run showed. Rates are per second; a message is a delivery (for churn, a connection).
+    """What one run showed. Rates are per second; a message is a delivery (for churn, a connection; with a
+    durable queue between, what was both confirmed to its publisher and acknowledged by its consumer).
 
     ``delivery_us`` and ``acknowledgement_us`` are quantiles in microseconds, the latter from publish to the
     last acknowledgement (PUBACK or PUBCOMP; for churn from connect to CONNACK). ``lost`` counts deliveries
@@ -130,6 +135,7 @@ class _Snapshot:
     time_s: float
     received: int
     sent: int
+    acknowledged: int
     broker_s: float
     generator_s: float
 
@@ -198,6 +204,7 @@ class Run:
                 "workload": self.workload.to_json(),
                 "host": self.target.host,
                 "port": self.target.port,
+                "subscriber_port": self.target.subscriber_port,
                 "publishers": publishers,
                 "subscribers": subscribers,
                 "board_fd": self.board.fd,
@@ -252,6 +259,7 @@ class Run:
             time.monotonic(),
             self.board.total(words.RECEIVED),
             self.board.total(words.SENT),
+            self.board.total(words.ACKNOWLEDGED),
             processes.cpu_seconds(self.broker_pids),
             processes.cpu_seconds([child.pid for child in self.children]),
         )
@@ -279,6 +287,8 @@ class Run:
         }
         seconds = last.time_s - first.time_s
         messages = last.received - first.received
+        if self.workload.durable:
+            messages = min(messages, last.acknowledged - first.acknowledged)
         broker_s = last.broker_s - first.broker_s
         lost = 0
         if self.workload.kind == "messages":

@@ -43,7 +43,10 @@ def build(task: dict[str, Any], board: Board) -> Generator | Churn:
     worker = int(task["worker"])
     if workload.kind == "churn":
         return Churn(workload, address, len(task["publishers"]), board, worker)
-    return Generator(workload, address, task["publishers"], task["subscribers"], board, worker)
+    publishers, subscribers = task["publishers"], task["subscribers"]
+    return Generator(
+        workload, address, publishers, subscribers, board, worker, int(task["subscriber_port"])
+    )
 
 
 def main() -> int:

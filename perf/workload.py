@@ -27,6 +27,13 @@ SUBSCRIBERS_MAX = 10_000
 """More connections than this need more descriptors than a process usually gets."""
 
 
+PROTOCOLS = ("mqtt", "nats", "queue", "amqp", "jetstream")
+"""What publishers and subscribers may speak. ``queue`` is MQTT to and from ``$queue/<name>``."""
+
+DURABLE = frozenset({"queue", "amqp", "jetstream"})
+"""Protocols whose messages go through a durable queue: confirmed when kept, acknowledged when taken."""
+
+
 class WorkloadError(ValueError):
     """A description that cannot be run, with the reason."""
 
@@ -40,7 +47,9 @@ class Workload:
     message) or ``pairs`` (publisher i to subscriber i). ``mode`` is ``stream`` (one send takes a chunk of
     messages) or ``single`` (one send per message). ``window`` bounds unacknowledged messages per publisher
     above QoS 0. ``outstanding`` bounds deliveries under way in the whole run. ``rate`` is in messages per
-    second over all publishers; 0 means as fast as the bounds allow.
+    second over all publishers; 0 means as fast as the bounds allow. ``subscriber_protocol`` is what the
+    subscribers speak where it is not the publishers' ``protocol``. With a durable queue between them, pair i
+    has queue i, and ``ack_each`` says whether an AMQP consumer acknowledges every delivery or every read.
     """
 
     kind: str = "messages"
@@ -61,16 +70,21 @@ class Workload:
     client_prefix: str = "perf"
     publisher_ids: tuple[str, ...] = ()
     subscriber_ids: tuple[str, ...] = ()
+    subscriber_protocol: str = ""
+    ack_each: bool = False
 
     def check(self) -> None:
         """Raise ``WorkloadError`` when the description makes no sense."""
         rules = (
             (self.kind in ("messages", "churn"), "kind is messages or churn"),
-            (self.protocol in ("mqtt", "nats"), "protocol is mqtt or nats"),
+            (self.protocol in PROTOCOLS, f"protocol is one of {', '.join(PROTOCOLS)}"),
+            (self.consumes() in PROTOCOLS, f"subscribers speak one of {', '.join(PROTOCOLS)}"),
             (self.version in (4, 5), "version is 4 (MQTT 3.1.1) or 5"),
             (self.qos in (0, 1, 2), "qos is 0, 1 or 2"),
             (self.subscriber_qos in (None, 0, 1, 2), "subscriber_qos is 0, 1 or 2"),
-            (self.protocol == "mqtt" or self.qos == 0, "NATS core has no QoS above 0"),
+            (self.protocol != "nats" or self.qos == 0, "NATS core has no QoS above 0"),
+            (not self.durable or self.qos == 1, "messages to a durable queue are confirmed: QoS 1"),
+            (not self.durable or self.shape == "pairs", "a durable queue has a pair: shape pairs"),
             (self.protocol == "mqtt" or self.kind == "messages", "churn is measured over MQTT"),
             (1 <= self.publishers <= PUBLISHERS_MAX, f"publishers are 1 to {PUBLISHERS_MAX}"),
             (0 <= self.subscribers <= SUBSCRIBERS_MAX, f"subscribers are 0 to {SUBSCRIBERS_MAX}"),
@@ -94,6 +108,19 @@ class Workload:
         for holds, sentence in rules:
             if not holds:
                 raise WorkloadError(sentence)
+
+    def consumes(self) -> str:
+        """What the subscribers speak."""
+        return self.subscriber_protocol or self.protocol
+
+    @property
+    def durable(self) -> bool:
+        """Whether a durable queue is between publishers and subscribers."""
+        return self.consumes() in DURABLE
+
+    def queue_name(self, index: int) -> str:
+        """The durable queue of pair ``index``."""
+        return f"{self.topic}-{index}"
 
     @property
     def fan_out(self) -> int:
