@@ -1,0 +1,90 @@
+"""What a follower does with its leader's messages: take entries, learn what is committed, install snapshots.
+
+Two rules carry the safety here. A log is cut only where it conflicts, never because a message ends (``Log.accept``).
+And the commit index rises no further than what the message in hand proves to be the leader's own log: the end of the
+entries it brought, not the end of this log, which may hold entries of another leader (paper figure 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fluxmq.raft.errors import InconsistentLog
+from fluxmq.raft.memberships import Memberships, decode_membership
+from fluxmq.raft.state import State
+from fluxmq.raft.types import MEMBERSHIP, Entry, Message, MessageKind
+
+
+def on_append(state: State, message: Message) -> None:
+    """Take entries if what precedes them matches, else say from where on it may (sections 5.3 and 5.4)."""
+    log = state.log
+    answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
+    if message.index < log.commit:
+        # What is committed is the leader's too, so this is an old message and the answer is as good as any.
+        answer.index = log.commit
+    elif log.matches(message.index, message.log_term):
+        changed_from = log.accept(message.entries)
+        if changed_from is not None:
+            _take_memberships(state, changed_from, message.entries)
+        proven = message.index + len(message.entries)
+        if message.commit > log.commit:
+            log.commit = max(log.commit, min(message.commit, proven))
+        answer.index = proven
+    else:
+        answer.reject = True
+        answer.index = message.index
+        answer.hint, answer.hint_term = log.last_possible_match(
+            min(message.index, log.last_index), message.log_term, log.commit
+        )
+    state.answer(answer)
+
+
+def _take_memberships(state: State, changed_from: int, entries: Sequence[Entry]) -> None:
+    """The log changed from an index on: undo memberships that were cut, take those that came."""
+    state.memberships.cut(changed_from)
+    for entry in entries:
+        if entry.kind == MEMBERSHIP and entry.index >= changed_from:
+            state.memberships.append(entry.index, decode_membership(entry.data))
+
+
+def on_heartbeat(state: State, message: Message) -> None:
+    """The leader is there, and this much of what it proved to be in this log is committed.
+
+    Raises InconsistentLog when the log ends before: it has lost what it had acknowledged.
+    """
+    log = state.log
+    if message.commit > log.commit:
+        if message.commit > log.last_index:
+            raise InconsistentLog(
+                f"node {message.source} was told that entry {message.commit} is held here; "
+                f"the log ends at {log.last_index}"
+            )
+        log.commit = message.commit
+    state.send(
+        Message(
+            MessageKind.HEARTBEAT_ANSWER,
+            state.id,
+            message.source,
+            state.term,
+            context=message.context,
+        )
+    )
+
+
+def on_snapshot(state: State, message: Message) -> None:
+    """Install a snapshot unless this log has it all already; the answer follows when it is durable (section 7)."""
+    log = state.log
+    snapshot = message.snapshot
+    if snapshot is None:
+        return
+    mark = snapshot.mark
+    answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
+    if mark.index > log.commit:
+        if log.matches(mark.index, mark.term):
+            # The entries are here, only that they are committed was not known.
+            log.commit = mark.index
+        else:
+            log.restore(snapshot)
+            state.memberships = Memberships(mark.index, mark.membership)
+    answer.index = log.commit
+    state.answer(answer)

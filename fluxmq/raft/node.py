@@ -1,0 +1,397 @@
+"""One node of a replication group: what happened goes in, what must be done comes out.
+
+`step`, `tick`, `propose` and the other verbs change the node's state and send nothing; `ready` says what is new since
+it was last called. It consumes: several `Ready` may be under way at once, and the host does with each what its
+docstring says, in order. `advance` reports what has been done. The host drives it like this:
+
+    node.step(message) / node.tick() / node.propose([...])
+    while (ready := node.ready()) is not None:
+        send ready.messages; write ready.entries and ready.hard_state; apply ready.committed; ...
+    when a write is durable: send its messages_after_persistence, node.advance(persisted=(index, term)), again
+
+A node alone in its group goes through the same steps: it votes for itself, and commits when its own write is durable.
+
+What it refuses to know: sockets, files, clocks, chance (times are ticks, random numbers are injected), what entries
+mean, and whether a directory is the one the node has always had (a node restored from a copy has broken its promises;
+whoever opens the directory finds that out).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fluxmq.raft.elections import Elections, Outcome
+from fluxmq.raft.errors import InconsistentLog
+from fluxmq.raft.following import on_append, on_heartbeat, on_snapshot
+from fluxmq.raft.leading import Leadership
+from fluxmq.raft.log import Log, LogReader
+from fluxmq.raft.memberships import Memberships, decode_membership
+from fluxmq.raft.state import Config, State
+from fluxmq.raft.types import (
+    MEMBERSHIP,
+    TRANSFER,
+    ChangeRefused,
+    Entry,
+    HardState,
+    Membership,
+    MembershipChange,
+    Message,
+    MessageKind,
+    NotLeader,
+    Overloaded,
+    ProposalAccepted,
+    Ready,
+    Role,
+    Snapshot,
+    Status,
+)
+
+__all__ = ["Config", "LogReader", "Node"]
+
+_FROM_LEADER = (MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT)
+_REQUESTS = (MessageKind.VOTE, MessageKind.PRE_VOTE)
+
+
+class Node:
+    """A member of a replication group.
+
+    `membership` is the one in effect at `applied` (that of the snapshot, or the group's first); changes in the log
+    after it are found by reading the log once. `random(n)` gives a number from 0 to n - 1. Raises InconsistentLog when
+    `applied` is not within the log.
+    """
+
+    __slots__ = (
+        "_applied",
+        "_config",
+        "_elections",
+        "_given",
+        "_given_leader",
+        "_given_role",
+        "_leadership",
+        "_log",
+        "_reads_failed",
+        "_state",
+    )
+
+    def __init__(
+        self,
+        config: Config,
+        log: LogReader,
+        hard_state: HardState,
+        membership: Membership,
+        applied: int,
+        random: Callable[[int], int],
+    ) -> None:
+        self._config = config
+        self._log = Log(log, hard_state.commit, applied)
+        memberships = Memberships(applied, membership)
+        self._read_memberships(memberships, applied)
+        term, vote, _ = hard_state
+        if self._log.last_term > term:
+            # Written together and torn apart. No answer left in this term, so nothing was voted in it.
+            term, vote = self._log.last_term, 0
+        self._state = State(config, self._log, memberships, term, vote, random)
+        self._elections = Elections(self._state)
+        self._leadership: Leadership | None = None
+        self._reads_failed: list[int] = []
+        self._applied = applied
+        self._given = hard_state
+        self._given_role = Role.FOLLOWER
+        self._given_leader = 0
+
+    def _read_memberships(self, memberships: Memberships, applied: int) -> None:
+        """Find the changes behind `applied`, for a change is in effect from its entry on."""
+        index = applied + 1
+        while index <= self._log.last_index:
+            entries = self._log.slice(index, self._config.max_apply_bytes)
+            for entry in entries:
+                if entry.kind == MEMBERSHIP:
+                    memberships.append(entry.index, decode_membership(entry.data))
+            index = entries[-1].index + 1
+
+    # What happens
+
+    def step(self, message: Message) -> None:
+        """A message from a peer has come. Late, repeated and reordered ones do no harm.
+
+        Raises InconsistentLog when it shows that this node or the sender has lost what it acknowledged.
+        """
+        state = self._state
+        if message.term > state.term:
+            if not self._meet_higher_term(message):
+                return
+        elif message.term < state.term:
+            self._meet_lower_term(message)
+            return
+        kind = message.kind
+        if kind in _FROM_LEADER:
+            self._from_leader(message)
+        elif kind in _REQUESTS:
+            self._elections.on_request(message)
+        elif kind is MessageKind.TIMEOUT_NOW:
+            if state.role is not Role.LEADER and state.may_campaign():
+                self._campaign(pre_vote=False, transfer=True)
+        elif kind is MessageKind.VOTE_ANSWER or kind is MessageKind.PRE_VOTE_ANSWER:
+            self._settle(self._elections.on_answer(message))
+        elif self._leadership is not None:
+            if kind is MessageKind.APPEND_ANSWER:
+                self._leadership.on_append_answer(message)
+            else:
+                self._leadership.on_heartbeat_answer(message)
+            self._step_down_if_removed()
+
+    def _meet_higher_term(self, message: Message) -> bool:
+        """Somebody is ahead; whether the message is to be looked at.
+
+        A request for votes does not count while there is a leader: a node that was cut off, or removed, must not
+        depose it (dissertation sections 4.2.3 and 6.4.1). Asking for a pre-vote, or giving one, is no new term yet.
+        """
+        kind = message.kind
+        if kind in _REQUESTS and message.context != TRANSFER and self._state.in_lease():
+            return False
+        asks = kind is MessageKind.PRE_VOTE
+        if not asks and (kind is not MessageKind.PRE_VOTE_ANSWER or message.reject):
+            self._follow(message.term, message.source if kind in _FROM_LEADER else 0)
+        return True
+
+    def _meet_lower_term(self, message: Message) -> None:
+        """Somebody is behind. Tell a leader or a pre-candidate, which could otherwise wait for ever."""
+        if message.kind in _FROM_LEADER:
+            self._state.reject(MessageKind.APPEND_ANSWER, message)
+        elif message.kind is MessageKind.PRE_VOTE:
+            self._state.reject(MessageKind.PRE_VOTE_ANSWER, message)
+
+    def _from_leader(self, message: Message) -> None:
+        state = self._state
+        if state.role is Role.LEADER:
+            raise InconsistentLog(
+                f"node {message.source} leads term {state.term} as well as this node"
+            )
+        if state.role is not Role.FOLLOWER or state.leader != message.source:
+            self._follow(message.term, message.source)
+        state.elapsed = 0
+        if message.kind is MessageKind.APPEND:
+            on_append(state, message)
+        elif message.kind is MessageKind.HEARTBEAT:
+            on_heartbeat(state, message)
+        else:
+            on_snapshot(state, message)
+
+    def tick(self) -> None:
+        """A tick has passed."""
+        state = self._state
+        if self._leadership is not None:
+            if not self._leadership.tick():
+                self._follow(state.term, 0)
+            return
+        state.elapsed += 1
+        if state.elapsed >= state.timeout:
+            self.campaign()
+
+    def campaign(self) -> None:
+        """Try to become leader now. A group's only voter becomes it at once; who leads already stays so."""
+        if self._leadership is None and self._state.may_campaign():
+            self._campaign(pre_vote=self._config.pre_vote)
+
+    def _campaign(self, *, pre_vote: bool, transfer: bool = False) -> None:
+        outcome = self._elections.campaign(pre_vote=pre_vote, transfer=transfer)
+        if outcome is Outcome.WON and pre_vote:
+            outcome = self._elections.campaign(pre_vote=False)
+        if outcome is Outcome.WON:
+            self._lead(unopposed=True)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """Votes have been counted."""
+        state = self._state
+        if outcome is Outcome.LOST:
+            self._follow(state.term, 0)
+        elif outcome is Outcome.WON:
+            if state.role is Role.PRE_CANDIDATE:
+                self._campaign(pre_vote=False)
+            else:
+                self._lead(unopposed=False)
+
+    def _lead(self, *, unopposed: bool) -> None:
+        state = self._state
+        state.role = Role.LEADER
+        state.leader = state.id
+        state.elapsed = 0
+        self._leadership = Leadership(state, unopposed=unopposed)
+
+    def _follow(self, term: int, leader: int) -> None:
+        if self._leadership is not None:
+            self._reads_failed.extend(self._leadership.reads_open())
+            self._leadership = None
+        self._state.follow(term, leader)
+
+    def _step_down_if_removed(self) -> None:
+        """A leader that took itself out leads until that is committed (dissertation section 4.2.2)."""
+        if self._leadership is not None and self._leadership.removed():
+            self._leadership.flush()  # the others learn that it is committed
+            self._follow(self._state.term, 0)
+
+    # What is asked for
+
+    def propose(self, data: Sequence[bytes]) -> ProposalAccepted | NotLeader | Overloaded:
+        """Append commands, one entry each, in order; they leave with the next `ready`.
+
+        Overloaded when more than `max_unstable_bytes` are neither durable nor committed. NotLeader also while
+        leadership is being handed over.
+        """
+        if self._leadership is None:
+            return NotLeader(self._state.leader)
+        return self._leadership.propose(data)
+
+    def propose_membership(
+        self, change: MembershipChange
+    ) -> ProposalAccepted | NotLeader | ChangeRefused:
+        """Change one node's place in the group. In effect at once, undone if another leader overwrites it."""
+        if self._leadership is None:
+            return NotLeader(self._state.leader)
+        return self._leadership.propose_membership(change)
+
+    def transfer_leadership(self, to: int) -> bool:
+        """Hand leadership to a voter: proposals are refused until it has taken over or a timeout has passed.
+
+        False when this node does not lead or `to` is not another voter.
+        """
+        return self._leadership is not None and self._leadership.transfer(to)
+
+    def read_index(self, context: int) -> NotLeader | Overloaded | None:
+        """Ask from which applied index on a read sees everything acknowledged before this call.
+
+        None: the answer comes in `Ready.reads`, or in `Ready.reads_failed` when leadership is lost. `context` is the
+        caller's name for the read.
+        """
+        if self._leadership is None:
+            return NotLeader(self._state.leader)
+        return self._leadership.read_index(context)
+
+    def offer_snapshot(self, peer: int, snapshot: Snapshot) -> Message | None:
+        """The SNAPSHOT message for a peer named in `Ready.snapshot_wanted`; None when it is not wanted any more.
+
+        The host carries it in as many pieces as it likes and steps it at the peer once, whole; then it calls
+        `report_snapshot`. The peer answers by itself when the snapshot is durable there.
+        """
+        return None if self._leadership is None else self._leadership.offer_snapshot(peer, snapshot)
+
+    def report_snapshot(self, peer: int, ok: bool) -> None:
+        """The snapshot offered to a peer has arrived, or has not and must be wanted again."""
+        if self._leadership is not None:
+            self._leadership.report_snapshot(peer, ok=ok)
+
+    def report_unreachable(self, peer: int) -> None:
+        """The connection to a peer is gone; what was sent may be lost."""
+        if self._leadership is not None:
+            self._leadership.report_unreachable(peer)
+
+    def compact(self, index: int, term: int) -> None:
+        """The log on disk begins after `index` now, whose entry has `term`; a snapshot holds the rest."""
+        self._log.compact(index, term)
+        self._state.memberships.compact(self._log.base_index)
+
+    # What is to be done, and what has been
+
+    def ready(self) -> Ready | None:
+        """What is new since the last call, or None. Call it until it answers None."""
+        state = self._state
+        log = self._log
+        leadership = self._leadership
+        reads: list[tuple[int, int]] = []
+        wanted: list[int] = []
+        if leadership is not None:
+            leadership.flush()
+            if leadership.reads:
+                reads, leadership.reads = leadership.reads, reads
+            if leadership.snapshot_wanted:
+                wanted, leadership.snapshot_wanted = leadership.snapshot_wanted, wanted
+        committed = log.take_committed(self._config.max_apply_bytes)
+        snapshot = log.take_snapshot() if log.snapshot is not None else None
+        entries: list[Entry] = log.take_entries() if log.given < log.last_index else []
+        hard_state = self._new_hard_state(with_commit=bool(entries) or snapshot is not None)
+        if not (
+            entries
+            or committed
+            or state.messages
+            or state.answers
+            or hard_state is not None
+            or reads
+            or wanted
+            or snapshot is not None
+            or self._reads_failed
+            or state.role is not self._given_role
+            or state.leader != self._given_leader
+        ):
+            return None
+        self._given_role = state.role
+        self._given_leader = state.leader
+        messages, state.messages = state.messages, []
+        answers, state.answers = state.answers, []
+        if messages and leadership is not None and not leadership.term_durable:
+            messages, answers = [], answers + messages
+        failed, self._reads_failed = self._reads_failed, []
+        return Ready(
+            hard_state,
+            entries,
+            messages,
+            answers,
+            committed,
+            snapshot,
+            reads,
+            failed,
+            wanted,
+            state.role,
+            state.leader,
+        )
+
+    def _new_hard_state(self, *, with_commit: bool) -> HardState | None:
+        """The hard state if it is to be written: a commit index alone waits for entries to be written with."""
+        state = self._state
+        term, vote, commit = self._given
+        if (
+            state.term == term
+            and state.vote == vote
+            and not (with_commit and self._log.commit != commit)
+        ):
+            return None
+        self._given = HardState(state.term, state.vote, self._log.commit)
+        return self._given
+
+    def advance(self, persisted: tuple[int, int] | None = None, applied: int | None = None) -> None:
+        """Report what has been done.
+
+        `persisted`: the (index, term) of the last entry of a Ready, or of its snapshot's mark, now that it and
+        everything given out before it are durable. What has been overwritten meanwhile is not counted. `applied`: the
+        state machine has applied everything up to this index.
+        """
+        if applied is not None:
+            assert self._applied <= applied <= self._log.handed, (
+                "only what was given out is applied"
+            )
+            self._applied = applied
+        if persisted is not None and self._log.persist(*persisted) and self._leadership is not None:
+            self._leadership.persisted()
+            self._step_down_if_removed()
+
+    # What is known
+
+    def membership_at(self, index: int) -> Membership:
+        """The membership a snapshot at `index` must carry; `index` is within the log or the last snapshot's."""
+        return self._state.memberships.at(index)
+
+    def status(self) -> Status:
+        """The node at a glance."""
+        state = self._state
+        return Status(
+            id=state.id,
+            role=state.role,
+            term=state.term,
+            vote=state.vote,
+            leader=state.leader,
+            commit=self._log.commit,
+            applied=self._applied,
+            persisted=self._log.persisted,
+            last_index=self._log.last_index,
+            membership=state.memberships.current,
+            progress={} if self._leadership is None else self._leadership.status(),
+        )

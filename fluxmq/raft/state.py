@@ -1,0 +1,146 @@
+"""What the parts of a node share: who it is, its term, vote and role, the log, and what is to be sent.
+
+Data and the three changes of role that every part may cause by a message; what the roles do is in ``elections``,
+``following`` and ``leading``. It knows nothing of peers' progress or of reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fluxmq.raft.log import Log
+from fluxmq.raft.memberships import Memberships
+from fluxmq.raft.types import Message, MessageKind, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a node behaves. Times are counted in calls of `Node.tick`.
+
+    * `election_ticks`: without a leader for so long, and up to as long again by chance, a follower campaigns; a leader
+      that has not heard from a majority for so long steps down. Above `heartbeat_ticks`.
+    * `max_inflight_bytes`: unanswered data per peer.
+    * `max_message_bytes`: data of one append message; an entry larger than that goes alone.
+    * `pre_vote`: ask before campaigning whether it would succeed (dissertation section 9.6).
+    * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
+    * `max_unstable_bytes`: proposed data that is not both durable and committed; more is refused.
+    * `max_apply_bytes`: data read from disk for one `Ready.committed`.
+    """
+
+    id: int
+    election_ticks: int
+    heartbeat_ticks: int
+    max_inflight_bytes: int
+    max_message_bytes: int
+    pre_vote: bool = True
+    check_quorum: bool = True
+    max_unstable_bytes: int = 64 << 20
+    max_apply_bytes: int = 16 << 20
+
+    def __post_init__(self) -> None:
+        """Our own settings' checks come before; this is the last one."""
+        assert self.id > 0, "0 stands for no node"
+        assert 0 < self.heartbeat_ticks < self.election_ticks, "a heartbeat must fit into a timeout"
+        assert self.max_inflight_bytes > 0, "nothing could be sent"
+        assert self.max_message_bytes > 0, "nothing could be sent"
+
+
+class State:
+    """Shared state of one node. `messages` may leave at once, `answers` after everything so far is persisted."""
+
+    __slots__ = (
+        "answers",
+        "config",
+        "elapsed",
+        "id",
+        "leader",
+        "log",
+        "memberships",
+        "messages",
+        "random",
+        "role",
+        "term",
+        "timeout",
+        "vote",
+    )
+
+    def __init__(
+        self,
+        config: Config,
+        log: Log,
+        memberships: Memberships,
+        term: int,
+        vote: int,
+        random: Callable[[int], int],
+    ) -> None:
+        self.config = config
+        self.id = config.id
+        self.log = log
+        self.memberships = memberships
+        self.term = term
+        self.vote = vote
+        self.random = random
+        self.role = Role.FOLLOWER
+        self.leader = 0
+        self.elapsed = 0
+        """Ticks since the leader was heard, or since the campaign began, or since the leader checked its quorum."""
+        self.timeout = 0
+        self.messages: list[Message] = []
+        self.answers: list[Message] = []
+        self.reset_timeout()
+
+    def reset_timeout(self) -> None:
+        """Begin to wait anew, for a time drawn by chance (paper section 5.2)."""
+        self.elapsed = 0
+        ticks = self.config.election_ticks
+        self.timeout = ticks + self.random(ticks)
+
+    def enter_term(self, term: int) -> None:
+        """Go to a term; in a new one nothing has been voted yet."""
+        assert term >= self.term, "terms only rise"
+        if term > self.term:
+            self.term = term
+            self.vote = 0
+
+    def follow(self, term: int, leader: int) -> None:
+        """Become a follower in `term`, of `leader` or of nobody known (0)."""
+        self.enter_term(term)
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.reset_timeout()
+
+    def in_lease(self) -> bool:
+        """Whether a leader was heard within the shortest timeout, so that no other is wanted."""
+        return (
+            self.config.check_quorum
+            and self.leader != 0
+            and self.elapsed < self.config.election_ticks
+        )
+
+    def may_campaign(self) -> bool:
+        """Whether this node may become leader: it is a voter, and its log is whole.
+
+        A node that an uncommitted change removes still may: it can be the only one that can commit that change
+        (dissertation section 4.2.2).
+        """
+        if self.log.snapshot is not None:
+            return False
+        memberships = self.memberships
+        if self.id in memberships.current.voters:
+            return True
+        return (
+            memberships.since > self.log.commit and self.id in memberships.before_current().voters
+        )
+
+    def send(self, message: Message) -> None:
+        """Send something that promises nothing about this node's disk."""
+        self.messages.append(message)
+
+    def answer(self, message: Message) -> None:
+        """Send something that holds only once all that this node has taken in so far is durable."""
+        self.answers.append(message)
+
+    def reject(self, kind: MessageKind, message: Message) -> None:
+        """Answer `message` with no, in this node's term."""
+        self.answer(Message(kind, self.id, message.source, self.term, reject=True))

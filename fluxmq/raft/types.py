@@ -1,0 +1,233 @@
+"""Values of the consensus core: what goes into a node, what comes out of it, and what nodes say to each other.
+
+Nothing here decides or has an encoding: how a message becomes bytes is its carrier's business, how an entry becomes a
+record is the write-ahead log's. Indexes begin at 1 and 0 stands for "before the first"; terms begin at 1 and node ids
+at 1, 0 stands for "none". All are below 2**64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+COMMAND: Final = 0
+"""An entry for the state machine: bytes given to `propose`."""
+
+EMPTY: Final = 1
+"""The entry with which a leader begins its term (dissertation section 3.6.2); the state machine ignores it."""
+
+MEMBERSHIP: Final = 2
+"""An entry that changes who belongs to the group; its data is the whole new membership."""
+
+
+class Entry(NamedTuple):
+    """One entry of the log. `kind` is COMMAND, EMPTY or MEMBERSHIP."""
+
+    term: int
+    index: int  # type: ignore[assignment] # the name hides a method of tuples, which nobody needs here
+    kind: int
+    data: bytes
+
+
+class HardState(NamedTuple):
+    """What a node must remember over a restart besides its log. `vote` is 0 for nobody.
+
+    `term` and `vote` must be durable before an answer that depends on them leaves. `commit` may be stale or lost: it
+    is learned again (paper figure 2), and is kept because it lets a restarted node apply without waiting.
+    """
+
+    term: int
+    vote: int
+    commit: int
+
+
+class Membership(NamedTuple):
+    """Who belongs to the group: voters form majorities, learners only receive the log. Both ascending, disjoint."""
+
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+
+
+class ChangeVerb(IntEnum):
+    """What a membership change does to one node."""
+
+    ADD_VOTER = 1
+    """Add a voter, or promote a learner."""
+    ADD_LEARNER = 2
+    """Add a learner, or make a voter one."""
+    REMOVE = 3
+
+
+class MembershipChange(NamedTuple):
+    """A change of one node's place in the group."""
+
+    verb: ChangeVerb
+    node: int
+
+
+class SnapshotMark(NamedTuple):
+    """Where a snapshot stands in the log: it holds the effect of all entries up to `index`, whose term is `term`."""
+
+    index: int  # type: ignore[assignment] # as in Entry
+    term: int
+    membership: Membership
+
+
+class Snapshot(NamedTuple):
+    """A snapshot to install. `data` is the host's: the content itself, or where it has been put."""
+
+    mark: SnapshotMark
+    data: bytes
+
+
+class Role(Enum):
+    """What a node is in its term (paper section 5.1, pre-candidate: dissertation section 9.6)."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class MessageKind(IntEnum):
+    """What a message between nodes says; numbers are stable, carriers may put them on the wire."""
+
+    APPEND = 1
+    """Entries after (`index`, `log_term`), and the leader's `commit`."""
+    APPEND_ANSWER = 2
+    """The log matches the leader's up to `index`; or `reject`: it does not hold `index`, see `hint`."""
+    HEARTBEAT = 3
+    """The leader is there; `commit` is at most what the receiver is proven to match; `context` numbers reads."""
+    HEARTBEAT_ANSWER = 4
+    VOTE = 5
+    """Vote for me in `term`: my log ends at (`index`, `log_term`). `context` 1: a leader asked me to take over."""
+    VOTE_ANSWER = 6
+    PRE_VOTE = 7
+    """Would you vote for me in `term`? It is one above the sender's own."""
+    PRE_VOTE_ANSWER = 8
+    SNAPSHOT = 9
+    """Install `snapshot`, whole."""
+    TIMEOUT_NOW = 10
+    """Campaign at once: the leader hands over (dissertation section 3.10)."""
+
+
+TRANSFER: Final = 1
+"""`Message.context` of a VOTE that follows a TIMEOUT_NOW: receivers answer it although they have a leader."""
+
+
+@dataclass(slots=True)
+class Message:
+    """What one node says to another; which fields mean something depends on the kind."""
+
+    kind: MessageKind
+    source: int
+    target: int
+    term: int
+    index: int = 0
+    log_term: int = 0
+    entries: Sequence[Entry] = ()
+    commit: int = 0
+    reject: bool = False
+    hint: int = 0
+    """In a rejection: no index above this one can match."""
+    hint_term: int = 0
+    """In a rejection: the term of `hint` in the sender's log."""
+    context: int = 0
+    snapshot: Snapshot | None = None
+
+
+@dataclass(slots=True)
+class Ready:
+    """What is new since the last call of `Node.ready`, in the order in which it may be done.
+
+    * `messages` may leave at once, before anything is written.
+    * `snapshot` is installed first and `entries` are then written after it; the first entry may overwrite entries
+      written before, which cuts the log there. `hard_state` is written with or after them. All of it is to be synced;
+      a commit index that moved by itself is not among it, it comes with the next entries.
+    * `messages_after_persistence` leave when everything to be persisted in this **and every earlier** Ready is.
+    * `committed` is applied in order, after the snapshot; EMPTY and MEMBERSHIP entries mean nothing to a state machine
+      but count as applied. All of it is persisted here, so a state machine is never ahead of the log. At most a portion is given at a time: call `ready` until it answers None.
+    * `reads` are (context, index): the read may be served when everything up to index is applied.
+      `reads_failed` are contexts that will not be answered, because leadership was lost.
+    * `snapshot_wanted` are peers that need entries which the log no longer holds; see `Node.offer_snapshot`.
+    """
+
+    hard_state: HardState | None
+    entries: list[Entry]
+    messages: list[Message]
+    messages_after_persistence: list[Message]
+    committed: list[Entry]
+    snapshot: Snapshot | None
+    reads: list[tuple[int, int]]
+    reads_failed: list[int]
+    snapshot_wanted: list[int]
+    role: Role
+    leader: int
+
+
+class ProposalAccepted(NamedTuple):
+    """The entries are in the leader's log at `first_index` and after. They are committed when an entry of this very
+    index **and term** is handed out; another term there means that they were lost."""
+
+    first_index: int
+    term: int
+
+
+class NotLeader(NamedTuple):
+    """This node does not take proposals or reads now; `leader` is who might, 0 when nobody is known."""
+
+    leader: int
+
+
+class Overloaded(NamedTuple):
+    """The leader holds as much unpersisted or uncommitted data as it may; `bytes` of it. Try again later."""
+
+    bytes: int
+
+
+class ChangeRefused(Enum):
+    """Why a membership change was not proposed."""
+
+    UNCOMMITTED = "an earlier change is not committed yet"
+    TERM_NOT_COMMITTED = "nothing of the leader's own term is committed yet"
+    NO_CHANGE = "the node already has this place"
+    LAST_VOTER = "the group would have no voter"
+    TOO_MANY = "the group has as many members as it may"
+
+
+class Replication(Enum):
+    """How a leader sends to a peer (see ``progress``)."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class PeerStatus(NamedTuple):
+    """What a leader knows of a peer: `match` is proven, `next` is sent next, `inflight_bytes` are unanswered."""
+
+    match: int
+    next: int
+    state: Replication
+    inflight_bytes: int
+    learner: bool
+    active: bool
+
+
+@dataclass(slots=True)
+class Status:
+    """A node at a glance; `progress` is empty unless it leads."""
+
+    id: int
+    role: Role
+    term: int
+    vote: int
+    leader: int
+    commit: int
+    applied: int
+    persisted: int
+    last_index: int
+    membership: Membership
+    progress: dict[int, PeerStatus] = field(default_factory=dict)

@@ -1,0 +1,92 @@
+"""A node from outside: what goes in, what `ready` says, what `advance` does."""
+
+from __future__ import annotations
+
+from fluxmq.raft.types import (
+    EMPTY,
+    MessageKind,
+    NotLeader,
+    Overloaded,
+    ProposalAccepted,
+    Role,
+)
+from tests.unit.raft.cluster import Cluster
+
+
+def test_a_single_voter_leads_and_commits_by_its_own_disk() -> None:
+    cluster = Cluster(1)
+    member = cluster[1]
+    member.node.campaign()
+    ready = member.node.ready()
+    assert ready is not None
+    assert ready.role is Role.LEADER
+    assert ready.hard_state == (1, 1, 0)
+    assert [(entry.index, entry.kind) for entry in ready.entries] == [(1, EMPTY)]
+    assert ready.committed == []
+    assert member.node.ready() is None
+    member.disk.write(ready)
+    member.node.advance(persisted=(1, 1))
+    ready = member.node.ready()
+    assert ready is not None
+    assert [entry.index for entry in ready.committed] == [1]
+    assert ready.hard_state is None, "a commit index is not worth a write of its own"
+    assert member.node.ready() is None
+
+
+def test_proposals_are_committed_in_order_once_they_are_durable() -> None:
+    cluster = Cluster(1)
+    member = cluster.elect(1)
+    assert cluster.propose(1, b"a", b"b") == ProposalAccepted(2, 1)
+    member.collect()
+    assert cluster.propose(1, b"c") == ProposalAccepted(4, 1)
+    member.collect()
+    assert member.commands == []
+    member.sync(1)
+    member.collect()
+    assert member.commands == [b"a", b"b"]
+    cluster.settle()
+    assert member.commands == [b"a", b"b", b"c"]
+
+
+def test_three_nodes_elect_replicate_and_commit() -> None:
+    cluster = Cluster(3)
+    cluster.elect(1)
+    cluster.propose(1, b"a")
+    cluster.propose(1, b"b")
+    cluster.settle()
+    cluster.tick()
+    for member in cluster.members.values():
+        assert member.commands == [b"a", b"b"]
+        assert member.node.status().leader == 1
+
+
+def test_followers_name_the_leader() -> None:
+    cluster = Cluster(3)
+    assert cluster[2].node.propose([b"a"]) == NotLeader(0)
+    cluster.elect(1)
+    assert cluster[2].node.propose([b"a"]) == NotLeader(1)
+    assert cluster[2].node.read_index(1) == NotLeader(1)
+    assert not cluster[2].node.transfer_leadership(3)
+
+
+def test_a_turn_is_one_append_per_peer() -> None:
+    cluster = Cluster(3)
+    cluster.elect(1)
+    for _ in range(5):
+        cluster.propose(1, b"a")
+    ready = cluster[1].node.ready()
+    assert ready is not None
+    assert [(message.kind, message.target, len(message.entries)) for message in ready.messages] == [
+        (MessageKind.APPEND, 2, 5),
+        (MessageKind.APPEND, 3, 5),
+    ]
+
+
+def test_what_is_neither_durable_nor_committed_is_bounded() -> None:
+    cluster = Cluster(1, max_unstable_bytes=100)
+    member = cluster.elect(1)
+    cluster.propose(1, b"x" * 60)
+    cluster.propose(1, b"x" * 60)
+    assert member.node.propose([b"x"]) == Overloaded(120)
+    cluster.settle()
+    cluster.propose(1, b"x")
