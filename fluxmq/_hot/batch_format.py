@@ -36,7 +36,8 @@ import cython
 from xxhash import xxh3_64_intdigest
 
 if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memset
 
 MAGIC = 0x42584C46
 """``FLXB``, as the first four bytes read."""
@@ -49,6 +50,8 @@ PAYLOAD_BYTES_MAX = 1 << 20
 """Payload bytes of one batch, so that none holds up a ring or a write; a larger message is alone in its batch."""
 AREA_BYTES_MAX = 0x7FFFFFFF
 """Bytes of one area: its ends are signed numbers of four bytes, as Arrow has them."""
+TIME_MAX = 1 << 62
+"""Microseconds before and after the epoch that a time may be away, so that adding a delta never overflows."""
 
 TIMES = 1
 KEYS = 2
@@ -92,23 +95,17 @@ class Batch:
     def __init__(self, data: bytes, start: cython.Py_ssize_t) -> None:
         self.data = data
         self.start = start
-        (
-            _,
-            _,
-            self.length,
-            _,
-            _,
-            self.flags,
-            self.base_offset,
-            self.base_time,
-            self.payload_check,
-            self.count,
-            self.key_bytes,
-            self.property_bytes,
-            self.payload_bytes,
-            self.term,
-            self.last_delta,
-        ) = _HEADER.unpack_from(data, start)
+        self.length = _load_u32(data, start + 8)
+        self.flags = data[start + 14] | (data[start + 15] << 8)
+        self.base_offset = _load_u64(data, start + 16)
+        self.base_time = _load_i64(data, start + 24)
+        self.payload_check = _load_u64(data, start + 32)
+        self.count = _load_u32(data, start + 40)
+        self.key_bytes = _load_u32(data, start + 44)
+        self.property_bytes = _load_u32(data, start + 48)
+        self.payload_bytes = _load_u32(data, start + 52)
+        self.term = _load_u32(data, start + 56)
+        self.last_delta = _load_i32(data, start + 60)
 
     def locate(self) -> cython.Py_ssize_t:
         """Set where columns and areas begin; gives the length that the batch must have."""
@@ -271,8 +268,7 @@ def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
         raise BatchError("shorter than a header")
     if _load_u32(data, start) != MAGIC:
         raise BatchError("no batch begins here")
-    zeroed: bytes = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
-    if xxh3_64_intdigest(zeroed) & 0xFFFFFFFF != _load_u32(data, start + 4):
+    if _header_check(data, start) != _load_u32(data, start + 4):
         raise BatchError("the header does not match its check")
     if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
         raise BatchError("a version or codec that is not known")
@@ -283,6 +279,8 @@ def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
         raise BatchError("a count that no batch has")
     if batch.base_offset > _OFFSET_MAX - cython.cast(cython.ulonglong, batch.count):
         raise BatchError("offsets beyond all offsets")
+    if batch.base_time < -TIME_MAX or batch.base_time > TIME_MAX:
+        raise BatchError("a time that no clock shows")
     if batch.locate() != batch.length:
         raise BatchError("a length that is not the sum of its parts")
     if batch.length > len(data) - start:
@@ -352,6 +350,19 @@ def _load_i64(data: bytes, at: cython.Py_ssize_t) -> cython.longlong:
 
 
 @cython.cfunc
+def _header_check(data: bytes, start: cython.Py_ssize_t) -> cython.uint:
+    """The check that a header should have."""
+    place: cython.p_uchar
+    if not cython.compiled:
+        zeroed = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
+        return xxh3_64_intdigest(zeroed) & 0xFFFFFFFF
+    header: bytes = PyBytes_FromStringAndSize(PyBytes_AS_STRING(data) + start, 64)
+    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
+    memset(place + 4, 0, 4)
+    return xxh3_64_intdigest(header) & 0xFFFFFFFF
+
+
+@cython.cfunc
 def _ends_are_right(
     data: bytes, at: cython.Py_ssize_t, count: cython.Py_ssize_t, total: cython.Py_ssize_t
 ) -> cython.bint:
@@ -386,22 +397,64 @@ def encode_header(
     last_delta: cython.int,
 ) -> bytes:
     """A header with its check; the fields are ``Batch``'s."""
-    header: bytes = _HEADER.pack(
-        MAGIC,
-        0,
-        length,
-        VERSION,
-        CODEC_NONE,
-        flags,
-        base_offset,
-        base_time,
-        payload_check,
-        count,
-        key_bytes,
-        property_bytes,
-        payload_bytes,
-        term,
-        last_delta,
-    )
-    check: bytes = _U32.pack(xxh3_64_intdigest(header) & 0xFFFFFFFF)
-    return header[:4] + check + header[8:]
+    place: cython.p_uchar
+    check: cython.uint
+    if not cython.compiled:
+        packed = _HEADER.pack(
+            MAGIC,
+            0,
+            length,
+            VERSION,
+            CODEC_NONE,
+            flags,
+            base_offset,
+            base_time,
+            payload_check,
+            count,
+            key_bytes,
+            property_bytes,
+            payload_bytes,
+            term,
+            last_delta,
+        )
+        return packed[:4] + _U32.pack(xxh3_64_intdigest(packed) & 0xFFFFFFFF) + packed[8:]
+    header: bytes = PyBytes_FromStringAndSize(cython.NULL, 64)
+    place = cython.cast(cython.p_uchar, PyBytes_AS_STRING(header))
+    _store_u32(place, MAGIC)
+    _store_u32(place + 4, 0)
+    _store_u32(place + 8, length)
+    place[12] = 1
+    place[13] = 0
+    place[14] = flags & 0xFF
+    place[15] = flags >> 8
+    _store_u64(place + 16, base_offset)
+    _store_u64(place + 24, base_time)
+    _store_u64(place + 32, payload_check)
+    _store_u32(place + 40, count)
+    _store_u32(place + 44, key_bytes)
+    _store_u32(place + 48, property_bytes)
+    _store_u32(place + 52, payload_bytes)
+    _store_u32(place + 56, term)
+    _store_u32(place + 60, cython.cast(cython.uint, last_delta))
+    check = xxh3_64_intdigest(header) & 0xFFFFFFFF
+    _store_u32(place + 4, check)
+    return header
+
+
+if cython.compiled:
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _store_u32(place: cython.p_uchar, number: cython.uint) -> cython.void:
+        place[0] = number & 0xFF
+        place[1] = (number >> 8) & 0xFF
+        place[2] = (number >> 16) & 0xFF
+        place[3] = number >> 24
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _store_u64(place: cython.p_uchar, number: cython.ulonglong) -> cython.void:
+        _store_u32(place, number & 0xFFFFFFFF)
+        _store_u32(place + 4, number >> 32)

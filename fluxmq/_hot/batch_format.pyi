@@ -9,6 +9,7 @@ HEADER_BYTES: Final = 64
 MESSAGES_MAX: Final = 4096
 PAYLOAD_BYTES_MAX: Final[int]
 AREA_BYTES_MAX: Final[int]
+TIME_MAX: Final[int]
 TIMES: Final = 1
 KEYS: Final = 2
 PROPERTIES: Final = 4

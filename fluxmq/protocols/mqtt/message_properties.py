@@ -1,0 +1,219 @@
+"""A message's properties between MQTT 5 and the canonical block that queues keep.
+
+`to_block` takes what a publisher's PUBLISH passes on (`forward`, see `properties.parse_publish_properties`) and
+`from_block` gives what a subscriber's PUBLISH carries; of what came by MQTT it gives back the same bytes, in the same
+order. What came by another protocol and has no place in MQTT becomes user properties; the table is in
+``docs/message-properties.md``. Message Expiry Interval, Topic Alias and Subscription Identifiers are no part of
+either form: they belong to one packet.
+
+Source: MQTT 5.0 section 3.3.2.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+from fluxmq.model.properties import Item, Kind, Value, decode, encode, text
+from fluxmq.protocols.mqtt import wire
+from fluxmq.protocols.mqtt.reasons import ProtocolError, malformed
+from fluxmq.protocols.mqtt.topics import validate_topic
+
+RESERVED_NAMES: Final = frozenset(
+    {
+        b"message-id",
+        b"group-id",
+        b"queue",
+        b"offset",
+        b"x-source-topic",
+        b"x-delivery-count",
+        b"client_id",
+        b"external_id",
+        b"protocol",
+        b"x-stream-offset",
+        b"x-stream-timestamp",
+        b"x-work-committed-offset",
+        b"x-work-acked",
+        b"x-work-group",
+    }
+)
+"""User properties that a queue's deliveries say something with; a publisher's own of these names are left out."""
+
+RESERVED_PREFIX: Final = b"_dlq_"
+"""The same for the names of a dead letter's properties."""
+
+_USER_PROPERTY: Final = 0x26
+_MQTT_KINDS: Final = {
+    0x01: Kind.PAYLOAD_FORMAT,
+    0x03: Kind.CONTENT_TYPE,
+    0x08: Kind.REPLY_TO,
+    0x09: Kind.CORRELATION,
+}
+_PLAIN_NAMES: Final = {
+    Kind.CONTENT_TYPE: b"content-type",
+    Kind.CONTENT_ENCODING: b"content-encoding",
+    Kind.REPLY_TO: b"reply-to",
+    Kind.DELIVERY_MODE: b"amqp-delivery-mode",
+    Kind.PRIORITY: b"amqp-priority",
+    Kind.EXPIRATION: b"amqp-expiration",
+    Kind.MESSAGE_ID: b"amqp-message-id",
+    Kind.TIMESTAMP: b"amqp-timestamp",
+    Kind.TYPE: b"amqp-type",
+    Kind.USER_ID: b"amqp-user-id",
+    Kind.APP_ID: b"amqp-app-id",
+    Kind.CLUSTER_ID: b"amqp-cluster-id",
+    Kind.PUBLISHER: b"client_id",
+    Kind.DEAD_REASON: b"_dlq_reason",
+    Kind.DEAD_QUEUE: b"_dlq_original_queue",
+    Kind.DEAD_KEY: b"_dlq_original_topic",
+    Kind.DEAD_GROUP: b"_dlq_group",
+    Kind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
+}
+"""Kinds that become user properties with their text or their digits."""
+_TIME_NAMES: Final = {
+    Kind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
+    Kind.DEAD_TIME: b"_dlq_moved_at",
+}
+_PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_block(forward: bytes) -> bytes:
+    """The canonical block of encoded properties without length.
+
+    Raises `ProtocolError` (malformed) for properties that `parse_publish_properties` would not have passed.
+    """
+    return encode(to_items(forward)) if forward else b""
+
+
+def to_items(forward: bytes) -> list[Item]:
+    """The same before it is encoded, for who has something to add."""
+    items: list[Item] = []
+    reader = wire.Reader(forward, 0, len(forward))
+    while reader.remaining:
+        identifier = reader.byte()
+        if identifier == _USER_PROPERTY:
+            name = reader.binary()
+            items.append(Item(Kind.HEADER, text(reader.binary()), name))
+            continue
+        kind = _MQTT_KINDS.get(identifier)
+        if kind is None:
+            raise malformed("property is not one to be passed on")
+        items.append(Item(kind, reader.byte() if kind is Kind.PAYLOAD_FORMAT else reader.binary()))
+    return items
+
+
+def from_block(block: bytes, *, reserved: bool = False) -> bytes:
+    """Properties for a PUBLISH, encoded, without length.
+
+    `reserved` leaves out a publisher's own user properties that are named like those of queue deliveries. What no
+    property can say (text that is not UTF-8 or too long, tables, arrays, bytes) is left out. Raises `PropertyError`
+    for bytes that are no block.
+    """
+    return from_items(decode(block), reserved=reserved) if block else b""
+
+
+def from_items(items: Iterable[Item], *, reserved: bool = False) -> bytes:
+    """The same from items."""
+    out: list[bytes] = []
+    seen = 0
+    queue = b""
+    for kind, value, name in items:
+        if kind is Kind.HEADER:
+            if reserved and (name in RESERVED_NAMES or name.startswith(RESERVED_PREFIX)):
+                continue
+            assert isinstance(value, Value), "a header has a typed value"
+            said = _said(value)
+            if said is not None and _is_text(name) and _is_text(said):
+                out.append(user_property(name, said))
+        elif not seen >> kind & 1:
+            # Properties of MQTT stand once, whatever a block says.
+            seen |= 1 << kind
+            queue = value if kind is Kind.DEAD_QUEUE and isinstance(value, bytes) else queue
+            out.append(_property(kind, value, queue))
+    return b"".join(out)
+
+
+def user_property(name: bytes, value: bytes) -> bytes:
+    """One User Property, encoded. Raises `ValueError` for more than 65 535 bytes."""
+    return b"\x26" + wire.write_binary(name) + wire.write_binary(value)
+
+
+def user_properties(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """User Properties, encoded, in order."""
+    return b"".join([user_property(name, value) for name, value in pairs])
+
+
+def _property(kind: Kind, value: int | bytes | Value | None, queue: bytes) -> bytes:
+    """An item that is no header; nothing where MQTT cannot say it."""
+    if kind is Kind.PAYLOAD_FORMAT:
+        return b"\x01" + bytes((value,)) if isinstance(value, int) and value < 2 else b""
+    if isinstance(value, bytes):
+        if kind is Kind.CORRELATION:
+            fits = len(value) <= wire.FIELD_BYTES_MAX
+            return b"\x09" + wire.write_binary(value) if fits else b""
+        if kind is Kind.DEAD_TRANSFER:
+            return user_property(b"_dlq_transfer_id", value.hex().encode())
+        if not _is_text(value):
+            return b""
+        if kind is Kind.CONTENT_TYPE:
+            return b"\x03" + wire.write_binary(value)
+        if kind is Kind.REPLY_TO and _is_topic(value):
+            return b"\x08" + wire.write_binary(value)
+        return user_property(_PLAIN_NAMES[kind], value)
+    if not isinstance(value, int):
+        return b""  # that there were headers and none in them
+    if kind is Kind.PROTOCOL:
+        return user_property(b"protocol", _PROTOCOL_NAMES.get(value, b"%d" % value))
+    if kind is Kind.DEAD_OFFSET:
+        identity = b"%s:%d" % (queue, value)
+        return user_property(b"_dlq_original_id", identity) if _is_text(identity) else b""
+    if kind in _TIME_NAMES:
+        return user_property(_TIME_NAMES[kind], _moment(value))
+    return user_property(_PLAIN_NAMES[kind], b"%d" % value)
+
+
+def _said(value: Value) -> bytes | None:
+    """A header's value as text; None where it has none."""
+    tag, content = value
+    if isinstance(content, bytes):
+        return content if tag == "S" else None
+    if isinstance(content, bool):
+        return b"true" if content else b"false"
+    if isinstance(content, int):
+        return b"%d" % content
+    if isinstance(content, float):
+        return repr(content).encode()
+    if tag == "D" and isinstance(content, tuple):
+        scale, unscaled = content
+        return str(Decimal(unscaled).scaleb(-scale)).encode()
+    return b"" if tag == "V" else None
+
+
+def _moment(time_us: int) -> bytes:
+    """RFC 3339 of microseconds since the epoch; their digits where no calendar has them."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return b"%d" % time_us
+    return moment.isoformat().replace("+00:00", "Z").encode()
+
+
+def _is_text(value: bytes) -> bool:
+    if len(value) > wire.FIELD_BYTES_MAX:
+        return False
+    try:
+        wire.decode_utf8(value)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _is_topic(value: bytes) -> bool:
+    try:
+        validate_topic(value)
+    except ProtocolError:
+        return False
+    return True
