@@ -1,0 +1,88 @@
+"""The files of a write-ahead log: their names, their key, and what is known of each.
+
+Responsible for finding them in order and for the key that ties records to them. Knows nothing of when they are made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import struct
+from itertools import pairwise
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal_records import FileSeed
+
+_NAME = re.compile(r"([0-9]{20})\.wal")
+KEY_FILE: Final = "wal.key"
+_KEY = struct.Struct("<8sQQ")
+_KEY_MAGIC = b"FluxWKey"
+_KEY_SPACING: Final = 512
+"""The key stands twice, in different sectors."""
+
+
+class LogFile:
+    """One file of the log. `last_index`: of each group with entries here, the highest that counts."""
+
+    __slots__ = ("end", "fd", "last_index", "path", "sequence", "size", "tie")
+
+    def __init__(self, sequence: int, path: str, fd: int, size: int, tie: FileSeed) -> None:
+        self.sequence = sequence
+        self.path = path
+        self.fd = fd
+        self.size = size
+        self.tie = tie
+        self.end = 0
+        self.last_index: dict[int, int] = {}
+
+
+def file_name(sequence: int) -> str:
+    """Name of file `sequence`."""
+    return f"{sequence:020}.wal"
+
+
+def sequences(files: Files, directory: str) -> list[int]:
+    """Numbers of the log's files, ascending. Raises Corruption where one is missing between others."""
+    found = [int(match[1]) for match in map(_NAME.fullmatch, files.listdir(directory)) if match]
+    for before, after in pairwise(found):
+        if after != before + 1:
+            raise Corruption(
+                os.path.join(directory, file_name(before + 1)), 0, "this file is missing"
+            )
+    return found
+
+
+def open_key(files: Files, directory: str, *, create: bool) -> int:
+    """The log's key. `create`: there are no files yet, draw one when there is none.
+
+    Raises Corruption when both copies are damaged, or it is missing although there are files.
+    """
+    path = os.path.join(directory, KEY_FILE)
+    if not files.exists(path):
+        if not create:
+            raise Corruption(path, 0, "the key is missing, without it no record can be checked")
+        key = secrets.randbits(64)
+        check = xxh3_64_intdigest(_KEY_MAGIC + key.to_bytes(8, "little"))
+        copy = _KEY.pack(_KEY_MAGIC, key, check)
+        files.write_whole(path, copy.ljust(_KEY_SPACING, b"\0") + copy)
+        return key
+    data = files.read_file(path)
+    for position in (0, _KEY_SPACING):
+        copy = data[position : position + _KEY.size]
+        if len(copy) == _KEY.size and xxh3_64_intdigest(copy[:16]) == int.from_bytes(
+            copy[16:], "little"
+        ):
+            return int(_KEY.unpack(copy)[1])
+    raise Corruption(path, 0, "both copies of the key are damaged")
+
+
+def unpin(logs: list[LogFile], group: int, index: int) -> None:
+    """Entries of a group from `index` on are void: they hold no file any longer."""
+    for file in logs:
+        if file.last_index.get(group, 0) >= index:
+            file.last_index[group] = index - 1

@@ -1,0 +1,133 @@
+"""What the write-ahead log knows of each group: where its entries stand, its hard state, its checkpoint.
+
+Responsible for what a sequence of records means, in the order of the log; writing and recovery both go through here, so
+that they cannot disagree. Knows nothing of files but their numbers. 8 bytes are kept per entry that is not yet released.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from typing import NamedTuple
+
+from fluxmq.storage.wal_records import CHECKPOINT, GROUP, HARD_STATE, Record
+
+NAME_BYTES_MAX = 255
+GROUPS_MAX = 4096
+"""Groups of one log; each is declared anew in every file."""
+
+
+class HardStateRecord(NamedTuple):
+    """What Raft must not forget: term, vote (0: none), commit."""
+
+    term: int
+    vote: int
+    commit: int
+
+
+class Place(NamedTuple):
+    """Where an entry stands."""
+
+    sequence: int
+    position: int
+
+
+class GroupLog:
+    """One group's part of the log, as far as it was given to the file (or read from it)."""
+
+    def __init__(self, number: int, name: str, last: int = 0, term: int = 0) -> None:
+        """`last`, `term`: of the entry before the first that will be seen."""
+        self.number = number
+        self.name = name
+        self.hard_state = HardStateRecord(0, 0, 0)
+        self.checkpoint = 0
+        self.checkpoint_term = 0
+        self.checkpoint_durable = 0
+        self.checkpoint_appended = 0
+        self.released = 0
+        """Entries up to here are not wanted any longer."""
+        self.appended = last
+        """Last index handed in, written or not."""
+        self._first = last + 1
+        self._places: array[int] = array("Q")
+        self._runs: list[tuple[int, int]] = [(last, term)]
+        """Index from which a term holds, that term; ascending. The first is the entry before all others."""
+
+    @property
+    def first(self) -> int:
+        """Index of the first entry that is kept; behind `last` when there is none."""
+        return self._first
+
+    @property
+    def last(self) -> int:
+        """Index of the last entry written, or of the checkpoint when there is none behind it."""
+        return self._first + len(self._places) - 1
+
+    def place(self, index: int) -> Place | None:
+        """Where an entry stands; None when it is not kept."""
+        if not self._first <= index <= self.last:
+            return None
+        packed = self._places[index - self._first]
+        return Place(packed >> 32, packed & 0xFFFFFFFF)
+
+    def term(self, index: int) -> int | None:
+        """An entry's term, also of the one before the first; None when it is not known."""
+        if not self._first - 1 <= index <= self.last:
+            return None
+        return self._runs[bisect_right(self._runs, (index, 1 << 64)) - 1][1]
+
+    # What records do
+
+    def add_entry(self, index: int, term: int, sequence: int, position: int) -> None:
+        """An entry: what stood at its index and behind it is void. Behind a gap, what stood before it is given up."""
+        if index <= self.last:
+            self.truncate(index)
+        if index != self.last + 1:
+            self._start(index - 1, 0)
+        self._places.append(sequence << 32 | position)
+        if self._runs[-1][1] != term:
+            self._runs.append((index, term))
+
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on are void."""
+        if index <= self.last:
+            del self._places[max(0, index - self._first) :]
+            while len(self._runs) > 1 and self._runs[-1][0] >= index:
+                self._runs.pop()
+
+    def set_checkpoint(self, index: int, term: int) -> None:
+        """Entries up to `index` are in a snapshot."""
+        if index < self.checkpoint:
+            return
+        self.checkpoint = index
+        self.checkpoint_term = term or self.term(index) or 0
+        if index > self.last:
+            self._start(index, self.checkpoint_term)
+
+    def forget_before(self, index: int) -> None:
+        """Entries before `index` are no longer kept; their places are given back."""
+        index = min(index, self.last + 1)
+        if index > self._first:
+            run = bisect_right(self._runs, (index - 1, 1 << 64)) - 1
+            self._runs[: run + 1] = [(index - 1, self._runs[run][1])]
+            del self._places[: index - self._first]
+            self._first = index
+
+    def _start(self, last: int, term: int) -> None:
+        """Begin anew behind an entry that is not here."""
+        self._first = last + 1
+        del self._places[:]
+        self._runs = [(last, term)]
+
+    def carried(self) -> list[Record]:
+        """What every new file repeats, so that the files before it can be recycled."""
+        last = self.last
+        declared = Record(
+            GROUP, 0, self.number, self.term(last) or 0, last, self.name.encode("utf-8")
+        )
+        vote = self.hard_state.vote.to_bytes(8, "little")
+        return [
+            declared,
+            Record(HARD_STATE, 0, self.number, self.hard_state.term, self.hard_state.commit, vote),
+            Record(CHECKPOINT, 0, self.number, self.checkpoint_term, self.checkpoint, b""),
+        ]

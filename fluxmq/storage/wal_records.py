@@ -1,0 +1,166 @@
+"""The write-ahead log's records: their bytes, and how to tell them from anything else.
+
+Responsible for encoding and checking. Knows nothing of files' names, groups' state or when to sync.
+
+A record, little-endian, 8-aligned in its file::
+
+     0 u64 check: xxh3-64 of bytes 8 to 40, seeded with xxh3-64 of the body, seeded with the file's seed plus position
+     8 u32 length of the body      12 u8 type   13 u8 kind   14 u16 mark of the file
+    16 u32 group                   20 u32 position at which the write that brought it began
+    24 u64 term                    32 u64 index
+    40 body, zeroes up to a multiple of 8
+
+The file's seed comes from the log's key (secret, drawn when the log is made) and the file's sequence number: bytes of a
+file's former life, of another file, of another place, and bytes that a client sent to look like a record, fail the check.
+The mark (16 bits from the seed, never 0) only makes looking for records fast.
+
+The start of the write is what tells a torn tail from damage: a write begins only after the one before it was synced. So
+when a record is bad and a later one is valid, the later one's write began either behind the bad record (which had been
+synced by then: damage) or before it (the same write, of which a power cut kept some sectors and not others: torn).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+ENTRY: Final = 1
+HARD_STATE: Final = 2
+"""term: term, index: commit, body: u64 vote."""
+TRUNCATION: Final = 3
+"""index: entries from it on are void."""
+CHECKPOINT: Final = 4
+"""index, term: the last entry that a snapshot holds; entries up to it are no longer needed."""
+GROUP: Final = 5
+"""body: the name that goes with the group's number, UTF-8."""
+FORGET: Final = 6
+"""The group has left this log; all of it is void."""
+FILE: Final = 7
+"""First record of a file. term: its sequence, index: where the file before it ended, body: FORMAT."""
+CLOSED: Final = 8
+"""The log was closed in order: everything before it is whole."""
+TYPES = frozenset(range(ENTRY, CLOSED + 1))
+
+FORMAT = b"FluxMQ write-ahead log 1"
+HEADER_BYTES: Final = 40
+ALIGNMENT: Final = 8
+BODY_BYTES_MAX: Final = 32 << 20
+"""A record fits into a file beside its first records; a larger message is refused long before."""
+
+_HEAD = struct.Struct("<IBBHIIQQ")
+_CHECK = struct.Struct("<Q")
+_WORD: Final = (1 << 64) - 1
+_PADDING = [bytes(n) for n in range(ALIGNMENT)]
+
+
+class Record(NamedTuple):
+    """What is to be written; where is decided when it is."""
+
+    type: int
+    kind: int
+    group: int
+    term: int
+    index: int  # type: ignore[assignment]  # tuple has a method of this name
+    body: bytes
+
+
+class Found(NamedTuple):
+    """A valid record in a file; `start` is where its write began, `length` its body's."""
+
+    type: int
+    kind: int
+    group: int
+    term: int
+    index: int  # type: ignore[assignment]  # tuple has a method of this name
+    start: int
+    position: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """Where the next record is."""
+        return self.position + record_bytes(self.length)
+
+
+class FileSeed(NamedTuple):
+    """What ties records to one file of one log."""
+
+    seed: int
+    mark: int
+
+
+def file_seed(key: int, sequence: int) -> FileSeed:
+    """Seed and mark for file `sequence` of the log with this key."""
+    seed = xxh3_64_intdigest(struct.pack("<QQ", key, sequence))
+    return FileSeed(seed, (seed >> 48) or 1)
+
+
+def record_bytes(body_bytes: int) -> int:
+    """What a record with such a body takes in its file."""
+    return HEADER_BYTES + (body_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def encode(
+    records: Iterable[Record], tie: FileSeed, position: int, start: int
+) -> tuple[list[bytes], list[int], int]:
+    """Buffers to write at `position`, where each record will stand, and where they end.
+
+    `start`: where their write begins, not behind `position`.
+    """
+    parts: list[bytes] = []
+    positions: list[int] = []
+    seed, mark = tie
+    for type_, kind, group, term, index, body in records:
+        length = len(body)
+        head = _HEAD.pack(length, type_, kind, mark, group, start, term, index)
+        check = xxh3_64_intdigest(head, xxh3_64_intdigest(body, (seed + position) & _WORD))
+        positions.append(position)
+        parts.append(_CHECK.pack(check) + head)
+        position += HEADER_BYTES + length
+        if length:
+            parts.append(body)
+            if length % ALIGNMENT:
+                padding = -length % ALIGNMENT
+                parts.append(_PADDING[padding])
+                position += padding
+    return parts, positions, position
+
+
+def decode(data: memoryview, position: int, tie: FileSeed, base: int = 0) -> Found | None:
+    """The record at `position` of a file whose bytes from `base` on are `data`; None if no valid one is there whole."""
+    at = position - base
+    if at < 0 or at + HEADER_BYTES > len(data):
+        return None
+    length, type_, kind, mark, group, start, term, index = _HEAD.unpack_from(data, at + 8)
+    if mark != tie.mark or type_ not in TYPES or start > position:
+        return None
+    if at + record_bytes(length) > len(data):
+        return None
+    seed = xxh3_64_intdigest(
+        data[at + HEADER_BYTES : at + HEADER_BYTES + length], (tie.seed + position) & _WORD
+    )
+    if xxh3_64_intdigest(data[at + 8 : at + HEADER_BYTES], seed) != _CHECK.unpack_from(data, at)[0]:
+        return None
+    return Found(type_, kind, group, term, index, start, position, length)
+
+
+def claimed_bytes(header: bytes) -> int:
+    """What a record whose first HEADER_BYTES are these says it takes; true only if `decode` agrees."""
+    return record_bytes(_HEAD.unpack_from(header, 8)[0])
+
+
+def records_behind(data: memoryview, position: int, tie: FileSeed) -> Iterator[Found]:
+    """Every valid record at or behind `position`, wherever it stands. Fast over bytes that are not records."""
+    position = -(-position // ALIGNMENT) * ALIGNMENT
+    words = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8")
+    window = 1 << 20
+    for first in range(position // 8 + 1, len(words), window):
+        marks = words[first : first + window] >> np.uint64(48)
+        for offset in np.nonzero(marks == tie.mark)[0].tolist():
+            found = decode(data, (first + offset - 1) * 8, tie)
+            if found is not None:
+                yield found

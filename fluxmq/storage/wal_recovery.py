@@ -1,0 +1,205 @@
+"""Reads a write-ahead log as a crash left it.
+
+Responsible for telling three things apart: the end of the log, a torn tail (the last write came to disk in part, nobody
+was told that it was done), and damage to what had been synced, which is reported with its place and never skipped. It
+changes nothing: what has to be cut is the caller's to cut before it writes. Knows nothing of what entries mean.
+
+In file order: records up to the first bad one are taken. Where the next file begins with its first record, the file must
+end exactly where that record says. Where it does not, the log ends at the bad record, and then nothing valid may follow
+except records of the very write that the bad one belongs to (see `wal_records`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal_files import LogFile, unpin
+from fluxmq.storage.wal_groups import GroupLog, HardStateRecord
+from fluxmq.storage.wal_records import (
+    CHECKPOINT,
+    CLOSED,
+    ENTRY,
+    FILE,
+    FORGET,
+    FORMAT,
+    GROUP,
+    HARD_STATE,
+    HEADER_BYTES,
+    TRUNCATION,
+    FileSeed,
+    Found,
+    decode,
+    records_behind,
+)
+
+FIRST_SEQUENCE = 1
+"""Number of a log's first file."""
+
+Visitor = Callable[[LogFile, Found, memoryview], None]
+
+
+class Recovery:
+    """What a log holds. `used`: its files with contents, in order; `blank`: the ones behind them, ready for use."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, GroupLog] = {}
+        self.used: list[LogFile] = []
+        self.blank: list[LogFile] = []
+        self.last_write = 0
+        """Where in the last used file its last write began."""
+        self.closed = False
+        """The log was closed in order: nothing behind its end can be of a torn write."""
+        self.numbers = 0
+        """The highest group number seen."""
+
+
+def walk(data: memoryview, tie: FileSeed) -> Iterator[Found]:
+    """Valid records of a file from its beginning up to the first bad one."""
+    position = 0
+    while True:
+        found = decode(data, position, tie)
+        if found is None:
+            return
+        yield found
+        position = found.end
+
+
+def has_first_record(files: Files, file: LogFile) -> bool:
+    """Whether a file was begun: its first record is whole and says that it is this file's."""
+    data = memoryview(files.pread(file.fd, HEADER_BYTES + len(FORMAT), 0))
+    found = decode(data, 0, file.tie)
+    if found is None:
+        return False
+    if found.type != FILE or found.term != file.sequence:
+        raise Corruption(file.path, 0, "the first record is another file's")
+    if bytes(data[HEADER_BYTES:]) != FORMAT:
+        raise Corruption(file.path, 0, "a format this version does not know")
+    return True
+
+
+def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> Recovery:
+    """Read all files of a log, given in order. `visit` sees every record, with its file and the file's bytes.
+
+    Raises Corruption for anything that a crash alone cannot have left, ReadFailed when a file cannot be read.
+    """
+    recovery = Recovery()
+    begun = [has_first_record(files, file) for file in logs]
+    count = begun.index(False) if False in begun else len(begun)
+    for number, file in enumerate(logs[:count]):
+        following = logs[number + 1] if number + 1 < count else None
+        recovery.used.append(file)
+        _read_file(files, recovery, file, following, visit)
+    for number, file in enumerate(logs[count:]):
+        _check_blank(files, file, torn=number == 0)
+    recovery.blank = logs[count:]
+    if recovery.blank and not recovery.used and recovery.blank[0].sequence != FIRST_SEQUENCE:
+        raise Corruption(recovery.blank[0].path, 0, "the files before this one are missing")
+    for group in recovery.groups.values():
+        if group.first > group.checkpoint + 1:
+            raise Corruption(
+                logs[0].path,
+                0,
+                f"entries {group.checkpoint + 1} to {group.first - 1} of group {group.name} are missing",
+            )
+        group.forget_before(group.checkpoint + 1)
+        group.appended = group.last
+        group.released = group.checkpoint
+        group.checkpoint_durable = group.checkpoint_appended = group.checkpoint
+    return recovery
+
+
+def _read_file(
+    files: Files,
+    recovery: Recovery,
+    file: LogFile,
+    following: LogFile | None,
+    visit: Visitor | None,
+) -> None:
+    """Take the records of one file; `following` is the next file that was begun."""
+    data = memoryview(files.pread(file.fd, file.size, 0))
+    for found in walk(data, file.tie):
+        _apply(recovery, file, found, data)
+        if visit is not None:
+            visit(file, found, data)
+        file.end = found.end
+        recovery.last_write = found.start
+    if following is not None:
+        end = _previous_end(files, following)
+        if file.end != end:
+            what = "a bad record" if file.end < end else "records behind its end"
+            raise Corruption(file.path, min(file.end, end), f"{what}; the file goes to byte {end}")
+        return
+    for found in records_behind(data, file.end, file.tie):
+        if found.start > file.end:
+            raise Corruption(
+                file.path,
+                file.end,
+                f"a bad record, though one at byte {found.position} was written after it was synced",
+            )
+
+
+def _previous_end(files: Files, following: LogFile) -> int:
+    data = memoryview(files.pread(following.fd, HEADER_BYTES + len(FORMAT), 0))
+    found = decode(data, 0, following.tie)
+    assert found is not None, "this file was begun"
+    return found.index
+
+
+def _check_blank(files: Files, file: LogFile, *, torn: bool) -> None:
+    """A file behind the end holds nothing, or the torn first write of the file right behind the end."""
+    data = memoryview(files.pread(file.fd, file.size, 0))
+    for found in records_behind(data, 0, file.tie):
+        if not torn or found.start > 0:
+            raise Corruption(
+                file.path, 0, f"a bad first record, though there is one at byte {found.position}"
+            )
+
+
+def _apply(recovery: Recovery, file: LogFile, found: Found, data: memoryview) -> None:
+    """One record's meaning."""
+    recovery.closed = found.type == CLOSED
+    if found.type in (CLOSED, FILE):
+        if found.type == FILE and found.position != 0:
+            raise Corruption(file.path, found.position, "a first record in the middle")
+        return
+    recovery.numbers = max(recovery.numbers, found.group)
+    at = found.position + HEADER_BYTES
+    if found.type == GROUP:
+        _declare(recovery, file, found, bytes(data[at : at + found.length]))
+        return
+    group = recovery.groups.get(found.group)
+    if group is None:
+        raise Corruption(
+            file.path, found.position, f"group {found.group} was not declared before its record"
+        )
+    if found.type == ENTRY:
+        if found.index <= group.last:
+            unpin(recovery.used, group.number, found.index)
+        group.add_entry(found.index, found.term, file.sequence, found.position)
+        file.last_index[group.number] = found.index
+    elif found.type == HARD_STATE:
+        vote = int.from_bytes(data[at : at + found.length], "little")
+        group.hard_state = HardStateRecord(found.term, vote, found.index)
+    elif found.type == TRUNCATION:
+        unpin(recovery.used, group.number, found.index)
+        group.truncate(found.index)
+    elif found.type == CHECKPOINT:
+        group.set_checkpoint(found.index, found.term)
+    elif found.type == FORGET:
+        del recovery.groups[found.group]
+
+
+def _declare(recovery: Recovery, file: LogFile, found: Found, name: bytes) -> None:
+    """A group's declaration: its first, or the one that a file repeats."""
+    text = name.decode("utf-8")
+    group = recovery.groups.get(found.group)
+    if group is None:
+        recovery.groups[found.group] = GroupLog(found.group, text, found.index, found.term)
+    elif group.name != text or group.last != found.index:
+        raise Corruption(
+            file.path,
+            found.position,
+            f"group {text} should go to entry {found.index}, the files before end at {group.last}",
+        )

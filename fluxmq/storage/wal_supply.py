@@ -1,0 +1,215 @@
+"""Has the next files of a write-ahead log ready before they are needed, and takes back those that are not any more.
+
+Responsible for files of full length, written once and durable under their names: made of zeroes, or old ones under new
+names. A thread does it, one task after the other. Knows nothing of records.
+
+A task that found the disk full is tried again later; any other failure is final, because what a failed sync of a
+directory left behind is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final
+
+from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal_files import LogFile, file_name
+from fluxmq.storage.wal_records import file_seed
+
+BESIDE: Final = "new.tmp"
+
+
+class FileSupply:
+    """Makes, recycles and removes files, one after the other, in a thread of its own."""
+
+    def __init__(
+        self, files: Files, directory: str, key: int, file_bytes: int, wake: Callable[[], None]
+    ) -> None:
+        """`wake` is called by the thread after each task."""
+        self.files = files
+        self._directory = directory
+        self._key = key
+        self._file_bytes = file_bytes
+        self._wake = wake
+        self._tasks: SimpleQueue[Callable[[], LogFile | None] | None] = SimpleQueue()
+        self._results: SimpleQueue[LogFile | StorageError | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.busy = False
+        self.full: DiskFull | None = None
+        """Why the last task could not be done."""
+
+    def create(self, sequence: int) -> LogFile:
+        """Make a file of zeroes, here and now."""
+        path = os.path.join(self._directory, file_name(sequence))
+        beside = os.path.join(self._directory, BESIDE)
+        fd = self.files.open_(beside, create=True)
+        try:
+            self.files.truncate(fd, 0)
+            self.files.allocate_zeroed(fd, self._file_bytes)
+        except DiskFull:
+            self.files.truncate(fd, 0)
+            raise
+        finally:
+            self.files.close(fd)
+        self.files.reach("wal.create")
+        self.files.rename(beside, path)
+        self._sync_names()
+        return self.open_(sequence)
+
+    def open_(self, sequence: int) -> LogFile:
+        """An existing file."""
+        path = os.path.join(self._directory, file_name(sequence))
+        fd = self.files.open_(path)
+        return LogFile(sequence, path, fd, self.files.size(fd), file_seed(self._key, sequence))
+
+    def recycle(self, file: LogFile, sequence: int) -> LogFile:
+        """Give a file that is no longer needed the name of a coming one; its contents stay and mean nothing there."""
+        self.files.reach("wal.recycle")
+        path = os.path.join(self._directory, file_name(sequence))
+        self.files.rename(file.path, path)
+        self.files.reach("wal.recycled")
+        self._sync_names()
+        self.files.close(file.fd)
+        return self.open_(sequence)
+
+    def remove(self, file: LogFile) -> None:
+        """Remove a file that is no longer needed."""
+        self.files.reach("wal.remove")
+        self.files.unlink(file.path)
+        self._sync_names()
+        self.files.close(file.fd)
+
+    def _sync_names(self) -> None:
+        try:
+            self.files.fsync_directory(self._directory)
+        except DiskFull as error:
+            raise WriteFailed(str(error)) from error
+
+    # The thread
+
+    def start(self, task: Callable[[], LogFile | None]) -> None:
+        """Have the thread do something; one thing at a time."""
+        assert not self.busy, "one task at a time"
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="wal files", daemon=True)
+            self._thread.start()
+        self.busy = True
+        self.full = None
+        self._tasks.put(task)
+
+    @property
+    def done(self) -> bool:
+        """Whether the thread has finished its task and `take` does not block."""
+        return not self._results.empty()
+
+    def take(self) -> LogFile | None:
+        """What the task gave, waiting for it. Raises WriteFailed (or ReadFailed) when it failed for good."""
+        result = self._results.get()
+        self.busy = False
+        if isinstance(result, DiskFull):
+            self.full = result
+            return None
+        if isinstance(result, StorageError):
+            raise result
+        return result
+
+    def close(self) -> None:
+        """Wait for the task under way and end the thread."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while True:
+            task = self._tasks.get()
+            if task is None:
+                return
+            try:
+                self._results.put(task())
+            except StorageError as error:
+                self._results.put(error)
+            self._wake()
+
+
+class FileRow:
+    """The files of a log in their order: in use, then ready."""
+
+    def __init__(self, supply: FileSupply, file_bytes: int, spare_files: int) -> None:
+        """At most `spare_files` are kept ready, unless more are wanted at once."""
+        self._supply = supply
+        self._file_bytes = file_bytes
+        self._spare_files = spare_files
+        self._retiring: LogFile | None = None
+        self._retry_at = 0.0
+        self.used: list[LogFile] = []
+        self.ready: deque[LogFile] = deque()
+        self.recycled = 0
+
+    @property
+    def full(self) -> DiskFull | None:
+        """Why the next file could not be made; None when it is there or under way."""
+        return self._supply.full
+
+    def at(self, sequence: int) -> LogFile:
+        """A file in use."""
+        return self.used[sequence - self.used[0].sequence]
+
+    def begin(self) -> LogFile:
+        """Take the next file into use."""
+        self.used.append(self.ready.popleft())
+        return self.used[-1]
+
+    def tend(
+        self, is_needed: Callable[[LogFile], bool], wanted: int, now: float, pause: float
+    ) -> None:
+        """One step: take what the thread finished, and have it recycle, remove or make a file.
+
+        `wanted` files should be ready. After a full disk the next attempt is `pause` seconds later. Raises WriteFailed or
+        ReadFailed when the thread failed.
+        """
+        if self._supply.busy:
+            if not self._supply.done:
+                return
+            file = self._supply.take()
+            if file is not None:
+                self.ready.append(file)
+            if self._supply.full is not None:
+                self._retry_at = now + pause
+                if self._retiring is not None:
+                    self.used.insert(0, self._retiring)
+            self._retiring = None
+        if self._supply.full is not None and now < self._retry_at:
+            return
+        following = (self.ready[-1] if self.ready else self.used[-1]).sequence + 1
+        if len(self.used) > 1 and not is_needed(self.used[0]):
+            self._retire(self.used.pop(0), following, max(wanted, self._spare_files))
+        elif len(self.ready) < wanted:
+            self._supply.start(lambda: self._supply.create(following))
+
+    def _retire(self, oldest: LogFile, following: int, ready_max: int) -> None:
+        self._retiring = oldest
+        if len(self.ready) < ready_max and oldest.size == self._file_bytes:
+            self.recycled += 1
+            self._supply.start(lambda: self._supply.recycle(oldest, following))
+        else:
+            self._supply.start(lambda: self._supply.remove(oldest))
+
+    def close(self) -> None:
+        """End the thread and close all files."""
+        self._supply.close()
+        last = None
+        try:
+            if self._supply.busy:
+                last = self._supply.take()
+        except StorageError:
+            pass  # what was being prepared is not needed any more
+        for file in filter(None, (*self.used, *self.ready, last)):
+            self._supply.files.close(file.fd)
+        self.used.clear()
+        self.ready.clear()
