@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
+from tests.sim.campaign import Summary
 from tests.sim.history import History, Violation
 
 TICK_US = 10_000
@@ -285,3 +287,17 @@ def run_stock(seed: int) -> World:
         with virtual_time(world):
             world.run()
     return world
+
+
+def run_stock_seeds(first: int, last: int) -> Iterator[Summary]:
+    """Seeds `first` to `last`, both included; a summary of each."""
+    for seed in range(first, last + 1):
+        began = time.process_time()
+        world = run_stock(seed)
+        summary = Summary(1, world.steps, time.process_time() - began)
+        if world.history.violations:
+            violation = world.history.violations[0]
+            summary.violations.append((seed, str(violation)))
+            summary.seen[violation.rule] += 1
+        summary.seen["acknowledged"] += len(world.history.acknowledged)
+        yield summary

@@ -1,0 +1,113 @@
+"""Many seeds, and what came of them, as a summary that can be kept.
+
+Responsible for running seeds in one process or several and adding up: events, violations with the seed that shows
+each, and how often what matters happened at all (elections, cuts, snapshots, restarts), for a run in which nothing
+happens violates nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fluxmq
+from tests.sim.world import EVENTS, World
+
+CHUNK = 100
+"""Seeds that a process is given at a time."""
+
+
+@dataclass
+class Summary:
+    """What many seeds amount to. `seconds` are of processor time, added up over the processes."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    violations: list[tuple[int, str]] = field(default_factory=list)
+    """Seed and its first violation."""
+    seen: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rate(self) -> float:
+        """Events per second of one core."""
+        return self.events / self.seconds if self.seconds else 0.0
+
+    def add(self, other: Summary) -> None:
+        """Take in what other seeds amounted to."""
+        self.seeds += other.seeds
+        self.events += other.events
+        self.seconds += other.seconds
+        self.violations += other.violations
+        self.seen += other.seen
+
+    def line(self) -> str:
+        """All in one line."""
+        return (
+            f"{self.seeds} seeds, {self.events} events, {len(self.violations)} violations,"
+            f" {self.rate:.0f} events/s per core"
+        )
+
+    def record(self, path: Path, title: str, first: int, last: int) -> None:
+        """Write the summary to a JSON file."""
+        content = {
+            "what": title,
+            "date": time.strftime("%Y-%m-%d"),
+            "fluxmq": fluxmq.__version__,
+            "python": platform.python_version(),
+            "first_seed": first,
+            "last_seed": last,
+            "seeds": self.seeds,
+            "events": self.events,
+            "events_per_second_and_core": round(self.rate),
+            "cpu_seconds": round(self.seconds, 1),
+            "violations": [{"seed": seed, "what": what} for seed, what in self.violations],
+            "seen": dict(sorted(self.seen.items())),
+        }
+        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def run_seeds(
+    seeds: Iterable[int],
+    voters: int | None = None,
+    events: int = EVENTS,
+    make: Callable[..., World] = World,
+) -> Summary:
+    """Run seeds one after the other in this process."""
+    summary = Summary()
+    began = time.process_time()
+    for seed in seeds:
+        world = make(seed, voters=voters)
+        if not world.run(events):
+            summary.violations.append((seed, str(world.history.violations[0])))
+        summary.seeds += 1
+        summary.events += world.events
+        summary.seen += world.seen
+    summary.seconds = time.process_time() - began
+    return summary
+
+
+def _chunk(task: tuple[range, int | None, int]) -> Summary:
+    seeds, voters, events = task
+    return run_seeds(seeds, voters, events)
+
+
+def run_many(
+    first: int, last: int, voters: int | None, events: int, processes: int
+) -> Iterator[Summary]:
+    """Run seeds `first` to `last`, both included; a summary per chunk, in order."""
+    tasks = [
+        (range(start, min(start + CHUNK, last + 1)), voters, events)
+        for start in range(first, last + 1, CHUNK)
+    ]
+    if processes == 1:
+        yield from map(_chunk, tasks)
+        return
+    with multiprocessing.Pool(processes) as pool:
+        yield from pool.imap(_chunk, tasks)

@@ -1,0 +1,303 @@
+"""One member of a simulated group: what a host does around a `fluxmq.raft.Node`, with a disk that can lose writes.
+
+Responsible for doing what a `Ready` says in the order it says, for asynchronous syncs of which one is under way at a
+time (as in the shard's write-ahead log: what is written meanwhile goes with the next), for the state machine, for
+snapshots, and for telling the invariants what it does. It does not know which faults there are: it is crashed,
+started, ticked and handed messages.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING
+
+from fluxmq.raft.memberships import decode_membership
+from fluxmq.raft.node import Config, Node
+from fluxmq.raft.types import (
+    COMMAND,
+    MEMBERSHIP,
+    Entry,
+    Membership,
+    Message,
+    MessageKind,
+    Ready,
+    Role,
+    Snapshot,
+    SnapshotMark,
+)
+from tests.sim.disk import ENTRIES, HARD_STATE, SNAPSHOT, Disk
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+COMMAND_ID_BYTES = 8
+APPEND_ANSWER = MessageKind.APPEND_ANSWER
+
+Answers = list[Message]
+
+
+class Member:
+    """A node, its disk and its state machine; `node` is None while it is down."""
+
+    def __init__(self, world: World, me: int, membership: Membership) -> None:
+        self.world = world
+        self.id = me
+        self.disk = Disk(membership)
+        self.node: Node | None = None
+        self.life = 0
+        """Counts starts: what an earlier life asked for comes to nothing."""
+        self.removed = False
+        self.paused_until = 0
+        swarm = world.swarm
+        self.config = Config(
+            me,
+            swarm.election_ticks,
+            swarm.heartbeat_ticks,
+            swarm.max_inflight_bytes,
+            swarm.max_message_bytes,
+            swarm.pre_vote,
+            swarm.check_quorum,
+        )
+        self.random = Random(f"member {world.seed} {me}")
+        self.tick_us = int(world.tick_us * (0.9 + 0.2 * self.random.random()))
+
+    # Life
+
+    def start(self) -> None:
+        """Start or restart from what is on the disk."""
+        store = self.disk.view
+        self.life += 1
+        self.applied = self.told_applied = store.base
+        self.content = array("q")
+        self.content.frombytes(store.snapshot.data)
+        self.applied_membership = store.snapshot.mark.membership
+        self._memberships = [(store.base, self.applied_membership)]
+        for entry in store.log:
+            if entry.kind == MEMBERSHIP:
+                self._memberships.append((entry.index, decode_membership(entry.data)))
+        self.role = Role.FOLLOWER
+        self.leader = 0
+        self.term = store.hard_state.term
+        self.proposed: dict[int, tuple[int, int]] = {}
+        """Index to (term, command) of what clients wait for."""
+        self._written = self._synced = 0
+        self._syncing = False
+        self._sync_to = 0
+        self._sync_wanted = False
+        self._waiting: deque[tuple[int, tuple[int, int] | None, Answers]] = deque()
+        self._marks: deque[tuple[int, SnapshotMark]] = deque()
+        random = self.random.random
+        self.node = self.world.make_node(
+            self.config,
+            store,
+            store.hard_state,
+            self.applied_membership,
+            self.applied,
+            lambda below: int(random() * below),
+        )
+        self.pump()
+
+    def crash(self) -> None:
+        """Lose the process, and of the disk what was not synced."""
+        self.node = None
+        disk = self.disk
+        before = len(disk.pending)
+        lost = disk.crash(self.random, self.world.swarm.torn)
+        self.world.seen["records lost"] += lost
+        kept = before - lost
+        if kept:
+            self._hard_states_durable()
+
+    # What the host does
+
+    def pump(self) -> None:
+        """Do what the node wants done until it wants nothing."""
+        node = self.node
+        assert node is not None, "only who runs is pumped"
+        while (ready := node.ready()) is not None:
+            self._handle(ready)
+        if self._sync_wanted and not self._syncing:
+            self._sync_wanted = False
+            self._syncing = True
+            self._sync_to = self._written
+            self.world.sync_later(self)
+
+    def _handle(self, ready: Ready) -> None:
+        world = self.world
+        role_before, term_before = self.role, self.term
+        if ready.hard_state is not None:
+            self.term = ready.hard_state.term
+        self.leader = ready.leader
+        leads = ready.role is Role.LEADER
+        led = leads and role_before is Role.LEADER and term_before == self.term
+        self.role = ready.role
+        if leads and not led:
+            log = self.disk.view
+            world.invariants.became_leader(self.id, self.term, log, self.voters)
+        if ready.messages:
+            self._send_at_once(ready.messages)
+        writes = bool(ready.entries) or ready.snapshot is not None or ready.hard_state is not None
+        if writes:
+            self._write(ready, led)
+        answers = ready.messages_after_persistence
+        if writes or answers:
+            entries = ready.entries
+            last: tuple[int, int] | None = None
+            if entries:
+                last = (entries[-1].index, entries[-1].term)
+            elif ready.snapshot is not None:
+                last = (ready.snapshot.mark.index, ready.snapshot.mark.term)
+            if not writes and not self._waiting:
+                for message in answers:
+                    world.send(message)
+            else:
+                self._waiting.append((self._written, last, answers))
+                self._sync_wanted = True
+        if ready.committed:
+            self._committed(ready.committed[-1].index)
+            self._apply(ready.committed)
+        for context, index in ready.reads:
+            world.seen["reads"] += 1
+            world.invariants.read_answered(self.id, context, index)
+        for peer in ready.snapshot_wanted:
+            world.snapshot_later(self, peer)
+
+    def _send_at_once(self, messages: list[Message]) -> None:
+        world = self.world
+        durable = self.disk.durable
+        for message in messages:
+            # A leader tells of a commit before it hands out the entries, if others were faster than its own disk.
+            if message.commit > world.invariants.commit and message.kind is not APPEND_ANSWER:
+                self._committed(message.commit)
+            world.invariants.sends_at_once(self.id, message, durable)
+            world.send(message)
+
+    @property
+    def voters(self) -> tuple[int, ...]:
+        """The voters by the last membership in its log, committed or not."""
+        return self._memberships[-1][1].voters
+
+    def _write(self, ready: Ready, led: bool) -> None:
+        disk = self.disk
+        before = len(disk.pending)
+        if ready.snapshot is not None:
+            self._install(ready.snapshot)
+        hard_state_first = self.world.swarm.hard_state_first
+        if hard_state_first and ready.hard_state is not None:
+            disk.write((HARD_STATE, ready.hard_state))
+        if ready.entries:
+            entries = ready.entries
+            invariants = self.world.invariants
+            first = entries[0].index
+            if first <= disk.view.last_index():
+                self.world.seen["logs cut"] += 1
+            if led:
+                invariants.leader_wrote(self.id, first, disk.view)
+            invariants.wrote(self.id, entries, disk.view)
+            memberships = self._memberships
+            while memberships[-1][0] >= first and len(memberships) > 1:
+                memberships.pop()
+            for entry in entries:
+                disk.write((ENTRIES, entry))
+                if entry.kind == MEMBERSHIP:
+                    memberships.append((entry.index, decode_membership(entry.data)))
+        if not hard_state_first and ready.hard_state is not None:
+            disk.write((HARD_STATE, ready.hard_state))
+        self._written += len(disk.pending) - before
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """Take another member's state in place of the own."""
+        self.world.seen["snapshots installed"] += 1
+        self.disk.write((SNAPSHOT, snapshot))
+        self.content = array("q")
+        self.content.frombytes(snapshot.data)
+        self.applied = snapshot.mark.index
+        self.applied_membership = snapshot.mark.membership
+        self._memberships = [(snapshot.mark.index, snapshot.mark.membership)]
+        history = self.world.history
+        for index, command in enumerate(self.content, 1):
+            history.applied(self.id, index, command)
+
+    def _committed(self, commit: int) -> None:
+        invariants = self.world.invariants
+        if commit > invariants.commit:
+            voters = None
+            if self.role is Role.LEADER:
+                voters = self.voters
+                assert self.node is not None, "who is down learns nothing"
+                commit = self.node.status().commit  # what is handed out may be a portion
+            log, disks = self.disk.view, self.world.disks
+            invariants.advanced(self.id, commit, self.term, log, voters, disks)
+
+    def _apply(self, entries: list[Entry]) -> None:
+        world = self.world
+        durable = self.disk.durable
+        for entry in entries:
+            index = entry.index
+            if index != self.applied + 1:
+                world.invariants.violated(
+                    "applied in order", f"member {self.id} at {index} after {self.applied}"
+                )
+            world.invariants.applies(self.id, entry, durable)
+            command = 0
+            if entry.kind == COMMAND:
+                command = int.from_bytes(entry.data[:COMMAND_ID_BYTES], "little")
+            elif entry.kind == MEMBERSHIP:
+                self.applied_membership = decode_membership(entry.data)
+                world.membership_applied()
+            self.content.append(command)
+            self.applied = index
+            world.history.applied(self.id, index, command)
+            if self.proposed and index in self.proposed:
+                term, proposed = self.proposed.pop(index)
+                if term == entry.term:
+                    world.history.acknowledge(index, proposed)
+        world.applied_later(self, self.applied)
+        every = world.swarm.snapshot_every
+        if every and self.applied - self.disk.view.base >= every and not self._marks:
+            self._take_snapshot(entries[-1].term)
+
+    def _take_snapshot(self, term: int) -> None:
+        mark = SnapshotMark(self.applied, term, self.applied_membership)
+        self.disk.pending.append((SNAPSHOT, Snapshot(mark, self.content.tobytes())))
+        self._written += 1
+        self._marks.append((self._written, mark))
+        self._sync_wanted = True
+
+    # What completes later
+
+    def synced(self) -> None:
+        """The sync that was under way has completed."""
+        node = self.node
+        assert node is not None, "a sync of an earlier life is not told"
+        self._syncing = False
+        self._hard_states_durable(self._sync_to - self._synced)
+        self.disk.synced(self._sync_to - self._synced)
+        self._synced = self._sync_to
+        while self._marks and self._marks[0][0] <= self._synced:
+            self.world.seen["snapshots taken"] += 1
+            mark = self._marks.popleft()[1]
+            self.disk.view.write((SNAPSHOT, self.disk.durable.snapshot))
+            node.compact(mark.index, mark.term)
+        persisted: tuple[int, int] | None = None
+        each = not self.world.swarm.sync_covers_all
+        while self._waiting and self._waiting[0][0] <= self._synced:
+            _, last, answers = self._waiting.popleft()
+            for message in answers:
+                self.world.send(message)
+            persisted = last or persisted
+            if each and last is not None:
+                node.advance(persisted=last)
+        if persisted is not None and not each:
+            node.advance(persisted=persisted)
+        self.pump()
+
+    def _hard_states_durable(self, count: int | None = None) -> None:
+        if count is None:
+            self.world.invariants.hard_state_durable(self.id, self.disk.durable.hard_state)
+            return
+        for kind, content in self.disk.pending[:count]:
+            if kind == HARD_STATE:
+                self.world.invariants.hard_state_durable(self.id, content)  # type: ignore[arg-type]
