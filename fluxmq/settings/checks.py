@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import LOCAL_GROUP_PREFIX, Raft, RaftGroup, Transport
+from fluxmq.settings.clustering import OWN_GROUP_PREFIXES, Raft, RaftGroup, Transport
 from fluxmq.settings.problems import Problem
-from fluxmq.settings.queue_checks import queue_notes, queue_problems, replicas
+from fluxmq.settings.queue_checks import OWN_GROUP_NAME, queue_notes, queue_problems, replicas
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import addresses_clash, format_duration, format_size
@@ -266,8 +266,8 @@ def _peers(settings: Settings) -> Iterator[Problem]:
 def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Problem]:
     if name == "default" and not group.enabled:
         yield Problem(f"{path}.enabled", "must be true: the default group cannot be disabled")
-    if name.startswith(LOCAL_GROUP_PREFIX):
-        yield Problem(path, f"begins with {LOCAL_GROUP_PREFIX}, as only this node's own groups may")
+    if name.startswith(OWN_GROUP_PREFIXES):
+        yield Problem(path, OWN_GROUP_NAME)
     if name != "default" and group.bind_addr is None:
         yield Problem(f"{path}.bind_addr", "is required")
     merged = {

@@ -41,8 +41,8 @@ def _members(text: str) -> str:
     return text
 
 
-LOCAL_GROUP_PREFIX = "local-"
-"""Names of the replication groups that hold this node's own queues begin so; no other group's may."""
+OWN_GROUP_PREFIXES = ("local-", "buffered-", "ephemeral-")
+"""Names of the groups that hold this node's own queues begin so; no other group's may."""
 
 Name = Annotated[str, AfterValidator(check_name)]
 

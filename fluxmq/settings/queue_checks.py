@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import LOCAL_GROUP_PREFIX
+from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 from fluxmq.settings.problems import Problem
-from fluxmq.settings.queues import Queue
+from fluxmq.settings.queues import DEAD_LETTER_PREFIX, QUEUE_PREFIX, Queue
 from fluxmq.settings.schema import Settings
-from fluxmq.settings.values import check_filter, format_duration
+from fluxmq.settings.values import format_duration
 
-_QUEUE = "$queue/"
-_DEAD = "$dlq/"
-_NOT_CAPTURED = (_QUEUE, _DEAD, "$share/", "$SYS/")
+_NOT_CAPTURED = (QUEUE_PREFIX, DEAD_LETTER_PREFIX, "$share/", "$SYS/")
 """Beginnings of topics that ``topics`` may not capture, but for the queue's own address."""
+OWN_GROUP_NAME = "is a name that only this node's own groups have: they begin with " + ", ".join(
+    OWN_GROUP_PREFIXES
+)
 
 
 def queue_problems(settings: Settings) -> Iterator[Problem]:
@@ -64,7 +65,7 @@ def replicas(path: str, factor: int, in_sync: int) -> Iterator[Problem]:
 
 
 def _topics(path: str, queue: Queue) -> Iterator[Problem]:
-    own = (f"{_QUEUE}{queue.name}", f"{_QUEUE}{queue.name}/#")
+    own = (f"{QUEUE_PREFIX}{queue.name}", f"{QUEUE_PREFIX}{queue.name}/#")
     for index, topic_filter in enumerate(queue.topics):
         if topic_filter.startswith(_NOT_CAPTURED) and topic_filter not in own:
             yield Problem(
@@ -101,11 +102,8 @@ def _replication(path: str, queue: Queue, settings: Settings) -> Iterator[Proble
         )
     if replication.enabled and not raft.enabled:
         yield Problem(f"{path}.replication.enabled", "needs cluster.raft.enabled, which is false")
-    if replication.group.startswith(LOCAL_GROUP_PREFIX):
-        yield Problem(
-            f"{path}.replication.group",
-            f"begins with {LOCAL_GROUP_PREFIX}, as only this node's own groups may",
-        )
+    if replication.group.startswith(OWN_GROUP_PREFIXES):
+        yield Problem(f"{path}.replication.group", OWN_GROUP_NAME)
     elif group is not None and group != "default":
         if group in raft.groups:
             if not raft.groups[group].enabled:
@@ -130,8 +128,8 @@ def _dead_letters(path: str, queue: Queue, names: dict[str, int]) -> Iterator[Pr
     if not queue.dlq.enabled or queue.dlq.topic is None:
         return
     place, topic = f"{path}.dlq.topic", queue.dlq.topic
-    name = dead_letter_queue(topic)
-    if name is None:
+    name = queue.dead_letter_queue
+    if not name:
         yield Problem(
             place,
             f"{topic!r} is not the address of a queue, $dlq/<name> or $queue/<name>:"
@@ -139,34 +137,18 @@ def _dead_letters(path: str, queue: Queue, names: dict[str, int]) -> Iterator[Pr
         )
     elif name == queue.name:
         yield Problem(place, "is the queue itself, whose dead letters would never end")
-    elif not name.startswith(_DEAD) and name not in names:
+    elif not name.startswith(DEAD_LETTER_PREFIX) and name not in names:
         yield Problem(
             place, f"{name} is not in queues, and a queue made on demand is kept in memory only"
         )
-
-
-def dead_letter_queue(topic: str) -> str | None:
-    """Name of the queue that a ``dlq.topic`` means, with ``$dlq/`` for a dead-letter queue; None when it is none."""
-    prefix = next((prefix for prefix in (_QUEUE, _DEAD) if topic.startswith(prefix)), None)
-    if prefix is None or "+" in topic or "#" in topic:
-        return None
-    try:
-        check_filter(topic)
-    except ValueError:
-        return None
-    name = topic.removeprefix(prefix)
-    if not name or "/" in name:
-        return None
-    return _DEAD + name if prefix == _DEAD else name
 
 
 def _dead_letter_circles(queues: tuple[Queue, ...]) -> Iterator[Problem]:
     """Queues whose dead letters come back to them; each circle is told once, at its first queue."""
     onward = {}
     for queue in queues:
-        target = dead_letter_queue(queue.dead_letter_address) if queue.dlq.enabled else None
-        if target is not None and target != queue.name:
-            onward[queue.name] = target
+        if queue.dead_letter_queue not in ("", queue.name):
+            onward[queue.name] = queue.dead_letter_queue
     told: set[str] = set()
     for index, queue in enumerate(queues):
         way = [queue.name]

@@ -25,6 +25,24 @@ QUORUM_DELIVERY_LIMIT: Final = 20
 """Default delivery limit of a quorum queue: RabbitMQ's since 4.0."""
 
 
+QUEUE_PREFIX: Final = "$queue/"
+DEAD_LETTER_PREFIX: Final = "$dlq/"
+
+
+def queue_at(address: str) -> str:
+    """Name of the queue that ``$queue/<name>`` or ``$dlq/<name>`` means; empty for any other text.
+
+    A dead-letter queue has the address as its name.
+    """
+    prefix = next((p for p in (QUEUE_PREFIX, DEAD_LETTER_PREFIX) if address.startswith(p)), "")
+    name = address.removeprefix(prefix)
+    try:
+        check_name(name)
+    except ValueError:
+        return ""
+    return {QUEUE_PREFIX: name, DEAD_LETTER_PREFIX: address}.get(prefix, "")
+
+
 def _delivery_limit(limit: int) -> int:
     """-1 or at least 1: a message that may be delivered 0 times would be of no use to anybody."""
     if limit == 0:
@@ -51,7 +69,7 @@ class QueueManager(Section):
     local_groups: Annotated[int, Field(ge=1, le=256)] = 8
     """Replication groups over which queues that are not replicated are spread; fixed when the data directory is made."""
     ephemeral_expiry: Annotated[Duration, Field(ge=0.001, le=TEN_YEARS)] = 300.0
-    """Time without consumers and publishes after which an ephemeral queue is removed."""
+    """Time without a consumer after which an ephemeral queue is removed."""
     max_ephemeral_queues: Annotated[int, Field(ge=0, le=1_000_000)] = 10_000
     """Ephemeral queues of the whole node; 0 allows none, so that an unknown queue's name is refused."""
     ephemeral_max_bytes: Annotated[Size, Field(ge=1 << 16, le=1 << 40)] = 64 << 20
@@ -79,13 +97,13 @@ class QueueLimits(Section):
     max_message_size: Annotated[Size, Field(ge=1, le=1 << 30)] = 10 << 20
     """Largest payload; a larger one is refused."""
     max_depth: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
-    """Messages in the queue above which publishes are refused, whatever overflow says; 0 is no limit."""
+    """Messages that the slowest group has not settled, above which publishes are refused; not for streams; 0 is no limit."""
     message_ttl: Annotated[Duration, Field(ge=0, le=TEN_YEARS)] = 604_800.0
     """Time after which a message expires, if its publisher asks for no shorter one; 0 is never."""
     max_length: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
-    """Messages in the queue above which overflow decides; 0 is no limit."""
+    """Messages ready for delivery above which overflow decides; a stream drops its oldest; 0 is no limit."""
     max_length_bytes: Annotated[Size, Field(ge=0, le=COUNT_MAX)] = 0
-    """Bytes in the queue above which overflow decides; 0 is no limit."""
+    """Bytes in the queue above which overflow decides; a stream drops its oldest; 0 is no limit."""
     overflow: Literal["drop-head", "reject-publish"] = "drop-head"
     """Above max_length or max_length_bytes: dead-letter or drop the oldest message, or refuse the new one."""
 
@@ -177,7 +195,7 @@ class Queue(Section):
     ack_durability: Literal["fsync", "buffered"] | None = None
     """What a publisher's acknowledgement means: synced to disk, or only written; without it, storage.queue_ack_durability."""
     expires: Annotated[Duration, Field(ge=0, le=TEN_YEARS)] = 0.0
-    """Time without consumers and publishes after which the queue is deleted with all its messages; 0 is never."""
+    """Time without a consumer after which the queue is deleted with all its messages; 0 is never."""
     retention: Retention = Retention()
     """What the queue forgets."""
     limits: QueueLimits = QueueLimits()
@@ -206,7 +224,12 @@ class Queue(Section):
         """Address of the queue that gets the dead letters; empty when they are dropped."""
         if not self.dlq.enabled:
             return ""
-        return self.dlq.topic or f"$dlq/{self.name}"
+        return self.dlq.topic or DEAD_LETTER_PREFIX + self.name
+
+    @property
+    def dead_letter_queue(self) -> str:
+        """Name of that queue, ``$dlq/<name>`` or ``<name>``; empty when dead letters are dropped."""
+        return queue_at(self.dead_letter_address)
 
     def replication_group(self, raft: Raft) -> str | None:
         """Name of the replication group that holds the queue; None for one of this node's local groups."""

@@ -90,9 +90,9 @@ class AnonymousAccess(Section):
 
     allow: Literal["loopback", "always", "never"] = "loopback"
     """From where they are let in: from this machine only, from anywhere, from nowhere."""
-    publish: tuple[TopicFilter, ...] = ("#",)
-    """Topic filters that they may publish to."""
-    subscribe: tuple[TopicFilter, ...] = ("#", "$SYS/#")
+    publish: tuple[TopicFilter, ...] = ("#", "$queue/#")
+    """Topic filters that they may publish to; a leading wildcard does not reach $queue/ and $dlq/."""
+    subscribe: tuple[TopicFilter, ...] = ("#", "$SYS/#", "$queue/#", "$dlq/#")
     """Topic filters that cover what they may subscribe to."""
 
 

@@ -18,7 +18,9 @@ from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Pu
 from fluxmq.protocols.mqtt.packets import Will as WillPacket
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
+from fluxmq.sessions.mqtt.queue_properties import queue_options
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
     CLAIMING,
@@ -132,6 +134,27 @@ def check(broker: Broker, connect: Connect) -> None:
             "the will is too large",
             version,
         )
+    if will.topic.startswith(PREFIXES):
+        check_queue_will(will, version)
+
+
+def check_queue_will(will: WillPacket, version: int) -> None:
+    """A will may be a message to a queue, not an order to one. Raises ProtocolError."""
+    text = "the will's topic is an order to a queue"
+    reason: int = Reason.TOPIC_NAME_INVALID
+    try:
+        address = parse_publish(will.topic)
+        prepared = prepare_will(will)
+        assert address is not None, "asked of wills to queues only"
+        assert prepared is not None, "a will was given"
+        queue_options(prepared.properties)
+        if not address.verb:
+            return
+    except MalformedAddressError as error:
+        text = str(error)
+    except ProtocolError as error:
+        reason, text = error.reason, error.text
+    raise ProtocolError(reason if version == 5 else Reason.SERVER_UNAVAILABLE, text, version)
 
 
 def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None) -> None:

@@ -12,12 +12,15 @@ from typing import Protocol
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.run import Run
+from fluxmq._hot.tickets import Ticket
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.topics import ParsedFilter
+from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.sessions.mqtt.settlement import Settlement
 
 
 @dataclass(slots=True)
@@ -128,6 +131,38 @@ class Broker(Protocol):
 
     def unsubscribe(self, session: Session, written: bytes) -> None:
         """Remove a subscription."""
+
+    # Queues
+
+    def queue_subscribe(
+        self,
+        session: Session,
+        written: bytes,
+        wanted: QueueSubscription,
+        done: Callable[[int], None],
+    ) -> None:
+        """Make the session a consumer of a queue; one of the same filter is replaced.
+
+        ``done`` gets the granted QoS, or a reason code that SUBACK may carry: implementation specific error for
+        QoS 0 from a work queue, and for a group that exists with another pattern or mode. A queue that nobody
+        has declared is made, in memory. The grant is in the session's subscriptions before the call, and is taken
+        out again when ``done`` gets a reason; it stays there while the client is away.
+        """
+
+    def queue_unsubscribe(self, session: Session, written: bytes) -> None:
+        """The session is no longer a consumer; what it has not settled goes to others of the group."""
+
+    def queue_settle(
+        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+    ) -> None:
+        """Settle messages that were delivered to the client's session.
+
+        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when none of the messages is with this
+        session, or a reason of 0x80 or above that PUBACK may carry.
+        """
+
+    def hold(self) -> Ticket:
+        """Let the answer to the run being published wait until the ticket's ``done``."""
 
     def feed_later(self, client: Client) -> None:
         """Call the handler's ``drained`` for this client soon."""

@@ -1,7 +1,8 @@
-"""PUBLISH from a client, where the hot path asks: properties, aliases, permissions, retain, QoS 2.
+"""PUBLISH from a client, where the hot path asks: properties, aliases, permissions, retain, QoS 2, queues.
 
 The hot path calls ``on_publish`` once per run that is not plain; a run that passes is routed and answered by
-it. Wills are published here too.
+it. A ``control`` run is answered only: it was an order to a queue, or what was new in it is routed already. Wills are
+published here too.
 
 Source: MQTT 5.0 sections 3.3, 4.3.3, 4.9, 3.1.2.5.
 """
@@ -13,18 +14,23 @@ from fluxmq.protocols.mqtt.packets import Puback, Pubrec
 from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import validate_topic
+from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.connecting import may_publish, send_explained
 from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.queue_properties import queue_options, strip_reserved
 from fluxmq.sessions.mqtt.session import Client, Session, Will
+from fluxmq.sessions.mqtt.settlement import parse_settlement
 
 ALLOWED_MAX = 1024
 """Topics a connection remembers as permitted; beyond it the memory starts anew."""
 ALLOWED_BYTES_MAX = 256
 """Longest topic remembered: a connection may make us keep a quarter of a megabyte, not four."""
 
+NOT_PERMITTED = "publish is not permitted"
+
 
 def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
-    """Check a run that is not plain. True: route and answer it. Raises ProtocolError."""
+    """Check a run that is not plain. True: route and answer it (a ``control`` run: answer it). Raises ProtocolError."""
     session = client.session
     assert session is not None
     if raw:
@@ -39,17 +45,66 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
             Reason.PROTOCOL_ERROR if run.version == 5 else Reason.MALFORMED_PACKET,
             "empty topic name",
         )
+    if run.topic.startswith(PREFIXES):
+        return queue_publish(broker, client, session, run)
     if not permitted(broker, client, run):
-        deny(broker, client, run)
-        return False
+        return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
     if run.retain:
         # Kept before it is routed, which is where the other topics are looked at.
         validate_topic(run.topic, broker.limits.max_topic_bytes, broker.limits.max_topic_levels)
-    if run.qos == 2 and not remember(broker, client, session, run):
-        return False
+    if run.qos == 2:
+        repeated = remember(broker, session, run)
+        if repeated is not None:
+            return publish_pieces(broker, run, repeated)
     if run.retain:
         broker.retain(run)
     return True
+
+
+def queue_publish(broker: Broker, client: Client, session: Session, run: Run) -> bool:
+    """A run addressed to a queue: messages for it, or an order to the broker. Raises ProtocolError."""
+    allowed = permitted(broker, client, run)
+    settlement = None
+    try:
+        address = parse_publish(run.topic)
+        assert address is not None, "asked of queues only"
+        if not allowed and not (address.verb and consumes(session, address.queue)):
+            return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
+        if not address.verb:
+            run.options = queue_options(run.properties)
+        else:
+            settlement = parse_settlement(address, run.properties)
+    except MalformedAddressError as error:
+        return refuse(broker, client, run, Reason.TOPIC_NAME_INVALID, str(error))
+    except ProtocolError as error:
+        return refuse(broker, client, run, error.reason, error.text)
+    # A queue is no topic that keeps its last message.
+    run.retain = 0
+    own = strip_reserved(run.properties)
+    run.verbatim = run.verbatim and own is run.properties
+    run.properties = own
+    if run.qos == 2:
+        repeated = remember(broker, session, run)
+        if repeated is not None and (settlement is None or not repeated):
+            return publish_pieces(broker, run, repeated)
+    if settlement is not None:
+        run.control = True
+        # All messages of a run have the same properties: they are one order, given once.
+        done = broker.hold().done if run.qos else ignore
+        broker.queue_settle(client, settlement, done)
+    return True
+
+
+def consumes(session: Session, queue: bytes) -> bool:
+    """Whether the session is a consumer of the queue: who is may settle what was delivered to it."""
+    return any(
+        grant.queue is not None and grant.queue.queue == queue
+        for grant in session.subscriptions.values()
+    )
+
+
+def ignore(_reason: int) -> None:
+    """What becomes of an order of QoS 0, its client does not want to know."""
 
 
 def apply_properties(
@@ -98,59 +153,78 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
     return True
 
 
-def deny(broker: Broker, client: Client, run: Run) -> None:
-    """Answer a run that may not be published (MQTT 3.1.1 has no words for it but closing)."""
-    broker.count_drop("no_permission", run.count)
+def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> bool:
+    """Answer a run that may not be published (MQTT 3.1.1 has no words for it but closing).
+
+    The result is for the hot path: whether it is to answer, because an earlier answer is still waited for.
+    """
+    denied = reason == Reason.NOT_AUTHORIZED
+    broker.count_drop("no_permission" if denied else "queue_refused", run.count)
     if run.version == 4:
-        raise ProtocolError(Reason.NOT_AUTHORIZED, "publish is not permitted")
+        raise ProtocolError(reason, text)
+    if not run.qos:
+        return False
+    if client.connection.tickets:
+        # Answers keep the order of the publishes [MQTT-4.6.0-2].
+        run.control = True
+        broker.hold().done(reason)
+        return True
     kind = Puback if run.qos == 1 else Pubrec
     # Request Problem Information 0 rules the text out here [MQTT-3.1.2-29].
-    text = "publish is not permitted" if client.problem_information else ""
-    if run.qos:
-        for packet_id in run.packet_ids():
-            send_explained(client.connection, kind(packet_id, Reason.NOT_AUTHORIZED), text)
+    told = text if client.problem_information else ""
+    for packet_id in run.packet_ids():
+        send_explained(client.connection, kind(packet_id, reason), told)
+    return False
 
 
-def remember(broker: Broker, client: Client, session: Session, run: Run) -> bool:
+def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
     """QoS 2: note packet identifiers so that a repeated PUBLISH is not routed twice.
 
-    True when all are new. Otherwise the messages are handled here one by one.
+    None when all are new; otherwise the messages that are, one by one.
     """
     packet_ids = run.packet_ids()
     if session.received is None:
         session.received = set()
     received = session.received
-    fresh = set(packet_ids)
-    if len(fresh) == len(packet_ids) and not fresh & received:
-        if len(received) + len(fresh) > broker.limits.max_inflight:
-            raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
+    fresh = set(packet_ids) - received
+    if len(received) + len(fresh) > broker.limits.max_inflight:
+        raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
+    if len(fresh) == len(packet_ids):
         received |= fresh
-        return True
+        return None
     run.detach()
+    pieces = []
     offset = run.start
     for packet_id in packet_ids:
         end = run.skip(offset, 1)
         if packet_id not in received:
-            if len(received) >= broker.limits.max_inflight:
-                raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
             received.add(packet_id)
-            piece = run.part(offset, end, 1)
-            if run.retain:
-                broker.retain(piece)
-            if not broker.publish(piece):
-                raise ProtocolError(Reason.TOPIC_NAME_INVALID, "topic name is not valid")
-        client.connection.append(b"\x50\x02" + packet_id.to_bytes(2, "big"))
+            pieces.append(run.part(offset, end, 1))
         offset = end
-    return False
+    return pieces
+
+
+def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
+    """Route the new messages of a run; the run is then answered whole, repetitions included."""
+    for piece in pieces:
+        if piece.retain:
+            broker.retain(piece)
+        if not broker.publish(piece):
+            raise ProtocolError(Reason.TOPIC_NAME_INVALID, "topic name is not valid")
+    run.control = True
+    return True
 
 
 def publish_will(broker: Broker, will: Will) -> None:
     """Publish a will as its client would have."""
     deadline = broker.now() + will.expiry if will.expiry is not None else 0.0
-    run = message_run(
-        will.topic, will.payload, will.qos, int(will.retain), will.properties, deadline
-    )
-    if will.retain:
+    queued = will.topic.startswith(PREFIXES)
+    retain = will.retain and not queued
+    properties = strip_reserved(will.properties) if queued else will.properties
+    run = message_run(will.topic, will.payload, will.qos, int(retain), properties, deadline)
+    if queued:
+        run.options = queue_options(properties)
+    if retain:
         broker.retain(run)
     broker.publish(run)
     broker.will_published()

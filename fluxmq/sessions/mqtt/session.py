@@ -16,6 +16,7 @@ from fluxmq._hot.delivery import Delivery
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange
 from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 
 EXPIRY_NEVER = 0xFFFFFFFF
 """Session Expiry Interval of a session that does not expire (MQTT 5.0 section 3.1.2.11.2)."""
@@ -25,9 +26,10 @@ class Grant:
     """One subscription of a session, as granted.
 
     ``subscription_id`` is 0 for none. ``shared`` is the group name of a shared subscription, else empty.
+    ``queue`` is what is taken from a queue; None for a subscription to topics. A queue's is never ``shared``.
     """
 
-    __slots__ = ("no_local", "qos", "retain_as_published", "shared", "subscription_id")
+    __slots__ = ("no_local", "qos", "queue", "retain_as_published", "shared", "subscription_id")
 
     def __init__(
         self,
@@ -36,12 +38,14 @@ class Grant:
         retain_as_published: bool = False,
         subscription_id: int = 0,
         shared: bytes = b"",
+        queue: QueueSubscription | None = None,
     ) -> None:
         self.qos = qos
         self.no_local = no_local
         self.retain_as_published = retain_as_published
         self.subscription_id = subscription_id
         self.shared = shared
+        self.queue = queue
 
 
 class Will:

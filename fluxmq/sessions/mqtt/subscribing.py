@@ -1,7 +1,7 @@
 """SUBSCRIBE and UNSUBSCRIBE, and the retained messages that a new subscription gets.
 
 A SUBACK is sent when every shard of the node knows the filters, so that a publish made after it reaches the
-subscriber wherever it is made. Retained messages follow as the connection takes them: an iterator per
+subscriber wherever it is made, and when every queue among them has answered. Retained messages follow as the connection takes them: an iterator per
 subscription, advanced a bounded step at a time. Subscribing again begins anew, unsubscribing ends it, so there
 are never more of them than subscriptions.
 
@@ -16,6 +16,7 @@ from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsub
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
 from fluxmq.sessions.mqtt.ports import Broker
+from fluxmq.sessions.mqtt.queue_subscriptions import is_queue, queue_subscription
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,
@@ -32,68 +33,145 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     """Add subscriptions and answer when they are known everywhere."""
     session = client.session
     assert session is not None
-    identifiers = packet.properties.subscription_identifiers
-    identifier = identifiers[0] if identifiers else 0
-    feeds: dict[bytes, RetainedFeed] = {}
     if client.connection.version == 4:
         # A bad filter ends the connection there: before any of the others is entered.
         for wanted in packet.subscriptions:
             validate_filter(
                 wanted.filter, broker.limits.max_topic_bytes, broker.limits.max_topic_levels
             )
-    reasons = [
-        add(broker, client, session, wanted, identifier, feeds) for wanted in packet.subscriptions
-    ]
-    connection = client.connection
-    broker.pause(connection)
+    answer = Answer(broker, client, session, packet)
+    for index in range(len(packet.subscriptions)):
+        add(answer, index)
+    broker.pause(client.connection)
+    broker.when_known(answer.known)
 
-    def known() -> None:
-        if client.stage is not CONNECTED:
+
+class Answer:
+    """A SUBACK on its way: ``waiting`` for the shards of the node and for queues, then sent.
+
+    ``refused``: grants that a queue has refused meanwhile.
+    """
+
+    __slots__ = (
+        "broker",
+        "client",
+        "feeds",
+        "identifier",
+        "packet",
+        "reasons",
+        "refused",
+        "session",
+        "waiting",
+    )
+
+    def __init__(self, broker: Broker, client: Client, session: Session, packet: Subscribe) -> None:
+        identifiers = packet.properties.subscription_identifiers
+        self.broker = broker
+        self.client = client
+        self.session = session
+        self.packet = packet
+        self.identifier = identifiers[0] if identifiers else 0
+        self.reasons = [0] * len(packet.subscriptions)
+        self.feeds: dict[bytes, RetainedFeed] = {}
+        self.refused: list[Grant] = []
+        self.waiting = 1
+
+    def known(self) -> None:
+        """One of those waited for has answered; after the last, tell the client."""
+        self.waiting -= 1
+        client, connection = self.client, self.client.connection
+        if self.waiting or client.stage is not CONNECTED:
             return
-        connection.append(encode(Suback(packet.packet_id, reasons), connection.version))
-        if feeds:
-            client.feeds = feeds if client.feeds is None else client.feeds | feeds
+        connection.append(encode(Suback(self.packet.packet_id, self.reasons), connection.version))
+        if self.feeds:
+            client.feeds = self.feeds if client.feeds is None else client.feeds | self.feeds
             connection.feeding = True
-            feed(broker, client)
-        broker.resume(connection)
-
-    broker.when_known(known)
+            feed(self.broker, client)
+        self.broker.resume(connection)
 
 
-def add(
-    broker: Broker,
-    client: Client,
-    session: Session,
-    wanted: Subscription,
-    identifier: int,
-    feeds: dict[bytes, RetainedFeed],
-) -> int:
-    """One filter of a SUBSCRIBE; its reason code."""
-    limits = broker.limits
-    written = wanted.filter
+def add(answer: Answer, index: int) -> None:
+    """Enter one filter of a SUBSCRIBE and note its reason code, of a queue when it has answered."""
+    client, session, limits = answer.client, answer.session, answer.broker.limits
+    wanted = answer.packet.subscriptions[index]
     try:
-        parsed = validate_filter(written, limits.max_topic_bytes, limits.max_topic_levels)
+        parsed = validate_filter(wanted.filter, limits.max_topic_bytes, limits.max_topic_levels)
     except ProtocolError as error:
         if error.reason == Reason.MALFORMED_PACKET or client.connection.version == 4:
             raise
-        return error.reason
-    existing = session.subscriptions.get(written)
+        answer.reasons[index] = error.reason
+        return
+    existing = session.subscriptions.get(wanted.filter)
     if existing is None and len(session.subscriptions) >= limits.max_subscriptions:
-        return Reason.QUOTA_EXCEEDED
-    if not may_subscribe(client, written):
-        return Reason.NOT_AUTHORIZED
-    qos = min(wanted.qos, limits.max_qos)
-    grant = Grant(qos, wanted.no_local, wanted.retain_as_published, identifier, parsed.group or b"")
+        answer.reasons[index] = Reason.QUOTA_EXCEEDED
+    elif not may_subscribe(client, wanted.filter):
+        answer.reasons[index] = Reason.NOT_AUTHORIZED
+    elif is_queue(parsed):
+        add_queue(answer, index, parsed)
+    else:
+        answer.reasons[index] = add_topics(answer, wanted, parsed)
+
+
+def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> int:
+    """A filter of topics; the QoS granted."""
+    broker, session, written = answer.broker, answer.session, wanted.filter
+    qos = min(wanted.qos, broker.limits.max_qos)
+    existing = session.subscriptions.get(written)
+    grant = Grant(
+        qos, wanted.no_local, wanted.retain_as_published, answer.identifier, parsed.group or b""
+    )
     session.subscriptions[written] = grant
     broker.subscribe(session, written, parsed, grant)
     if wants_retained(parsed, wanted, existing):
-        feeds[written] = RetainedFeed(
+        answer.feeds[written] = RetainedFeed(
             broker.retained_topics(parsed.filter),
             qos,
-            identifier_property(identifier),
+            identifier_property(answer.identifier),
             session.client_id.encode() if wanted.no_local else None,
         )
     return qos
+
+
+def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
+    """A filter that takes from a queue, which may answer later."""
+    broker, session = answer.broker, answer.session
+    wanted = answer.packet.subscriptions[index]
+    written = wanted.filter
+    try:
+        taken = queue_subscription(
+            parsed,
+            wanted,
+            answer.packet.properties.user_properties,
+            session.client_id,
+            answer.client.connection.version,
+            broker.limits.max_qos,
+            answer.identifier,
+        )
+    except ProtocolError as error:
+        answer.reasons[index] = error.reason
+        return
+    before = session.subscriptions.get(written)
+    grant = Grant(taken.qos, subscription_id=answer.identifier, queue=taken)
+    # Entered at once, so that a session that ends before the queue has answered leaves it as well.
+    session.subscriptions[written] = grant
+    answer.waiting += 1
+
+    def answered(reason: int) -> None:
+        answer.reasons[index] = reason
+        if reason <= Reason.GRANTED_QOS_2:
+            grant.qos = reason
+            grant.queue = taken._replace(qos=reason)
+        else:
+            answer.refused.append(grant)
+            if session.subscriptions.get(written) is grant:
+                # A subscription that could not be replaced stays as it was.
+                if before is None or before in answer.refused:
+                    del session.subscriptions[written]
+                else:
+                    session.subscriptions[written] = before
+        answer.known()
+
+    broker.queue_subscribe(session, written, taken, answered)
 
 
 def may_subscribe(client: Client, written: bytes) -> bool:
@@ -165,8 +243,12 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
                 raise
             reasons.append(error.reason)
             continue
-        if written in session.subscriptions:
-            broker.unsubscribe(session, written)
+        grant = session.subscriptions.get(written)
+        if grant is not None:
+            if grant.queue is not None:
+                broker.queue_unsubscribe(session, written)
+            else:
+                broker.unsubscribe(session, written)
             del session.subscriptions[written]
             if client.feeds is not None:
                 client.feeds.pop(written, None)

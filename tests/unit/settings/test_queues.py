@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fluxmq.settings import Settings, SettingsError, load, notes, refusals
-from fluxmq.settings.queue_checks import dead_letter_queue
+from fluxmq.settings.queues import queue_at
 
 CONFIG = Path(__file__).resolve().parents[3] / "config"
 RAFT = "cluster: {raft: {enabled: true, groups: {hot: {bind_addr: '127.0.0.1:7200'}}}}\n"
@@ -43,10 +43,10 @@ def test_the_shipped_example() -> None:
         None,
     ]
     assert (orders.deliveries_max, payments.deliveries_max) == (5, 20)
-    assert orders.dead_letter_address == "$dlq/orders"
-    assert payments.dead_letter_address == "$dlq/payments"
-    assert telemetry.dead_letter_address == ""
-    assert scratch.dead_letter_address == "$queue/orders"
+    assert orders.dead_letter_queue == "$dlq/orders"
+    assert payments.dead_letter_queue == "$dlq/payments"
+    assert telemetry.dead_letter_queue == ""
+    assert scratch.dead_letter_queue == "orders"
     assert [settings.ack_durability(queue) for queue in settings.queues] == [
         "fsync",
         "buffered",
@@ -99,7 +99,7 @@ def test_a_queue_by_its_name_alone(tmp_path: Path) -> None:
     assert queue.type == "classic"
     assert settings.ack_durability(queue) == "fsync"
     assert queue.replication_group(settings.cluster.raft) is None
-    assert (queue.deliveries_max, queue.dead_letter_address) == (5, "")
+    assert (queue.deliveries_max, queue.dead_letter_queue) == (5, "")
     assert (queue.limits.max_length, queue.limits.max_depth, queue.expires) == (0, 0, 0)
     assert queue.consumer.visibility_timeout == 30
     assert notes(settings) == []
@@ -200,7 +200,7 @@ def test_where_a_quorum_queue_is_kept(tmp_path: Path) -> None:
         (
             "replication: {group: local-1}",
             "replication.group",
-            "begins with local-, as only this node's own groups may",
+            "is a name that only this node's own groups have: they begin with local-, buffered-, ephemeral-",
         ),
         (
             "replication: {heartbeat_timeout: 3s, election_timeout: 1s}",
@@ -299,7 +299,7 @@ cluster:
         "cluster.raft.peers": "names b, and cluster.enabled is false, so that this node is alone",
         "cluster.raft.groups.hot.peers": "names b, c, and cluster.enabled is false, so that this node"
         " is alone",
-        "cluster.raft.groups.local-1": "begins with local-, as only this node's own groups may",
+        "cluster.raft.groups.local-1": "is a name that only this node's own groups have: they begin with local-, buffered-, ephemeral-",
     }
     together = raft.replace("enabled: false\n  raft", "enabled: true\n  raft")
     assert set(problems(tmp_path, together)) == {"cluster.raft.groups.local-1"}
@@ -343,7 +343,7 @@ queues:
     ],
 )
 def test_addresses_of_dead_letters(topic: str, name: str | None) -> None:
-    assert dead_letter_queue(topic) == name
+    assert queue_at(topic) == (name or "")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,155 @@
+"""Subscriptions to queues: a filter ``$queue/<name>[/<pattern>]`` and the user properties of SUBSCRIBE as one value.
+
+The same filter may be written ``$share/<group>/$queue/...``. What MQTT 5 clients may say by user properties, once each
+and for every queue among the filters of the packet:
+
+``consumer-group``  group to read the queue with; without it the client id, of 3.1.1 clients up to its first ``-``
+``start``           where a group that is new begins: first, last, next, offset=<n>, timestamp=<unix s or ms>
+``ack-mode``        auto: PUBACK or PUBCOMP settles a message; explicit: an order does (see ``settlement``)
+``prefetch``        messages that may be unsettled, at most what the queue allows
+
+Whether the queue is there and takes such a consumer is the broker's to say. Source: MQTT 5.0 sections 3.8, 4.8.2.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fluxmq.protocols.mqtt.packets import Subscription
+from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.topics import ParsedFilter
+from fluxmq.routing.queue_addresses import MalformedAddressError, effective_group, parse_filter
+from fluxmq.sessions.mqtt.queue_properties import OFFSET_MAX, unusable, whole_number
+
+GROUP_NAME_BYTES_MAX: Final = 1024
+"""A group's name is usually a client id, which is as long at most."""
+EFFECTIVE_GROUP_BYTES_MAX: Final = 65_535
+"""Every delivery names its group in a user property: two bytes of length."""
+PREFETCH_MAX: Final = 1_000_000
+"""As much as a queue may be configured to leave with one consumer."""
+MILLISECONDS_FROM: Final = 100_000_000_000
+"""Timestamps from here on are milliseconds: as seconds they would lie beyond the year 5000."""
+_NAMES: Final = ("consumer-group", "start", "ack-mode", "prefetch")
+_FORBIDDEN: Final = frozenset("/+#@") | {chr(code) for code in (*range(0x20), 0x7F)}
+
+
+class QueueSubscription(NamedTuple):
+    """What a session takes from a queue; plain values, so that it can be stored and sent.
+
+    ``group``: effective id, with ``@<pattern>`` behind the name when there is a pattern. ``pattern``: filter of keys,
+    empty for all. ``explicit``: acknowledging a PUBLISH settles nothing. ``start``: where a new group begins, see
+    ``parse_start``; None for what is usual. ``prefetch``: 0 for the queue's own limit. ``identifier``: Subscription Identifier, 0 for none.
+    """
+
+    queue: bytes
+    group: bytes
+    pattern: bytes
+    qos: int
+    explicit: bool = False
+    start: tuple[str, int] | None = None
+    prefetch: int = 0
+    identifier: int = 0
+
+
+def is_queue(parsed: ParsedFilter) -> bool:
+    """Whether a subscription is to a queue, shared or not."""
+    return parsed.filter.startswith((b"$queue/", b"$dlq/"))
+
+
+def queue_subscription(
+    parsed: ParsedFilter,
+    wanted: Subscription,
+    properties: list[tuple[str, str]],
+    client_id: str,
+    version: int,
+    qos_max: int,
+    identifier: int,
+) -> QueueSubscription:
+    """One filter of a SUBSCRIBE that ``is_queue``, understood.
+
+    Raises ProtocolError: topic filter invalid for a name that no queue has, implementation specific error for a user
+    property that says nothing usable.
+    """
+    try:
+        address = parse_filter(parsed.filter)
+    except MalformedAddressError as error:
+        raise ProtocolError(Reason.TOPIC_FILTER_INVALID, str(error)) from None
+    assert address is not None, "asked of queues only"
+    if wanted.no_local:
+        raise unusable("a queue does not know who published")
+    said = _said(properties)
+    group = effective_group(_group(parsed, said, client_id, version), address.pattern)
+    if len(group) > EFFECTIVE_GROUP_BYTES_MAX:
+        raise ProtocolError(Reason.TOPIC_FILTER_INVALID, "group and pattern are too long")
+    return QueueSubscription(
+        address.queue,
+        group,
+        address.pattern,
+        min(wanted.qos, qos_max),
+        _is_explicit(said.get("ack-mode", "auto")),
+        parse_start(said["start"]) if "start" in said else None,
+        _prefetch(said.get("prefetch")),
+        identifier,
+    )
+
+
+def _said(properties: list[tuple[str, str]]) -> dict[str, str]:
+    """The properties that speak of queues; others are the client's own business."""
+    said: dict[str, str] = {}
+    for name, value in properties:
+        if name in _NAMES:
+            if name in said:
+                raise unusable(f"{name} stands twice")
+            said[name] = value
+    return said
+
+
+def _group(parsed: ParsedFilter, said: dict[str, str], client_id: str, version: int) -> bytes:
+    """The group's name: of ``$share``, of the property, or from the client id."""
+    named = said.get("consumer-group")
+    if parsed.group is not None:
+        shared = parsed.group.decode()
+        if named is not None and named != shared:
+            raise unusable("consumer-group is not the name behind $share")
+        named = shared
+    if named is not None:
+        if not named or len(named.encode()) > GROUP_NAME_BYTES_MAX or _FORBIDDEN & set(named):
+            raise unusable("consumer-group is no name of a group")
+        return named.encode()
+    if version == 4:
+        # Instances of one application are told apart by what follows the dash.
+        return (client_id.partition("-")[0] or client_id).encode()
+    return client_id.encode()
+
+
+def parse_start(text: str) -> tuple[str, int]:
+    """Where a new group begins: a word, and a number that is 0 for the first three.
+
+    ``first``: with the oldest message kept; ``last``: with the newest there is; ``next``: with the first from now on;
+    ``offset``: with that message; ``timestamp``: with the first not older than so many microseconds since the epoch.
+    Raises ProtocolError for anything else.
+    """
+    word, equals, number = text.partition("=")
+    if equals and word == "offset":
+        return word, whole_number(number.encode(), "start offset", OFFSET_MAX)
+    if equals and word == "timestamp":
+        time = whole_number(number.encode(), "start timestamp", OFFSET_MAX // 1_000_000)
+        return word, time * (1000 if time >= MILLISECONDS_FROM else 1_000_000)
+    if text not in ("first", "last", "next"):
+        raise unusable("start is none of first, last, next, offset=, timestamp=")
+    return text, 0
+
+
+def _is_explicit(text: str) -> bool:
+    if text not in ("auto", "explicit"):
+        raise unusable("ack-mode is neither auto nor explicit")
+    return text == "explicit"
+
+
+def _prefetch(text: str | None) -> int:
+    if text is None:
+        return 0
+    number = whole_number(text.encode(), "prefetch", PREFETCH_MAX)
+    if number == 0:
+        raise unusable("prefetch is 0: nothing would be delivered")
+    return number

@@ -1,0 +1,92 @@
+"""Orders to a queue: PUBLISH to ``/$ack``, ``/$nack``, ``/$reject`` or ``/$commit`` as a value.
+
+Which messages are meant stands in user properties, not in the payload, which is not looked at: ``message-id`` as it was
+delivered (``<queue>:<offset>``; what stands before the last colon is for people), once or several times, each also as
+a range ``<queue>:<first>-<last>``; and ``group-id`` as delivered. Whether the messages are this client's to settle is
+the broker's to know. MQTT 3.1.1 has no properties and hence no orders.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from fluxmq.routing.queue_addresses import QueueAddress
+from fluxmq.sessions.mqtt.queue_properties import (
+    DELAY_MS_MAX,
+    OFFSET_MAX,
+    unusable,
+    user_properties,
+    whole_number,
+)
+
+REASON_BYTES_MAX: Final = 1024
+"""Why a message was refused travels with it and is read by people: a sentence, not a report."""
+GROUP_ID_BYTES_MAX: Final = 65_535
+"""A group's id: a client id or name with a pattern behind it, which is a filter."""
+
+
+class Settlement(NamedTuple):
+    """What is to become of delivered messages.
+
+    ``verb``: ``ack``, ``nack`` (offer again after ``delay_ms``, None for the queue's own back-off), ``reject`` (dead
+    letter, for ``reason``) or ``commit`` (a stream's group has done everything up to the one offset given).
+    ``ranges``: first and last offset, both included, ascending, apart from one another.
+    """
+
+    queue: bytes
+    group: bytes
+    verb: str
+    ranges: tuple[tuple[int, int], ...]
+    reason: str = ""
+    delay_ms: int | None = None
+
+
+def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
+    """The order in a control publish. Raises ProtocolError (implementation specific error) for one that is none."""
+    spans: list[tuple[int, int]] = []
+    texts: dict[bytes, bytes] = {}
+    for found in user_properties(forward):
+        if found.name == b"message-id":
+            spans.append(_span(found.value))
+        elif found.name in (b"group-id", b"reason", b"delay"):
+            if found.name in texts:
+                raise unusable(f"{found.name.decode()} stands twice")
+            texts[found.name] = found.value
+    group = texts.get(b"group-id", b"")
+    if not spans:
+        raise unusable("message-id is missing")
+    if not 0 < len(group) <= GROUP_ID_BYTES_MAX:
+        raise unusable("group-id is missing")
+    reason = texts.get(b"reason", b"")
+    if len(reason) > REASON_BYTES_MAX:
+        raise unusable(f"reason is longer than {REASON_BYTES_MAX} bytes")
+    delay = None
+    if b"delay" in texts:
+        if address.verb != "nack":
+            raise unusable("delay goes with $nack only")
+        delay = whole_number(texts[b"delay"], "delay", DELAY_MS_MAX)
+    ranges = merged(spans)
+    if address.verb == "commit" and (len(ranges) > 1 or ranges[0][0] != ranges[0][1]):
+        raise unusable("$commit takes one message-id, the last one done")
+    return Settlement(address.queue, group, address.verb, ranges, reason.decode(), delay)
+
+
+def _span(message_id: bytes) -> tuple[int, int]:
+    """First and last offset of ``<queue>:<offset>`` or ``<queue>:<first>-<last>``."""
+    first, dash, last = message_id.rpartition(b":")[2].partition(b"-")
+    start = whole_number(first, "the offset in message-id", OFFSET_MAX)
+    end = whole_number(last, "the offset in message-id", OFFSET_MAX) if dash else start
+    if end < start:
+        raise unusable("a range in message-id ends before it begins")
+    return start, end
+
+
+def merged(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The same offsets as ranges that are ascending and apart."""
+    ranges: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if ranges and first <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
+        else:
+            ranges.append((first, last))
+    return tuple(ranges)
