@@ -1,0 +1,169 @@
+"""Batches of a shard's logs in memory: the latest appended ones, and stretches read from disk. Both bounded.
+
+One cache is shared by all logs of a shard, so that a busy queue may use what quiet ones do not. Appended batches
+leave oldest first whichever log they are of; what a log has in here is therefore always an unbroken tail of it. Stretches
+read from disk leave when they were not used for longest. Knows no files and no positions in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from typing import Final
+
+from fluxmq._hot.batches import Batch
+
+RECENT_BYTES_DEFAULT: Final = 64 << 20
+"""Appended batches kept by a shard: a second of a fast shard's traffic, so that live consumers do not touch files."""
+
+WINDOW_BYTES_DEFAULT: Final = 32 << 20
+"""Stretches kept by a shard: enough for a hundred consumers that read old messages."""
+
+ENTRY_BYTES: Final = 600
+"""About what a batch costs in memory beside its bytes (its object and places in lists); counted with it."""
+
+
+class RecentBatches:
+    """The cached tail of one log. Made by `BatchCache.recent`."""
+
+    __slots__ = ("_bases", "_batches", "_first", "gone")
+
+    def __init__(self) -> None:
+        self._bases: list[int] = []
+        self._batches: list[Batch | None] = []
+        self._first = 0
+        # Batches dropped before their turn, which the cache's common queue still counts.
+        self.gone = 0
+
+    def __len__(self) -> int:
+        return len(self._batches) - self._first
+
+    def find(self, offset: int) -> Batch | None:
+        """Return the batch that holds an offset, None if it is not here."""
+        at = bisect_right(self._bases, offset, self._first) - 1
+        if at < self._first:
+            return None
+        batch = self._batches[at]
+        assert batch is not None, "only those before the first are given up"
+        return batch if offset < batch.base_offset + batch.count else None
+
+    def append(self, batch: Batch) -> None:
+        """Add the log's next batch."""
+        self._bases.append(batch.base_offset)
+        self._batches.append(batch)
+
+    def pop(self) -> int:
+        """Give up the oldest batch and return what it cost."""
+        batch = self._batches[self._first]
+        assert batch is not None, "it was not given up before"
+        self._batches[self._first] = None
+        self._first += 1
+        if self._first > 256 and self._first * 2 > len(self._batches):
+            del self._batches[: self._first], self._bases[: self._first]
+            self._first = 0
+        return batch.length + ENTRY_BYTES
+
+    def oldest_end(self) -> int:
+        """Return the offset after the oldest batch."""
+        batch = self._batches[self._first]
+        assert batch is not None, "it was not given up before"
+        return batch.base_offset + batch.count
+
+
+class Window:
+    """A stretch of one segment, read with one call; `batches` are those in it that were checked.
+
+    `position`: where in the segment `data` begins. `bases` and `starts` (in `data`) are of the batches walked over
+    so far, `end` and `next_offset` where the walk stands.
+    """
+
+    __slots__ = ("base", "bases", "batches", "data", "end", "next_offset", "position", "starts")
+
+    def __init__(self, base: int, position: int, data: bytes, first_offset: int) -> None:
+        self.base = base
+        self.position = position
+        self.data = data
+        self.bases: list[int] = []
+        self.starts: list[int] = []
+        self.end = 0
+        self.next_offset = first_offset
+        self.batches: dict[int, Batch] = {}
+
+
+class BatchCache:
+    """The batches in memory of one shard's logs; `recent_bytes` and `window_bytes` bound it."""
+
+    def __init__(
+        self,
+        recent_bytes: int = RECENT_BYTES_DEFAULT,
+        window_bytes: int = WINDOW_BYTES_DEFAULT,
+    ) -> None:
+        self.recent_bytes_max = recent_bytes
+        self.window_bytes_max = window_bytes
+        self.recent_bytes = 0
+        self.window_bytes = 0
+        self._order: deque[RecentBatches] = deque()
+        self._gone = 0
+        self._windows: OrderedDict[Window, list[Window]] = OrderedDict()
+
+    def recent(self) -> RecentBatches:
+        """Return the place for a log's appended batches."""
+        return RecentBatches()
+
+    def add(self, recent: RecentBatches, batch: Batch) -> None:
+        """Keep a batch that was just appended to a log; older ones of any log may leave for it."""
+        recent.append(batch)
+        self._order.append(recent)
+        self.recent_bytes += batch.length + ENTRY_BYTES
+        while self.recent_bytes > self.recent_bytes_max:
+            oldest = self._order.popleft()
+            if oldest.gone:
+                oldest.gone -= 1
+                self._gone -= 1
+            else:
+                self.recent_bytes -= oldest.pop()
+
+    def drop_below(self, recent: RecentBatches, offset: int) -> None:
+        """Give up a log's batches that end at or before an offset."""
+        while len(recent) and recent.oldest_end() <= offset:
+            self.recent_bytes -= recent.pop()
+            recent.gone += 1
+            self._gone += 1
+        # Dropped batches keep their places in the common queue until these are most of it.
+        if self._gone > 1024 and self._gone * 2 > len(self._order):
+            self._compact()
+
+    def _compact(self) -> None:
+        kept: deque[RecentBatches] = deque()
+        for recent in self._order:
+            if recent.gone:
+                recent.gone -= 1
+            else:
+                kept.append(recent)
+        self._order = kept
+        self._gone = 0
+
+    def add_window(self, owner: list[Window], window: Window) -> None:
+        """Keep a stretch just read, in its log's list too; the longest unused leave for it."""
+        owner.append(window)
+        self._windows[window] = owner
+        self.window_bytes += len(window.data)
+        while self.window_bytes > self.window_bytes_max and len(self._windows) > 1:
+            oldest, its_owner = self._windows.popitem(last=False)
+            its_owner.remove(oldest)
+            self.window_bytes -= len(oldest.data)
+
+    def used(self, window: Window) -> None:
+        """Note that a stretch was read from."""
+        self._windows.move_to_end(window)
+
+    def drop_window(self, owner: list[Window], window: Window) -> None:
+        """Give up one of a log's stretches."""
+        owner.remove(window)
+        del self._windows[window]
+        self.window_bytes -= len(window.data)
+
+    def drop_windows(self, owner: list[Window], base: int | None = None) -> None:
+        """Give up a log's stretches, or those of the segment with a base offset."""
+        for window in [each for each in owner if base is None or each.base == base]:
+            self.drop_window(owner, window)

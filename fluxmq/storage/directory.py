@@ -1,0 +1,269 @@
+"""The data directory: what is where, which version wrote it, who has it, and which shard hosts which group.
+
+::
+
+    VERSION                                   the format's version, one line
+    LOCK                                      flocked by the running broker; holds its process number
+    placement.json                            workers, local groups, pins, and the shard whose log holds each group
+    meta.db                                   metadata (the control process's)
+    shards/<i>/wal/                           one write-ahead log for all groups of a shard
+    groups/<group>/snapshots/<index>.snap     state of a group
+    groups/<group>/queues/<queue>/            the log of a queue: segments, indexes, head
+
+Knows names and where they belong, not what is in the files below; their formats are other modules'. Names of groups and
+queues come from users: as directory names they are percent-encoded, and a long one ends with its hash instead of its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+import orjson
+import xxhash
+
+from fluxmq.storage.errors import Corruption, FileMissing, StorageError
+from fluxmq.storage.files import Files
+
+FORMAT_VERSION: Final = 1
+VERSION_PREFIX: Final = "fluxmq data "
+
+DIRECTORY_NAME_BYTES_MAX: Final = 200
+"""Bytes of a directory's name: file systems take 255, and deleting puts something in front."""
+
+PLACEMENT_BYTES_MAX: Final = 64 << 20
+"""A larger placement.json is not one: 100 000 groups take a tenth of it."""
+
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_DELETED: Final = ".deleted-"
+_HASHED: Final = "~"
+
+
+class DirectoryError(StorageError):
+    """The data directory cannot be used: another version's, or in use."""
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def directory_name(name: str) -> str:
+    """Return the directory name of a group or queue: bytes of UTF-8 other than A-Z a-z 0-9 . _ - as %XX.
+
+    A dot in front is encoded too, so that no name is hidden or goes up. What would be longer than
+    DIRECTORY_NAME_BYTES_MAX is cut, and ends with ~ and the hash of the whole.
+    """
+    assert name, "a name is not empty"
+    raw = name.encode()
+    text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if text[0] == ".":
+        text = "%2E" + text[1:]
+    if len(text) > DIRECTORY_NAME_BYTES_MAX:
+        end = _HASHED + xxhash.xxh3_128_hexdigest(raw)
+        text = text[: DIRECTORY_NAME_BYTES_MAX - len(end)] + end
+    return text
+
+
+def name_of(directory: str) -> str | None:
+    """Return the name that a directory stands for, None when it is not to be seen from it: a long one's is in its files."""
+    if _HASHED in directory or directory.startswith("."):
+        return None
+    try:
+        name = unquote_to_bytes(directory).decode()
+    except UnicodeDecodeError:
+        return None
+    return name if name and directory_name(name) == directory else None
+
+
+@dataclass(frozen=True, slots=True)
+class DataPaths:
+    """Where things are in the data directory `root`. Values only: nothing is made by asking."""
+
+    root: str
+
+    @property
+    def version(self) -> str:
+        """The file with the format's version."""
+        return f"{self.root}/VERSION"
+
+    @property
+    def lock(self) -> str:
+        """The file that the running broker has locked."""
+        return f"{self.root}/LOCK"
+
+    @property
+    def placement(self) -> str:
+        """The file that says which shard hosts which group."""
+        return f"{self.root}/placement.json"
+
+    @property
+    def shards(self) -> str:
+        """The directory of the shards' directories, which are named by number."""
+        return f"{self.root}/shards"
+
+    @property
+    def groups(self) -> str:
+        """The directory of the groups' directories."""
+        return f"{self.root}/groups"
+
+    def wal(self, shard: int) -> str:
+        """The directory of a shard's write-ahead log."""
+        return f"{self.shards}/{shard}/wal"
+
+    def group(self, group: str) -> str:
+        """The directory of a group."""
+        return f"{self.groups}/{directory_name(group)}"
+
+    def snapshots(self, group: str) -> str:
+        """The directory of a group's snapshots."""
+        return f"{self.group(group)}/snapshots"
+
+    def queues(self, group: str) -> str:
+        """The directory of a group's queues' directories."""
+        return f"{self.group(group)}/queues"
+
+    def queue(self, group: str, queue: str) -> str:
+        """The directory of a queue's log."""
+        return f"{self.queues(group)}/{directory_name(queue)}"
+
+
+# --- version and lock ------------------------------------------------------------------------------------------------
+
+
+def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> None:
+    """Refuse a directory of another format. Raises DirectoryError, StorageError.
+
+    With `create`, a directory that has no VERSION gets one, unless it holds logs already.
+    """
+    try:
+        text = files.read_file(paths.version).decode("utf-8", "replace")
+    except FileMissing:
+        if not create:
+            raise DirectoryError(f"{paths.root} is no data directory: it has no VERSION") from None
+        if files.exists(paths.groups) or files.exists(paths.shards):
+            raise DirectoryError(f"{paths.root} holds logs but no VERSION") from None
+        files.write_whole(paths.version, f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode())
+        return
+    number = text.removeprefix(VERSION_PREFIX).strip()
+    if not text.startswith(VERSION_PREFIX) or not number.isdecimal():
+        raise DirectoryError(f"{paths.version} is not a version: {text[:60]!r}")
+    if int(number) > FORMAT_VERSION:
+        raise DirectoryError(
+            f"{paths.root} was written by a newer FluxMQ (format {number}; this one reads {FORMAT_VERSION})"
+        )
+    if int(number) < FORMAT_VERSION:
+        raise DirectoryError(f"{paths.root} has format {number}, which this FluxMQ does not read")
+
+
+@contextlib.contextmanager
+def locked(files: Files, paths: DataPaths) -> Iterator[None]:
+    """Hold the directory's lock. Raises DirectoryError that names the process which has it."""
+    fd = files.open_(paths.lock, create=True)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = files.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            by = f"process {holder}" if holder.isdecimal() else "another process"
+            raise DirectoryError(f"{paths.root} is in use by {by}") from None
+        yield
+    finally:
+        files.close(fd)
+
+
+# --- placement -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which shard hosts which group, as last written.
+
+    `pins` is what the operator asked for; `groups` is where each group's log entries are, which a start with another
+    number of workers has to know.
+    """
+
+    workers: int
+    local_groups: int
+    pins: Mapping[str, int] = field(default_factory=dict)
+    groups: Mapping[str, int] = field(default_factory=dict)
+
+
+def write_placement(files: Files, paths: DataPaths, placement: Placement) -> None:
+    """Replace placement.json; durable when it returns. Raises StorageError."""
+    content = {
+        "workers": placement.workers,
+        "local_groups": placement.local_groups,
+        "pins": dict(placement.pins),
+        "groups": dict(placement.groups),
+    }
+    files.write_whole(paths.placement, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def read_placement(files: Files, paths: DataPaths) -> Placement | None:
+    """Return what was written last, None if nothing was. Raises Corruption, StorageError."""
+    try:
+        if files.size(paths.placement) > PLACEMENT_BYTES_MAX:
+            raise Corruption(paths.placement, PLACEMENT_BYTES_MAX, "too large for a placement")
+        data = files.read_file(paths.placement)
+    except FileMissing:
+        return None
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise Corruption(paths.placement, error.pos, f"not JSON: {error.msg}") from None
+    match content:
+        case {
+            "workers": int(workers),
+            "local_groups": int(local_groups),
+            "pins": dict(pins),
+            "groups": dict(groups),
+        } if workers > 0 and local_groups > 0:
+            placement = Placement(workers, local_groups, pins, groups)
+        case _:
+            raise Corruption(paths.placement, 0, "workers, local_groups, pins or groups is wrong")
+    for group, shard in (*pins.items(), *groups.items()):
+        if type(shard) is not int or shard < 0:
+            raise Corruption(paths.placement, 0, f"group {group!r} is on shard {shard!r}")
+    return placement
+
+
+# --- removal ---------------------------------------------------------------------------------------------------------
+
+
+def delete_directory(files: Files, path: str) -> None:
+    """Remove a directory with its files (it holds no directories): renamed first, so that half of it is never found.
+
+    Raises StorageError; nothing happens when it is not there.
+    """
+    parent, _, name = path.rpartition("/")
+    number = sum(each.startswith(_DELETED) for each in files.listdir(parent))
+    doomed = f"{parent}/{_DELETED}{number}-{name}"
+    try:
+        files.rename(path, doomed)
+    except FileMissing:
+        return
+    files.reach("directory.delete")
+    _remove(files, doomed)
+
+
+def remove_unknown(files: Files, parent: str, known: Collection[str]) -> list[str]:
+    """Remove directories in `parent` that are not those of `known` names; return what they were called.
+
+    For the end of a recovery: what was deleted just before a crash may be there again. Raises StorageError.
+    """
+    if not files.exists(parent):
+        return []
+    kept = {directory_name(name) for name in known}
+    unknown = [name for name in files.listdir(parent) if name not in kept]
+    for name in unknown:
+        _remove(files, f"{parent}/{name}")
+    return unknown
+
+
+def _remove(files: Files, path: str) -> None:
+    for name in files.listdir(path):
+        files.unlink(f"{path}/{name}")
+    files.remove_directory(path)

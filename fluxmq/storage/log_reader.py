@@ -1,0 +1,239 @@
+"""Reading batches of a log from disk: by offset and by time, every byte checked before it is believed.
+
+Responsible for finding a batch in a segment and for the few descriptors and stretches that stay open for the next
+read. Knows nothing of what was appended a moment ago, of retention or of other segments. Files are read with pread: a
+mapping of a file that shrinks or fails ends the process, and after the check a private copy cannot change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final
+
+from fluxmq._hot.batches import Batch, BatchError, parse, verify
+from fluxmq.model.segments import BATCH_HEADER_BYTES, PAGE_BYTES, IndexEntries
+from fluxmq.storage.batch_cache import BatchCache, Window
+from fluxmq.storage.errors import Corruption, StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.segment_index import (
+    Extent,
+    checked_span,
+    load_growing,
+    load_sealed,
+    rebuild,
+    walk,
+)
+
+WINDOW_BYTES: Final = 256 << 10
+"""Read at once: a sequential reader then makes a call for a thousand messages; a batch may be larger, alone."""
+
+WINDOWS_MAX: Final = 4
+"""Stretches one log keeps: consumer groups that read old messages at different places."""
+
+OPEN_SEGMENTS_MAX: Final = 256
+"""Segments open for reading in a shard, so that old messages of many queues do not use up descriptors."""
+
+
+class OpenSegment:
+    """A segment open for reading, with its index once that was needed."""
+
+    __slots__ = ("entries", "fd", "sealed")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.entries: IndexEntries | None = None
+        # Whether `entries` is the whole index of the sealed segment.
+        self.sealed = False
+
+
+class OpenSegments:
+    """The segments that a shard's logs have open for reading: the latest used, up to a number."""
+
+    def __init__(self, files: Files, open_max: int = OPEN_SEGMENTS_MAX) -> None:
+        self._files = files
+        self._open_max = open_max
+        self._open: OrderedDict[str, OpenSegment] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, path: str) -> OpenSegment:
+        """Return a segment, opened if it is not. Raises StorageError."""
+        segment = self._open.get(path)
+        if segment is not None:
+            self._open.move_to_end(path)
+            return segment
+        segment = self._open[path] = OpenSegment(self._files.open_(path, readonly=True))
+        if len(self._open) > self._open_max:
+            _, oldest = self._open.popitem(last=False)
+            self._files.close(oldest.fd)
+        return segment
+
+    def drop(self, path: str) -> None:
+        """Close a segment, if it is open: it will be removed, or has changed."""
+        segment = self._open.pop(path, None)
+        if segment is not None:
+            self._files.close(segment.fd)
+
+    def close(self) -> None:
+        """Close all."""
+        for path in list(self._open):
+            self.drop(path)
+
+
+class LogReader:
+    """What one log reads from disk. `interval`: bytes between index entries, for making an index again."""
+
+    def __init__(
+        self, files: Files, cache: BatchCache, segments: OpenSegments, interval: int
+    ) -> None:
+        self._files = files
+        self._cache = cache
+        self._segments = segments
+        self._interval = interval
+        self._windows: list[Window] = []
+
+    def read(self, extent: Extent, offset: int) -> Batch:
+        """Return the batch that holds an offset of this segment. Raises Corruption and other StorageErrors."""
+        for window in reversed(self._windows):
+            if window.base == extent.base_offset:
+                batch = self._find(window, extent, offset)
+                if batch is not None:
+                    self._cache.used(window)
+                    return batch
+        window = self._next_window(extent, offset) or self._searched_window(extent, offset)
+        batch = self._find(window, extent, offset)
+        while batch is None:
+            window = self._window(extent, window.position + window.end, window.next_offset)
+            batch = self._find(window, extent, offset)
+        while len(self._windows) >= WINDOWS_MAX:
+            self._cache.drop_window(self._windows, self._windows[0])
+        self._cache.add_window(self._windows, window)
+        return batch
+
+    def _next_window(self, extent: Extent, offset: int) -> Window | None:
+        """The stretch behind one that was read to its end: what a sequential reader wants."""
+        for window in self._windows:
+            if window.base == extent.base_offset and window.next_offset == offset:
+                following = self._window(extent, window.position + window.end, offset)
+                self._cache.drop_window(self._windows, window)
+                return following
+        return None
+
+    def _searched_window(self, extent: Extent, offset: int) -> Window:
+        """A stretch that begins at or before an offset, found by the index."""
+        for again in (False, True):
+            relative, position = self._index(extent, again).by_offset(offset - extent.base_offset)
+            try:
+                return self._window(extent, position, extent.base_offset + relative)
+            except Corruption:
+                # Either the entry or the segment is wrong; an index made from the segment tells.
+                if again:
+                    raise
+        raise AssertionError("the second round returns or raises")
+
+    def _window(self, extent: Extent, position: int, offset: int) -> Window:
+        """Read a stretch that begins with a whole batch; nothing in it is checked yet but that batch's header."""
+        fd = self._segments.get(extent.path).fd
+        size = max(0, min(WINDOW_BYTES, extent.end - position))
+        data = self._files.pread(fd, size, position)
+        if len(data) >= BATCH_HEADER_BYTES:
+            length = checked_span(data, 0, extent, position, offset).length
+            if length > len(data):
+                data = self._files.pread(fd, length, position)
+            if length <= len(data):
+                return Window(extent.base_offset, position, data, offset)
+        what = f"the file ends within the batch of offset {offset}"
+        raise Corruption(extent.path, position + len(data), what)
+
+    def _find(self, window: Window, extent: Extent, offset: int) -> Batch | None:
+        """The batch in a stretch that holds an offset; None when it is before the stretch or behind it."""
+        while window.next_offset <= offset and window.end < len(window.data):
+            position = window.position + window.end
+            if len(window.data) - window.end < BATCH_HEADER_BYTES:
+                return None
+            span = checked_span(window.data, window.end, extent, position, window.next_offset)
+            if window.end + span.length > len(window.data):
+                return None
+            window.bases.append(span.base_offset)
+            window.starts.append(window.end)
+            window.end += span.length
+            window.next_offset = span.next_offset
+        at = bisect_right(window.bases, offset) - 1
+        if at < 0 or offset >= window.next_offset:
+            return None
+        base = window.bases[at]
+        batch = window.batches.get(base)
+        if batch is None:
+            batch = window.batches[base] = self._checked(window, extent, window.starts[at])
+        return batch
+
+    def _checked(self, window: Window, extent: Extent, start: int) -> Batch:
+        try:
+            batch = parse(window.data, start)
+            verify(batch)
+        except BatchError as error:
+            raise Corruption(extent.path, window.position + start, str(error)) from None
+        return batch
+
+    def _index(self, extent: Extent, again: bool) -> IndexEntries:
+        """The segment's index; made from the segment if its file is wrong, or if told so."""
+        segment = self._segments.get(extent.path)
+        entries = None if again else segment.entries
+        if extent.hash is not None:
+            if entries is None or not segment.sealed:
+                entries = None if again else load_sealed(self._files, extent)
+        elif not again:
+            if entries is None:
+                entries = IndexEntries()
+            if not load_growing(self._files, extent, entries):
+                entries = None
+        if entries is None:
+            entries = rebuild(self._files, segment.fd, extent, self._interval)
+        segment.entries = entries
+        segment.sealed = extent.hash is not None
+        return entries
+
+    def offset_at(self, extent: Extent, time: int) -> int | None:
+        """Return the offset of the segment's first message not before `time` (µs), None if there is none."""
+        relative, position = self._index(extent, False).by_time(time)
+        fd = self._segments.get(extent.path).fd
+        try:
+            return self._offset_at(fd, extent, position, extent.base_offset + relative, time)
+        except StorageError:
+            entries = self._index(extent, True)
+        relative, position = entries.by_time(time)
+        return self._offset_at(fd, extent, position, extent.base_offset + relative, time)
+
+    def _offset_at(
+        self, fd: int, extent: Extent, position: int, offset: int, time: int
+    ) -> int | None:
+        for _, span in walk(self._files, fd, extent, position, offset):
+            if span.last_time >= time:
+                found = first_not_before(self.read(extent, span.base_offset), time)
+                if found is not None:
+                    return found
+        return None
+
+    def forget(self, extent: Extent) -> None:
+        """Give up all that is kept of a segment: it is removed, or ends elsewhere now."""
+        self._cache.drop_windows(self._windows, extent.base_offset)
+        self._segments.drop(extent.path)
+
+    def forget_windows(self) -> None:
+        """Give up all stretches of the log."""
+        self._cache.drop_windows(self._windows)
+
+
+def first_not_before(batch: Batch, time: int) -> int | None:
+    """Return the offset of a batch's first message whose time is not before `time` (µs), None if there is none."""
+    if batch.base_time >= time:
+        return batch.base_offset
+    for index in range(batch.count):
+        if batch.time(index) >= time:
+            return batch.base_offset + index
+    return None
+
+
+assert WINDOW_BYTES > PAGE_BYTES

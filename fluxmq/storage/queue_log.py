@@ -1,0 +1,496 @@
+"""A queue's log on disk: batches appended as they are committed, read by offset and by time, removed from the front.
+
+Responsible for segments (when one is full, which are still needed), for the head file, and for what a checkpoint has to
+sync. Knows nothing of Raft, of consumers, of when anything should be kept. Nothing here is synced on append: a committed
+batch is safe in the write-ahead log, and stays there until a checkpoint has synced the segments and written their state.
+
+**After a crash** the log is opened with the state of the last snapshot (`recovering`), and the entries behind it are
+appended again. Segments roll by the batches alone (their bytes, their times), so the same batches give the same bytes in
+the same files. Until `cut`, files on disk are neither believed nor removed: some may be from after the snapshot, some may
+have been trimmed since. `cut` then compares every file with what the log must consist of, truncates and removes the rest,
+and only now moves the head, which so never goes back for a reader outside.
+
+**Removal** moves the head's start first and unlinks then, so that a reader that finds a file gone can see why.
+
+One thread uses a log; `Unsynced.sync` alone may run in another.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fluxmq._hot.batches import Batch
+from fluxmq.model.segments import (
+    FOOTER_BYTES,
+    HEAD_NAME,
+    INDEX_SUFFIX,
+    PAGE_BYTES,
+    QUEUE_NAME_BYTES_MAX,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
+    TIME_NONE,
+    base_of,
+    index_name,
+    segment_name,
+)
+from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.storage.directory import delete_directory
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.head import HeadFile
+from fluxmq.storage.log_reader import LogReader, OpenSegments, first_not_before
+from fluxmq.storage.log_state import LogState, SegmentState
+from fluxmq.storage.segment_index import Extent
+from fluxmq.storage.segments import OpenFile, SegmentWriter, sealed_extent
+from fluxmq.storage.shape import check_growing, check_sealed
+
+DROPPED_WHOLE_PART: Final = 4
+"""A segment whose messages are all consumed while it still grows is given up once it has a quarter of its size: a queue
+whose consumers keep up then keeps little on disk, and still makes a new file only every few megabytes."""
+
+
+class OffsetOutOfRange(StorageError):  # noqa: N818 (the name of the condition)
+    """No message has this offset: it was removed, or is yet to come."""
+
+    def __init__(self, queue: str, offset: int, start: int, next_offset: int) -> None:
+        super().__init__(f"queue {queue!r} has offsets {start} up to {next_offset}, not {offset}")
+        self.offset = offset
+        self.start = start
+        self.next_offset = next_offset
+
+
+class BatchTooLarge(StorageError):  # noqa: N818 (the name of the condition)
+    """A batch that no segment of this log can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentOptions:
+    """When segments roll, and how dense their index is: bytes, µs (0: age does not matter), bytes.
+
+    The first two have to be the same in every replica of a log and when entries are replayed: they decide what is in
+    which file.
+    """
+
+    segment_bytes: int = 64 << 20
+    segment_age: int = 7 * 86_400 * 1_000_000
+    index_bytes: int = 64 << 10
+
+    def __post_init__(self) -> None:
+        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
+            raise ValueError(
+                f"segments of {self.segment_bytes} bytes; {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
+            )
+        if self.segment_age < 0 or self.index_bytes <= 0:
+            raise ValueError("no segment age is below zero, no index interval zero")
+
+    @property
+    def batch_bytes_max(self) -> int:
+        """The largest batch that fits into a segment."""
+        return self.segment_bytes - PAGE_BYTES - FOOTER_BYTES
+
+
+class Unsynced(NamedTuple):
+    """What has to be synced before `state` may be believed after a power cut; from `QueueLog.unsynced`."""
+
+    state: LogState
+    storage: Files
+    files: tuple[OpenFile, ...]
+    directory: str | None
+
+    def sync(self) -> None:
+        """Sync it all; may be called in any one thread. Raises StorageError, after which the state is worth nothing."""
+        for file in self.files:
+            self.storage.reach("segment.sync")
+            self.storage.fdatasync(file.fd)
+        if self.directory is not None:
+            self.storage.reach("segment.sync_directory")
+            self.storage.fsync_directory(self.directory)
+
+
+class QueueLog:
+    """The log of one queue; made by `open`."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        queue: str,
+        options: SegmentOptions,
+        state: LogState,
+        cache: BatchCache,
+        segments: OpenSegments,
+    ) -> None:
+        self.directory = directory
+        self.queue = queue
+        self.options = options
+        self.trimmed_bytes = 0
+        """Bytes of files removed since the log was opened."""
+        self._files = files
+        self._start = state.start
+        self._next = state.next_offset
+        self._sealed = [segment for segment in state.segments if segment.sealed]
+        self._growing: SegmentWriter | None = None
+        if state.segments and not state.segments[-1].sealed:
+            self._growing = self._writer(state.segments[-1])
+        # Sealed and not yet wholly written; by base offset, in order.
+        self._closing: dict[int, SegmentWriter] = {}
+        self._sealed_bytes = sum(segment.file_bytes for segment in self._sealed)
+        self._written_offset = self._next
+        self._unwritten: list[Batch] = []
+        self._cache = cache
+        self._recent = cache.recent()
+        self._reader = LogReader(files, cache, segments, options.index_bytes)
+        self._head = HeadFile(files, directory)
+        self._head_moved = True
+        # Files of rolled segments that no checkpoint has synced; and whether names in the directory changed.
+        self._rolled: dict[str, OpenFile] = {}
+        self._names_changed = True
+        self._recovering = True
+        self._failed: StorageError | None = None
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        directory: str,
+        queue: str,
+        options: SegmentOptions,
+        state: LogState | None = None,
+        *,
+        cache: BatchCache | None = None,
+        segments: OpenSegments | None = None,
+        recovering: bool = False,
+    ) -> QueueLog:
+        """Open or make the log in a directory.
+
+        `state`: from the last snapshot; None for a queue that is declared now. With `recovering` entries will be appended
+        again and `cut` must be called after the last; without, it is called here: `state` is then all there is, and other
+        files in the directory are removed. `cache` and `segments` are shared by the logs of a shard. Raises StorageError.
+        """
+        assert len(queue.encode()) <= QUEUE_NAME_BYTES_MAX, "checked when the queue is declared"
+        files.make_directory(directory)
+        log = cls(
+            files,
+            directory,
+            queue,
+            options,
+            state or LogState(0, 0, ()),
+            cache or BatchCache(),
+            segments or OpenSegments(files),
+        )
+        if not recovering:
+            log.cut()
+        return log
+
+    def _writer(self, state: SegmentState) -> SegmentWriter:
+        return SegmentWriter(self._files, self.directory, state, self.options.index_bytes)
+
+    # What there is
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that is kept."""
+        return self._start
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next message gets."""
+        return self._next
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all segments, those not yet written included."""
+        return self._sealed_bytes + (self._growing.length if self._growing else 0)
+
+    @property
+    def segments(self) -> int:
+        """Number of segments."""
+        return len(self._sealed) + (self._growing is not None)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait for `flush`."""
+        return sum(segment.pending_bytes for segment in self._writers())
+
+    def _writers(self) -> list[SegmentWriter]:
+        return [*self._closing.values(), *([self._growing] if self._growing else [])]
+
+    # Appending
+
+    def append(self, batch: Batch) -> None:
+        """Add a batch stamped with `next_offset`, time and term; it can be read at once and is written by `flush`.
+
+        Raises BatchTooLarge; nothing has happened then.
+        """
+        assert batch.base_offset == self._next, "offsets have no gaps"
+        if batch.length > self.options.batch_bytes_max:
+            raise BatchTooLarge(
+                f"queue {self.queue!r}: a batch of {batch.length} bytes does not fit into a segment of"
+                f" {self.options.segment_bytes} bytes (storage.segment_bytes)"
+            )
+        segment = self._growing
+        if segment is not None and self._is_full(segment, batch):
+            self._roll(segment)
+            segment = None
+        if segment is None:
+            segment = SegmentWriter.begin(
+                self._files, self.directory, self.queue, batch, self.options.index_bytes
+            )
+            self._growing = segment
+            self._names_changed = True
+        segment.append(batch)
+        self._next = segment.next_offset
+        self._unwritten.append(batch)
+        self._cache.add(self._recent, batch)
+
+    def _is_full(self, segment: SegmentWriter, batch: Batch) -> bool:
+        if segment.length + batch.length + FOOTER_BYTES > self.options.segment_bytes:
+            return True
+        age = self.options.segment_age
+        return age > 0 and batch.base_time - segment.created >= age
+
+    def _roll(self, segment: SegmentWriter) -> None:
+        segment.seal()
+        state = segment.state()
+        self._sealed.append(state)
+        self._sealed_bytes += state.file_bytes
+        self._closing[segment.base_offset] = segment
+        self._growing = None
+
+    def flush(self) -> None:
+        """Write what was appended and move the head; nothing is synced. Raises StorageError.
+
+        After DiskFull it may be called again, and writes what is still missing.
+        """
+        if self._failed is not None:
+            raise self._failed
+        for base, segment in list(self._closing.items()):
+            self._files.reach("segment.roll")
+            segment.flush()
+            self._rolled.update((file.path, file) for file in segment.files())
+            del self._closing[base]
+            # It was read as a growing one.
+            self._reader.forget(segment.extent())
+        if self._unwritten:
+            if self._growing is not None:
+                self._files.reach("segment.write")
+                self._growing.flush()
+            self._unwritten.clear()
+            self._written_offset = self._next
+            self._head_moved = True
+        self._move_head()
+
+    def _move_head(self) -> None:
+        if self._recovering or not self._head_moved:
+            return
+        committed = self._written_offset
+        if self._growing is not None:
+            extent = self._growing.extent()
+            segment, position, time = extent.base_offset, extent.end, self._growing.last_time
+        elif self._sealed:
+            last = self._sealed[-1]
+            segment, position, time = last.base_offset, last.length, last.last_time
+        else:
+            segment, position, time = committed, 0, TIME_NONE
+        self._head.write(min(self._start, committed), committed, segment, position, time)
+        self._head_moved = False
+
+    # Reading
+
+    def read(self, offset: int) -> Batch:
+        """Return the batch that holds an offset. Raises OffsetOutOfRange, Corruption and other StorageErrors."""
+        if not self._start <= offset < self._next:
+            raise OffsetOutOfRange(self.queue, offset, self._start, self._next)
+        batch = self._recent.find(offset)
+        if batch is not None:
+            return batch
+        if offset >= self._written_offset:
+            at = bisect_right(self._unwritten, offset, key=lambda each: each.base_offset) - 1
+            return self._unwritten[at]
+        return self._reader.read(self._extent_of(offset), offset)
+
+    def _extent_of(self, offset: int) -> Extent:
+        at = bisect_right(self._sealed, offset, key=lambda each: each.base_offset) - 1
+        if at < 0 or offset >= self._sealed[at].next_offset:
+            assert self._growing is not None, "segments follow each other without a gap"
+            return self._growing.extent()
+        return self._extent(self._sealed[at])
+
+    def _extent(self, state: SegmentState) -> Extent:
+        closing = self._closing.get(state.base_offset)
+        return sealed_extent(self.directory, state) if closing is None else closing.extent()
+
+    def offset_at(self, time: int) -> int:
+        """Return the first kept offset whose message is not before `time` (µs since the epoch), `next_offset` if none is.
+
+        Raises StorageError.
+        """
+        for state in self._sealed:
+            if state.last_time >= time:
+                found = self._offset_at(self._extent(state), time)
+                if found is not None:
+                    return max(found, self._start)
+        if self._growing is not None and self._growing.last_time >= time:
+            found = self._offset_at(self._growing.extent(), time)
+            if found is not None:
+                return max(found, self._start)
+        return self._next
+
+    def _offset_at(self, extent: Extent, time: int) -> int | None:
+        found = self._reader.offset_at(extent, time) if extent.end > PAGE_BYTES else None
+        if found is None:
+            later = (first_not_before(batch, time) for batch in self._unwritten)
+            found = next((offset for offset in later if offset is not None), None)
+        return found
+
+    # Removing
+
+    def trim(self, start: int) -> None:
+        """Give up everything before an offset; whole segments below it are removed from the disk. Raises StorageError.
+
+        Nothing happens when it is not beyond `start_offset`. Which segments go follows from the offsets alone.
+        """
+        assert start <= self._next, "only what exists is given up"
+        if start <= self._start:
+            return
+        self._start = start
+        self._head_moved = True
+        self._cache.drop_below(self._recent, start)
+        removed = [self._extent(state) for state in self._take_sealed(start)]
+        growing = self._growing
+        if growing is not None and start == self._next and self._is_worth_dropping(growing):
+            removed.append(growing.extent())
+            self.trimmed_bytes += growing.length
+            self._release(growing.files())
+            self._growing = None
+        if not removed:
+            return
+        self._give_up_unwritten()
+        for extent in removed:
+            self._reader.forget(extent)
+            # Not worth a sync any more.
+            self._release(
+                self._rolled.pop(path)
+                for path in (extent.path, extent.index_path)
+                if path in self._rolled
+            )
+        if not self._recovering:
+            self._move_head()
+            self._files.reach("segment.trim")
+            self._unlink(removed)
+
+    def _is_worth_dropping(self, segment: SegmentWriter) -> bool:
+        return segment.length * DROPPED_WHOLE_PART >= self.options.segment_bytes
+
+    @staticmethod
+    def _release(files: Iterable[OpenFile]) -> None:
+        for file in files:
+            file.release()
+
+    def _take_sealed(self, start: int) -> list[SegmentState]:
+        count = bisect_right(self._sealed, start, key=lambda each: each.next_offset)
+        removed = self._sealed[:count]
+        del self._sealed[:count]
+        size = sum(state.file_bytes for state in removed)
+        self._sealed_bytes -= size
+        self.trimmed_bytes += size
+        return removed
+
+    def _give_up_unwritten(self) -> None:
+        """Forget batches that wait to be written into segments that are no more."""
+        first = self._sealed[0].base_offset if self._sealed else None
+        if first is None:
+            first = self._growing.base_offset if self._growing else self._next
+        for base in [base for base in self._closing if base < first]:
+            self._release(self._closing.pop(base).files())
+        self._unwritten = [batch for batch in self._unwritten if batch.base_offset >= first]
+        self._written_offset = max(self._written_offset, first)
+
+    def _unlink(self, extents: Iterable[Extent]) -> None:
+        names = set(self._files.listdir(self.directory))
+        for extent in extents:
+            for path in (extent.path, extent.index_path):
+                if path.rpartition("/")[2] in names:
+                    self._files.unlink(path)
+        self._names_changed = True
+
+    # Checkpoints
+
+    def state(self) -> LogState:
+        """Return what a checkpoint has to remember. Everything appended must be written."""
+        assert not self._unwritten, "flush first"
+        assert not self._closing, "flush first"
+        growing = [self._growing.state()] if self._growing else []
+        return LogState(self._start, self._next, (*self._sealed, *growing))
+
+    def unsynced(self) -> Unsynced:
+        """Write what was appended, and return the log's state with what has to be synced for it. Raises StorageError.
+
+        The caller lets `Unsynced.sync` run, in a thread if it likes, and then calls `synced`, also after an error. One at
+        a time. The log may be used meanwhile.
+        """
+        self.flush()
+        files = [file for file in self._rolled.values() if file.dirty]
+        self._release(file for file in self._rolled.values() if not file.dirty)
+        self._rolled.clear()
+        if self._growing is not None:
+            files += [file.shared() for file in self._growing.files() if file.dirty]
+        for file in files:
+            file.dirty = False
+        directory = self.directory if self._names_changed else None
+        self._names_changed = False
+        return Unsynced(self.state(), self._files, tuple(files), directory)
+
+    def synced(self, unsynced: Unsynced, failure: StorageError | None = None) -> None:
+        """Say that `Unsynced.sync` is done. After a failure nothing is written to the log any more: what the kernel
+        dropped cannot be known, and a later sync would not report it again."""
+        self._release(unsynced.files)
+        if failure is not None:
+            self._failed = failure
+
+    # Recovery, end
+
+    def cut(self) -> None:
+        """End a recovery: make the files what the log consists of, and check that they are. Raises Corruption.
+
+        Files of other segments are removed, the last segment is truncated behind its last batch, the head set.
+        """
+        self.flush()
+        state = self.state()
+        names = set(self._files.listdir(self.directory))
+        wanted = {HEAD_NAME}
+        for segment in state.segments:
+            wanted |= {segment_name(segment.base_offset), index_name(segment.base_offset)}
+            check = check_sealed if segment.sealed else check_growing
+            check(self._files, self.directory, self.queue, segment, names)
+            self._reader.forget(sealed_extent(self.directory, segment))
+        self._recovering = False
+        self._move_head()
+        for name in names - wanted:
+            if base_of(name) is not None or base_of(name, INDEX_SUFFIX) is not None:
+                self._files.unlink(f"{self.directory}/{name}")
+                self._names_changed = True
+        self._files.reach("segment.cut")
+
+    def close(self) -> None:
+        """Close all files; what was not flushed is lost, nothing is synced."""
+        self._cache.drop_below(self._recent, self._next)
+        self._reader.forget_windows()
+        for state in self._sealed:
+            self._reader.forget(sealed_extent(self.directory, state))
+        for segment in self._writers():
+            self._reader.forget(segment.extent())
+            self._release(segment.files())
+        self._release(self._rolled.values())
+        self._rolled.clear()
+        self._closing.clear()
+        self._growing = None
+        self._head.close()
+
+    def delete(self) -> None:
+        """Close the log and remove its directory. Raises StorageError; what is left then, a later start removes."""
+        self.close()
+        delete_directory(self._files, self.directory)

@@ -1,0 +1,185 @@
+"""Snapshots of a group: written whole or not at all, two kept, checked before they are believed.
+
+::
+
+    <index, 20 digits>.snap, little-endian
+       0 8s  magic "FLUXSNAP"        24 u64 term
+       8 u16 version, 6 zeros        32 u64 content's length
+      16 u64 index                   40 u64 xxh3-64 over the bytes before it and the content
+      48     content
+
+The content is what the caller gave; `GroupState` is the form it has in this broker. A snapshot stands for all log entries
+up to its index. When the newest is damaged the older one is as good, *provided that* the write-ahead log still has every
+entry behind it; only the caller knows that, so it is asked.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+import xxhash
+
+from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.files import Files
+from fluxmq.storage.log_state import LogState
+
+KEPT: Final = 2
+"""Snapshots kept of a group: the newest, and one to fall back on."""
+
+VERSION: Final = 1
+SUFFIX: Final = ".snap"
+_MAGIC: Final = b"FLUXSNAP"
+_HEADER: Final = struct.Struct("<8sH6xQQQ")
+_CHECK: Final = struct.Struct("<Q")
+HEADER_BYTES: Final = _HEADER.size + _CHECK.size
+
+
+class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which nobody needs
+    """What a group had become when the entry `index`, of `term`, was applied."""
+
+    index: int  # type: ignore[assignment]
+    term: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshots:
+    """What is in a directory, newest first, and what was found damaged."""
+
+    valid: tuple[Snapshot, ...]
+    damaged: tuple[Corruption, ...]
+
+
+def snapshot_name(index: int) -> str:
+    """Return the file name of the snapshot with an index."""
+    return f"{index:020d}{SUFFIX}"
+
+
+def snapshot_index(name: str) -> int | None:
+    """Return the index that a file name says, None if it is not a snapshot's."""
+    digits = name.removesuffix(SUFFIX)
+    named = len(digits) == 20 and name.endswith(SUFFIX) and digits.isascii() and digits.isdigit()
+    return int(digits) if named else None
+
+
+def write_snapshot(files: Files, directory: str, index: int, term: int, content: bytes) -> None:
+    """Write a snapshot and remove those before the last two. Durable when it returns. Raises StorageError."""
+    header = _HEADER.pack(_MAGIC, VERSION, index, term, len(content))
+    digest = xxhash.xxh3_64(header)
+    digest.update(content)
+    files.make_directory(directory)
+    files.reach("snapshot.write")
+    data = b"".join((header, _CHECK.pack(digest.intdigest()), content))
+    files.write_whole(f"{directory}/{snapshot_name(index)}", data)
+    files.reach("snapshot.written")
+    for older in _indexes(files, directory)[KEPT:]:
+        files.unlink(f"{directory}/{snapshot_name(older)}")
+
+
+def read_snapshot(files: Files, path: str) -> Snapshot:
+    """Return a snapshot. Raises Corruption, StorageError."""
+    data = files.read_file(path)
+    if len(data) < HEADER_BYTES:
+        raise Corruption(path, len(data), "the file ends within the header")
+    magic, version, index, term, length = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise Corruption(path, 0, "the file does not begin as a snapshot")
+    if len(data) != HEADER_BYTES + length:
+        what = f"{len(data) - HEADER_BYTES} bytes of content instead of {length}"
+        raise Corruption(path, len(data), what)
+    digest = xxhash.xxh3_64(data[: _HEADER.size])
+    digest.update(memoryview(data)[HEADER_BYTES:])
+    if _CHECK.unpack_from(data, _HEADER.size) != (digest.intdigest(),):
+        raise Corruption(path, _HEADER.size, "the check fails")
+    if version != VERSION:
+        raise Corruption(path, 8, f"version {version}; this program reads {VERSION}")
+    return Snapshot(index, term, data[HEADER_BYTES:])
+
+
+def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
+    """Return all snapshots of a directory, newest first, the damaged ones as what is wrong with them."""
+    valid, damaged = [], []
+    for index in _indexes(files, directory):
+        path = f"{directory}/{snapshot_name(index)}"
+        try:
+            snapshot = read_snapshot(files, path)
+            if snapshot.index != index:
+                damaged.append(Corruption(path, 16, f"it is snapshot {snapshot.index}"))
+            else:
+                valid.append(snapshot)
+        except Corruption as error:
+            damaged.append(error)
+    return FoundSnapshots(tuple(valid), tuple(damaged))
+
+
+def latest_snapshot(
+    files: Files, directory: str, first_index: int | None = None
+) -> Snapshot | None:
+    """Return the snapshot to begin from, None if the group has none. Raises Corruption, StorageError.
+
+    `first_index`: of the first entry that the write-ahead log has of the group; None when it has none, or when it is not
+    known. A snapshot that is not the newest is returned only if the log reaches back to it; else the damage of the newest
+    is raised. Whoever falls back can see it by comparing with `find_snapshots`, which tells what is damaged.
+    """
+    found = find_snapshots(files, directory)
+    if not found.damaged:
+        return found.valid[0] if found.valid else None
+    newest_damaged = max(
+        snapshot_index(each.path.rpartition("/")[2]) or 0 for each in found.damaged
+    )
+    for snapshot in found.valid:
+        reached = first_index is not None and first_index <= snapshot.index + 1
+        if snapshot.index > newest_damaged or reached:
+            return snapshot
+    raise found.damaged[0]
+
+
+def _indexes(files: Files, directory: str) -> list[int]:
+    try:
+        names = files.listdir(directory)
+    except FileMissing:
+        return []
+    indexes = [snapshot_index(name) for name in names]
+    return sorted((index for index in indexes if index is not None), reverse=True)
+
+
+# --- the content -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What a group's snapshot holds: the machine's own bytes, who votes and learns, and the state of each queue's log."""
+
+    machine: bytes
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+    logs: dict[str, LogState] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return it as the content of a snapshot."""
+        logs = {queue: state.pack() for queue, state in sorted(self.logs.items())}
+        content: bytes = msgpack.packb([self.machine, self.voters, self.learners, logs])
+        return content
+
+    @classmethod
+    def decode(cls, content: bytes) -> GroupState:
+        """Return what `encode` was given. Raises ValueError."""
+        limit = len(content)
+        packed = msgpack.unpackb(
+            content,
+            use_list=False,
+            max_bin_len=limit,
+            max_str_len=limit,
+            max_array_len=limit,
+            max_map_len=limit,
+        )
+        match packed:
+            case [bytes(machine), [*voters], [*learners], dict(logs)] if all(
+                type(each) is int for each in (*voters, *learners)
+            ) and all(type(queue) is str for queue in logs):
+                states = {queue: LogState.unpack(state) for queue, state in logs.items()}
+                return cls(machine, tuple(voters), tuple(learners), states)
+        raise ValueError("not the state of a group")

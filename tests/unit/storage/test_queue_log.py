@@ -1,0 +1,556 @@
+"""Append, read, roll, trim, checkpoint, recover: the log of one queue."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, TIME_NONE, Footer, Page, segment_name
+from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.storage.errors import Corruption, WriteFailed
+from fluxmq.storage.files import Files
+from fluxmq.storage.head import read_head
+from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.log_state import LogState
+from fluxmq.storage.queue_log import BatchTooLarge, OffsetOutOfRange, QueueLog, SegmentOptions
+from tests.unit.storage.logs import (
+    SECOND,
+    SMALL,
+    batch,
+    batch_of,
+    batches,
+    checkpoint,
+    contents,
+    fill,
+    opened,
+    payload,
+)
+
+
+def assert_holds(log: QueueLog, first: int, end: int, size: int = 600) -> None:
+    """Every offset reads as what was appended under it."""
+    assert (log.start_offset, log.next_offset) == (first, end)
+    for offset in range(first, end):
+        found = log.read(offset)
+        assert found.base_offset == offset
+        assert found.payload(0) == payload(offset, size)
+        assert found.time(0) == offset * SECOND
+
+
+# --- append and read -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_what_was_appended_is_read(tmp_path: Path, cached: bool) -> None:
+    log = opened(tmp_path / "orders", cached=cached)
+    fill(log, batches(200))
+    assert log.segments > 3
+    assert_holds(log, 0, 200)
+    for offset in (199, 0, 100, 57):
+        assert log.read(offset).payload(0) == payload(offset)
+    log.close()
+
+
+def test_it_is_read_before_it_is_written(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    for each in batches(100):
+        log.append(each)
+    assert log.pending_bytes == log.bytes
+    assert_holds(log, 0, 100)
+    log.flush()
+    assert log.pending_bytes == 0
+    assert_holds(log, 0, 100)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_batch_of_many_messages_is_found_by_each_of_its_offsets(
+    tmp_path: Path, cached: bool
+) -> None:
+    log = opened(tmp_path / "orders", cached=cached)
+    counts = [3, 1, 40, 2] * 10
+    for count in counts:
+        payloads = [payload(log.next_offset + index, 50) for index in range(count)]
+        log.append(batch_of(log.next_offset, payloads))
+        log.flush()
+    assert log.next_offset == sum(counts)
+    for offset in range(log.next_offset):
+        found = log.read(offset)
+        assert found.payload(offset - found.base_offset) == payload(offset, 50)
+        assert log.offset_at(offset * SECOND) == offset
+
+
+def test_offsets_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    with pytest.raises(OffsetOutOfRange):
+        log.read(0)
+    fill(log, batches(3))
+    with pytest.raises(OffsetOutOfRange, match="offsets 0 up to 3, not 3") as refused:
+        log.read(3)
+    assert (refused.value.start, refused.value.next_offset) == (0, 3)
+    log.trim(2)
+    with pytest.raises(OffsetOutOfRange):
+        log.read(1)
+    assert log.read(2).payload(0) == payload(2)
+
+
+def test_a_batch_too_large_for_a_segment_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(2))
+    room = SMALL.batch_bytes_max
+    with pytest.raises(BatchTooLarge, match=r"storage\.segment_bytes"):
+        log.append(batch(2, bytes(room)))
+    assert log.next_offset == 2
+    overhead = batch(2, b"").length
+    log.append(batch(2, bytes(room - overhead - 8)))
+    log.flush()
+    assert log.segments == 2
+    assert log.bytes <= 2 * SMALL.segment_bytes
+    assert log.read(2).payload(0) == bytes(room - overhead - 8)
+
+
+def test_gaps_are_our_own_fault(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    with pytest.raises(AssertionError):
+        log.append(batch(1, b"x"))
+
+
+@pytest.mark.parametrize(
+    "options", [{"segment_bytes": 100}, {"segment_age": -1}, {"index_bytes": 0}]
+)
+def test_options_that_cannot_be(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"segment|index"):
+        SegmentOptions(**options)
+
+
+# --- segments --------------------------------------------------------------------------------------------------------
+
+
+def test_a_segment_says_what_it_is_and_is_sealed(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(60))
+    state = log.state()
+    first = state.segments[0]
+    data = (tmp_path / "orders" / segment_name(0)).read_bytes()
+    assert Page.decode(data) == Page("orders", 0, 0)
+    assert len(data) <= SMALL.segment_bytes
+    assert Footer.decode(data[-FOOTER_BYTES:]) == Footer(
+        first.next_offset, first.next_offset - 1, 0, first.last_time, first.hash, first.length
+    )
+    assert first.last_time == (first.next_offset - 1) * SECOND
+    assert state.bytes == log.bytes == sum(map(len, contents_of_segments(tmp_path / "orders")))
+
+
+def contents_of_segments(directory: Path) -> list[bytes]:
+    return [data for name, data in contents(directory).items() if name.endswith(".seg")]
+
+
+def test_segments_roll_by_the_times_of_batches(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders", options=SegmentOptions(SMALL.segment_bytes, 10 * SECOND))
+    fill(log, [batch(offset, b"x", time=offset * 3 * SECOND) for offset in range(9)])
+    assert [segment.base_offset for segment in log.state().segments] == [0, 4, 8]
+
+
+def test_an_age_of_zero_is_none(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders", options=SegmentOptions(SMALL.segment_bytes, 0))
+    fill(log, [batch(offset, b"x", time=offset * 10**12) for offset in range(9)])
+    assert log.segments == 1
+
+
+def test_replicas_are_equal_byte_for_byte(tmp_path: Path) -> None:
+    """However the work is cut into flushes, checkpoints and restarts."""
+    made = batches(150)
+    one, two = opened(tmp_path / "one"), opened(tmp_path / "two")
+    fill(one, made, per_flush=1)
+    for number, each in enumerate(made, 1):
+        two.append(each)
+        if number % 40 == 0:
+            state = checkpoint(two)
+            two.close()
+            two = opened(tmp_path / "two", state)
+    two.flush()
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    assert one.state() == two.state()
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flushed", [True, False])
+def test_offsets_by_time(tmp_path: Path, flushed: bool) -> None:
+    log = opened(tmp_path / "orders")
+    assert log.offset_at(0) == 0
+    for each in batches(150):
+        log.append(each)
+        if flushed:
+            log.flush()
+    for offset in range(150):
+        assert log.offset_at(offset * SECOND) == offset
+        assert log.offset_at(offset * SECOND + 1) == offset + 1
+    assert log.offset_at(TIME_NONE) == 0
+    assert log.offset_at(10**18) == 150
+    log.trim(70)
+    assert log.offset_at(5 * SECOND) == 70
+
+
+def test_the_first_message_not_before_a_time_though_the_clock_went_back(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    times = [*range(60), *range(20, 100)]
+    fill(log, [batch(n, payload(n), time=time * SECOND) for n, time in enumerate(times)])
+    for time in range(101):
+        expected = next((n for n, each in enumerate(times) if each >= time), len(times))
+        assert log.offset_at(time * SECOND) == expected
+
+
+# --- trim ------------------------------------------------------------------------------------------------------------
+
+
+def test_trimming_removes_whole_segments_and_accounts_for_them(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(200))
+    before, bases = log.bytes, [segment.base_offset for segment in log.state().segments]
+    log.trim(bases[2] + 1)
+    assert [segment.base_offset for segment in log.state().segments] == bases[2:]
+    assert log.bytes + log.trimmed_bytes == before
+    names = contents(tmp_path / "orders")
+    assert segment_name(bases[1]) not in names
+    assert segment_name(bases[2]) in names
+    assert_holds(log, bases[2] + 1, 200)
+    log.trim(3)
+    assert log.start_offset == bases[2] + 1
+
+
+def test_the_head_moves_before_files_go(tmp_path: Path) -> None:
+    directory = tmp_path / "orders"
+    seen: list[int] = []
+
+    class Watching(Files):
+        def unlink(self, path: str) -> None:
+            head = read_head(self, str(directory))
+            assert head is not None
+            seen.append(head.start)
+            super().unlink(path)
+
+    log = opened(directory, files=Watching())
+    fill(log, batches(200))
+    log.trim(120)
+    assert seen
+    assert set(seen) == {120}
+
+
+def test_a_consumed_log_keeps_little(tmp_path: Path) -> None:
+    """Everything consumed: even the segment that grows goes once it is worth it, and the log goes on."""
+    log = opened(tmp_path / "orders")
+    fill(log, batches(5))
+    log.trim(5)
+    assert log.segments == 1
+    fill(log, batches(20, first=5))
+    log.trim(25)
+    assert (log.segments, log.bytes) == (0, 0)
+    assert not [name for name in contents(tmp_path / "orders") if name.endswith(".seg")]
+    fill(log, batches(10, first=25))
+    assert_holds(log, 25, 35)
+    state = checkpoint(log)
+    log.close()
+    assert_holds(opened(tmp_path / "orders", state), 25, 35)
+
+
+def test_what_is_trimmed_before_it_was_written_is_never_written(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    for each in batches(100):
+        log.append(each)
+    log.trim(100)
+    log.flush()
+    assert contents(tmp_path / "orders") == {}
+    head = read_head(Files(), log.directory)
+    assert head is not None
+    assert (head.start, head.committed) == (100, 100)
+
+
+# --- the head --------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_follows_every_flush(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    sequence = 0
+    for each in batches(80):
+        log.append(each)
+        log.flush()
+        head = read_head(Files(), log.directory)
+        last = log.state().segments[-1]
+        assert head is not None
+        assert head.sequence > sequence
+        assert head[1:] == (0, each.base_offset + 1, last.base_offset, last.length, last.last_time)
+        sequence = head.sequence
+    log.close()
+
+
+def test_the_head_never_goes_back_in_a_recovery(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(20))
+    state = checkpoint(log)
+    fill(log, batches(60, first=20))
+    log.trim(30)
+    log.flush()
+    before = read_head(Files(), log.directory)
+    log.close()
+    again = opened(tmp_path / "orders", state, recovering=True)
+    for each in batches(60, first=20):
+        again.append(each)
+        again.flush()
+        assert read_head(Files(), log.directory) == before
+    again.trim(30)
+    again.cut()
+    after = read_head(Files(), log.directory)
+    assert before is not None
+    assert after is not None
+    assert after.sequence > before.sequence
+    assert after[1:] == before[1:]
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+class Syncs(Files):
+    """Notes what was synced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: list[str] = []
+
+    def fdatasync(self, fd: int) -> None:
+        self.synced.append(self.path_of(fd).rpartition("/")[2])
+        super().fdatasync(fd)
+
+    def fsync_directory(self, path: str) -> None:
+        self.synced.append(path)
+        super().fsync_directory(path)
+
+
+def test_a_checkpoint_syncs_all_that_was_written_since_the_last(tmp_path: Path) -> None:
+    files = Syncs()
+    log = opened(tmp_path / "orders", files=files)
+    fill(log, batches(200))
+    files.synced.clear()
+    checkpoint(log)
+    assert set(files.synced) == {*contents(tmp_path / "orders"), log.directory}
+    files.synced.clear()
+    checkpoint(log)
+    assert files.synced == []
+    fill(log, batches(1, first=200))
+    last = segment_name(log.state().segments[-1].base_offset)
+    checkpoint(log)
+    assert files.synced == [last]
+
+
+def test_a_rolled_segment_is_synced_with_its_directory(tmp_path: Path) -> None:
+    files = Syncs()
+    log = opened(tmp_path / "orders", files=files)
+    fill(log, batches(5))
+    checkpoint(log)
+    files.synced.clear()
+    fill(log, batches(60, first=5))
+    checkpoint(log)
+    assert segment_name(0) in files.synced
+    assert files.synced[-1] == log.directory
+
+
+def test_removed_segments_are_not_synced(tmp_path: Path) -> None:
+    files = Syncs()
+    log = opened(tmp_path / "orders", files=files)
+    fill(log, batches(200))
+    log.trim(200)
+    files.synced.clear()
+    checkpoint(log)
+    assert files.synced == [log.directory]
+
+
+def test_the_log_goes_on_while_a_checkpoint_is_under_way(tmp_path: Path) -> None:
+    """Segments that roll, are trimmed or closed meanwhile stay open until the sync is done."""
+    log = opened(tmp_path / "orders")
+    fill(log, batches(60))
+    unsynced = log.unsynced()
+    fill(log, batches(200, first=60))
+    log.trim(200)
+    unsynced.sync()
+    log.synced(unsynced)
+    assert_holds(log, 200, 260)
+    under_way = log.unsynced()
+    log.close()
+    under_way.sync()
+    log.synced(under_way)
+    assert all(file.fd < 0 for file in under_way.files)
+
+
+def test_after_a_failed_sync_nothing_is_written(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(5))
+    unsynced = log.unsynced()
+    log.synced(unsynced, WriteFailed("fdatasync of it: Input/output error"))
+    log.append(batch(5, b"x"))
+    with pytest.raises(WriteFailed, match="fdatasync"):
+        log.flush()
+    with pytest.raises(WriteFailed, match="fdatasync"):
+        log.unsynced()
+
+
+# --- recovery --------------------------------------------------------------------------------------------------------
+
+
+def test_replay_writes_the_same_bytes(tmp_path: Path) -> None:
+    """From any checkpoint, over whatever the files came to hold since."""
+    log = opened(tmp_path / "orders")
+    made = batches(130)
+    states: dict[int, LogState] = {0: log.state()}
+    for number, each in enumerate(made, 1):
+        log.append(each)
+        if number % 13 == 0:
+            states[number] = checkpoint(log)
+    log.flush()
+    whole, end = contents(tmp_path / "orders"), log.state()
+    log.close()
+    for number, state in states.items():
+        copy = tmp_path / f"from {number}"
+        shutil.copytree(tmp_path / "orders", copy)
+        again = opened(copy, state, recovering=True)
+        fill(again, made[number:], per_flush=number + 1)
+        again.cut()
+        assert contents(copy) == whole
+        assert again.state() == end
+        assert_holds(again, 0, 130)
+        again.close()
+
+
+def test_what_is_behind_the_end_is_cut(tmp_path: Path) -> None:
+    """Entries that were never committed, or a log that ends earlier: later segments and bytes go."""
+    log = opened(tmp_path / "orders")
+    fill(log, batches(20))
+    state, whole = checkpoint(log), contents(tmp_path / "orders")
+    fill(log, batches(180, first=20))
+    log.close()
+    again = opened(tmp_path / "orders", state)
+    assert contents(tmp_path / "orders") == whole
+    assert_holds(again, 0, 20)
+    fill(again, batches(30, first=20, size=700))
+    assert again.read(25).payload(0) == payload(25, 700)
+
+
+def test_trims_since_the_checkpoint_may_have_removed_files_already(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(130))
+    state = checkpoint(log)
+    fill(log, batches(70, first=130))
+    log.trim(180)
+    whole, end = contents(tmp_path / "orders"), log.state()
+    log.close()
+    again = opened(tmp_path / "orders", state, recovering=True)
+    fill(again, batches(70, first=130))
+    again.trim(180)
+    again.cut()
+    assert contents(tmp_path / "orders") == whole
+    assert again.state() == end
+    assert_holds(again, 180, 200)
+
+
+def test_a_log_that_was_deleted_since_may_be_replayed(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(30))
+    state = checkpoint(log)
+    log.delete()
+    again = opened(tmp_path / "orders", state, recovering=True)
+    fill(again, batches(30, first=30))
+    again.delete()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_queue_does_not_inherit_files(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(100))
+    log.close()
+    new = opened(tmp_path / "orders")
+    assert (new.start_offset, new.next_offset, new.segments) == (0, 0, 0)
+    assert contents(tmp_path / "orders") == {}
+
+
+@pytest.mark.parametrize("gone", [0, 1, -1])
+def test_a_segment_that_should_be_there_is_missed(tmp_path: Path, gone: int) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(130))
+    state = checkpoint(log)
+    log.close()
+    name = segment_name(state.segments[gone].base_offset)
+    (tmp_path / "orders" / name).unlink()
+    with pytest.raises(Corruption, match=f"{name}, byte 0: the segment is missing"):
+        opened(tmp_path / "orders", state)
+
+
+def test_replay_does_not_hide_that_synced_bytes_are_gone(tmp_path: Path) -> None:
+    """The last segment vanished: replayed batches make the file again, with a hole where synced ones were."""
+    log = opened(tmp_path / "orders")
+    fill(log, batches(20))
+    state = checkpoint(log)
+    log.close()
+    (tmp_path / "orders" / segment_name(0)).unlink()
+    again = opened(tmp_path / "orders", state, recovering=True)
+    fill(again, batches(5, first=20))
+    with pytest.raises(Corruption, match="byte 0: the header page"):
+        again.cut()
+
+
+def test_another_queues_segment_is_refused(tmp_path: Path) -> None:
+    one = opened(tmp_path / "orders")
+    fill(one, batches(20))
+    state = checkpoint(one)
+    one.close()
+    other = QueueLog.open(Files(), str(tmp_path / "other"), "other", SMALL)
+    fill(other, batches(20))
+    other.close()
+    shutil.copy(tmp_path / "other" / segment_name(0), tmp_path / "orders" / segment_name(0))
+    with pytest.raises(Corruption, match="another segment's"):
+        opened(tmp_path / "orders", state)
+
+
+# --- bounds ----------------------------------------------------------------------------------------------------------
+
+
+def test_logs_share_bounded_caches(tmp_path: Path) -> None:
+    files = Files()
+    cache = BatchCache(recent_bytes=20_000, window_bytes=600_000)
+    segments = OpenSegments(files, open_max=3)
+    logs = [
+        QueueLog.open(files, str(tmp_path / name), name, SMALL, cache=cache, segments=segments)
+        for name in "abcd"
+    ]
+    for log in logs:
+        fill(log, batches(200))
+    for start in range(0, 200, 50):
+        for log in logs:
+            for offset in range(start, start + 50):
+                assert log.read(offset).payload(0) == payload(offset)
+                assert cache.window_bytes <= 600_000
+                assert len(segments) <= 3
+    assert cache.recent_bytes <= 20_000
+    for log in logs:
+        log.close()
+    assert (cache.recent_bytes, cache.window_bytes, len(segments)) == (0, 0, 0)
+
+
+def test_reading_a_backlog_takes_one_call_for_many_batches(tmp_path: Path) -> None:
+    calls = 0
+
+    class Counting(Files):
+        def pread(self, fd: int, size: int, position: int) -> bytes:
+            nonlocal calls
+            calls += 1
+            return super().pread(fd, size, position)
+
+    log = QueueLog.open(
+        Counting(), str(tmp_path / "orders"), "orders", SegmentOptions(), cache=BatchCache(0)
+    )
+    fill(log, batches(2000, size=100))
+    calls = 0
+    for offset in range(2000):
+        assert log.read(offset).payload(0) == payload(offset, 100)
+    assert calls < 10
+    assert log.bytes > PAGE_BYTES
