@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import idle, plots, report
+from perf import idle, plots, queue, report
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
 from perf.micro import run_all
 from perf.progress import display, say
+from perf.queue_cases import QUEUE_CASES
 from perf.run import Measurement, Run, RunError, Target, Timing
 from perf.worker import raise_descriptor_limit
 from perf.workload import Workload, WorkloadError
@@ -45,6 +46,9 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--name", default="compare", help="of the files written")
     compare.add_argument("--pin", action="store_true", help="brokers on core 0, generator on 1")
     _timing_options(compare)
+    durable = commands.add_parser("queue", help="durable queues against installed peers")
+    queue.add_options(durable)
+    _timing_options(durable)
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
     micro.add_argument("--seconds", type=float, default=0.5, help="for each")
@@ -189,8 +193,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "compare":
             return compare(options)
+        if options.command == "queue":
+            return queue.main(options)
         if options.command == "cases":
-            for case in CASES.values():
+            for case in [*CASES.values(), *QUEUE_CASES.values()]:
                 print(f"{case.name:22} {case.title}")
             return 0
         if options.command == "micro":

@@ -23,8 +23,12 @@ THROUGHPUT, CPU = "throughput", "cpu"
 DELIVERY_P50, DELIVERY_P99 = "delivery p50", "delivery p99"
 ACKNOWLEDGEMENT_P50, ACKNOWLEDGEMENT_P99 = "ack p50", "ack p99"
 MEMORY = "bytes per connection"
+RESTART, BACKLOG_MEMORY = "restart, s", "memory of the backlog, bytes"
 
-AT_MOST = {CPU, DELIVERY_P50, DELIVERY_P99, ACKNOWLEDGEMENT_P50, ACKNOWLEDGEMENT_P99, MEMORY}
+AT_MOST = {
+    *(CPU, DELIVERY_P50, DELIVERY_P99, ACKNOWLEDGEMENT_P50, ACKNOWLEDGEMENT_P99),
+    *(MEMORY, RESTART, BACKLOG_MEMORY),
+}
 """Metrics where less is better; in the others more is."""
 
 IDLE_CONNECTIONS = 10_000
@@ -47,7 +51,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the comparison. ``kind`` is ``run`` or ``idle``. ``processes``: the least of the generator."""
+    """One row of the comparison. ``kind`` is ``run``, ``idle`` or ``backlog``. ``processes``: the least of the
+    generator. ``also``: brokers measured for the record, with nothing asked. ``adapt``: the workload as a
+    broker takes it, where that is not this module's to say.
+    """
 
     name: str
     title: str
@@ -57,14 +64,18 @@ class Case:
     kind: str = "run"
     note: str = ""
     processes: int = 1
+    also: tuple[str, ...] = ()
+    adapt: Callable[[Workload, str], Workload] | None = None
 
     def brokers(self) -> tuple[str, ...]:
         """The brokers this case needs, the subject first."""
         against = [goal.against for goal in self.goals if goal.against is not None]
-        return tuple(dict.fromkeys([self.subject, *against]))
+        return tuple(dict.fromkeys([self.subject, *against, *self.also]))
 
     def workload_for(self, broker: str) -> Workload:
         """The workload as this broker takes it: its protocol, and where its clients shall live."""
+        if self.adapt is not None:
+            return self.adapt(self.workload, broker)
         if broker == NATS:
             return self.workload.changed(protocol="nats")
         if broker == TWO_SHARDS:

@@ -13,13 +13,14 @@ from statistics import median
 from typing import Any
 
 from perf import brokers, cases, idle
+from perf.backlog import BacklogMeasurement
 from perf.brokers import Broker, BrokerError
 from perf.cases import Case, Goal
 from perf.idle import IdleMeasurement
 from perf.progress import Announce
 from perf.run import Measurement, Progress, Run, RunError, Timing
 
-Result = Measurement | IdleMeasurement
+Result = Measurement | IdleMeasurement | BacklogMeasurement
 
 COMPARED = (
     cases.THROUGHPUT,
@@ -56,12 +57,16 @@ class Ratio:
 
 @dataclass(slots=True)
 class CaseResult:
-    """All rounds of a case: results by broker, in the order of the rounds, and why some are missing."""
+    """All rounds of a case: results by broker, in the order of the rounds, and why some are missing.
+
+    ``disk`` is what syncing cost just before, where messages go to a disk.
+    """
 
     case: Case
     results: dict[str, list[Result]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     ratios: list[Ratio] = field(default_factory=list)
+    disk: dict[str, Any] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
         """What the subject did wrong whatever its speed: messages lost or out of order."""
@@ -79,6 +84,7 @@ class CaseResult:
             "note": self.case.note,
             "workload": self.case.workload.to_json(),
             "missing": self.missing,
+            "disk": self.disk,
             "ratios": [
                 {
                     "subject": ratio.subject,
@@ -119,6 +125,12 @@ def figure(result: Result, metric: str) -> float:
     """One metric of one result; 0 where it was not measured."""
     if isinstance(result, IdleMeasurement):
         return result.pss_per_connection if metric == cases.MEMORY else 0.0
+    if isinstance(result, BacklogMeasurement):
+        of_backlog = {
+            cases.RESTART: result.restart_s,
+            cases.BACKLOG_MEMORY: float(result.memory_growth),
+        }
+        return of_backlog.get(metric, 0.0)
     values: Mapping[str, float] = {
         cases.THROUGHPUT: result.messages_per_s,
         cases.CPU: result.broker_cpu_us,
@@ -162,8 +174,8 @@ def ratios(case: Case, results: Mapping[str, Sequence[Result]]) -> list[Ratio]:
 
 def taking_part(case: Case, peers: Iterable[str]) -> list[str]:
     """The brokers of a case that the plan allows: its own always, others when chosen."""
-    own = {case.subject, cases.SUBJECT, cases.PURE, cases.TWO_SHARDS}
-    return [name for name in case.brokers() if name in own or name in peers]
+    wanted = tuple(peers)
+    return [name for name in case.brokers() if name.startswith(cases.SUBJECT) or name in wanted]
 
 
 def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
@@ -199,7 +211,9 @@ def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -
     """One run of a case against one broker. Raises ``RunError`` or ``OSError``."""
     if case.kind == "idle":
         return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
-    workload = case.workload_for(broker.name).changed(version=plan.version)
+    workload = case.workload_for(broker.name)
+    if case.adapt is None:
+        workload = workload.changed(version=plan.version)
     cores = (1,) if plan.pin else ()
     found = Run(
         broker.target(), workload, plan.timing, max(plan.workers, case.processes), cores

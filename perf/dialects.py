@@ -216,7 +216,8 @@ class JetStream(Mqtt):
     ) -> socket.socket:
         """A fresh stream with a push consumer whose deliveries arrive here."""
         connection = open_nats(host, port)
-        jetstream.declare(connection, workload.queue_name(index), workload.deliveries_max())
+        name, pending = workload.queue_name(index), workload.deliveries_max()
+        jetstream.declare(connection, name, pending, workload.retention)
         return connection
 
     def template(self, workload: Workload, index: int) -> Template:

@@ -21,7 +21,9 @@ from perf import amqp, brokers, handshake
 from perf.brokers import HOST, ROOT, Broker, BrokerError
 
 FLUXMQ, FLUXMQ_SLOW, FLUXMQ_GROUPS = "fluxmq-queue", "fluxmq-queue-5ms", "fluxmq-64-groups"
-RABBIT_AMQP, RABBIT_MQTT, JETSTREAM = "rabbitmq-amqp", "rabbitmq-mqtt", "jetstream"
+FLUXMQ_ONE_GROUP = "fluxmq-64-queues"
+RABBIT_AMQP, RABBIT_MQTT = "rabbitmq-amqp", "rabbitmq-mqtt"
+JETSTREAM, JETSTREAM_WORK = "jetstream", "jetstream-workqueue"
 
 GROUPS = 64
 SLOW_SYNC_S = 0.005
@@ -47,16 +49,16 @@ log.console.level = critical
 
 
 def fluxmq_settings(
-    port: int, http_port: int, data: Path, queues: int, groups: bool
+    port: int, http_port: int, data: Path, queues: int = 1, groups: int = 0
 ) -> dict[str, Any]:
-    """The configuration: ``queues`` durable queues, in a replication group each where ``groups``."""
+    """The configuration: ``queues`` durable queues, spread over ``groups`` replication groups; 0 names none."""
     limits = {"max_depth": 100_000_000}
     listed: list[dict[str, Any]] = []
     for number in range(queues):
         name = f"{TOPIC}-{number}"
         queue: dict[str, Any] = {"name": name, "topics": [f"$queue/{name}"], "limits": limits}
         if groups:
-            queue["replication"] = {"enabled": True, "group": f"g{number}"}
+            queue["replication"] = {"enabled": True, "group": f"g{number % groups}"}
         listed.append(queue)
     settings: dict[str, Any] = {
         "server": {
@@ -87,7 +89,9 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), **changes}
 
 
-def start_fluxmq(name: str, queues: int, groups: bool, delay_s: float, cores: str | None) -> Broker:
+def start_fluxmq(
+    name: str, cores: str | None, queues: int = 1, groups: int = 0, delay_s: float = 0.0
+) -> Broker:
     """FluxMQ from this checkout with durable queues. Raises ``BrokerError``."""
 
     def command(folder: Path, port: int) -> list[str]:
@@ -150,7 +154,7 @@ def start_rabbitmq(name: str, cores: str | None) -> Broker:
     return broker
 
 
-def start_jetstream(cores: str | None) -> Broker:
+def start_jetstream(name: str, cores: str | None) -> Broker:
     """Debian's nats-server with JetStream. Raises ``BrokerError`` where it is not installed."""
     binary = brokers.executable("nats-server")
     if binary is None:
@@ -160,15 +164,17 @@ def start_jetstream(cores: str | None) -> Broker:
         arguments = ["-a", HOST, "-p", str(port), "-js", "-sd", str(folder / "data")]
         return [binary, *arguments]
 
-    return brokers.launch(JETSTREAM, command, brokers.answers_nats, dict(os.environ), cores)
+    return brokers.launch(name, command, brokers.answers_nats, dict(os.environ), cores)
 
 
 STARTERS: Mapping[str, Callable[[str | None], Broker]] = {
-    FLUXMQ: lambda cores: start_fluxmq(FLUXMQ, 1, False, 0.0, cores),
-    FLUXMQ_SLOW: lambda cores: start_fluxmq(FLUXMQ_SLOW, 1, False, SLOW_SYNC_S, cores),
-    FLUXMQ_GROUPS: lambda cores: start_fluxmq(FLUXMQ_GROUPS, GROUPS, True, 0.0, cores),
+    FLUXMQ: lambda cores: start_fluxmq(FLUXMQ, cores),
+    FLUXMQ_SLOW: lambda cores: start_fluxmq(FLUXMQ_SLOW, cores, delay_s=SLOW_SYNC_S),
+    FLUXMQ_GROUPS: lambda cores: start_fluxmq(FLUXMQ_GROUPS, cores, GROUPS, GROUPS),
+    FLUXMQ_ONE_GROUP: lambda cores: start_fluxmq(FLUXMQ_ONE_GROUP, cores, GROUPS, 1),
     RABBIT_AMQP: lambda cores: start_rabbitmq(RABBIT_AMQP, cores),
     RABBIT_MQTT: lambda cores: start_rabbitmq(RABBIT_MQTT, cores),
-    JETSTREAM: start_jetstream,
+    JETSTREAM: lambda cores: start_jetstream(JETSTREAM, cores),
+    JETSTREAM_WORK: lambda cores: start_jetstream(JETSTREAM_WORK, cores),
 }
 """By the names that cases use."""

@@ -62,10 +62,11 @@ def checked(answer: dict[str, Any]) -> None:
         raise HandshakeError(f"JetStream: {answer['error'].get('description', answer['error'])}")
 
 
-def declare(connection: socket.socket, stream: str, pending_max: int) -> None:
+def declare(connection: socket.socket, stream: str, pending_max: int, retention: str) -> None:
     """A new stream in files (one replica) and a durable push consumer that delivers to this connection.
 
-    The stream is a work queue: what is acknowledged is removed.
+    ``retention`` is ``limits``, which here keeps everything, or ``workqueue``, which removes what is
+    acknowledged.
     """
     connection.sendall(f"SUB {REPLY} 1\r\n".encode())
     answer = request(connection, f"STREAM.DELETE.{stream}", {})
@@ -76,7 +77,7 @@ def declare(connection: socket.socket, stream: str, pending_max: int) -> None:
         request(
             connection,
             f"STREAM.CREATE.{stream}",
-            {**settings, "retention": "workqueue", "discard": "old", "duplicate_window": 0},
+            {**settings, "retention": retention, "discard": "old", "duplicate_window": 0},
         )
     )
     deliver = f"perf.deliver.{stream}"

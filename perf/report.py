@@ -27,8 +27,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 SIGNS = {"aim": "aim reached", "pass": "pass", "fail": "FAIL", "": ""}
 
 
-def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+def machine(peers: Sequence[str] = ("mosquitto", "nats")) -> dict[str, Any]:
+    """What the figures were measured on, and the peers' versions."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -40,7 +40,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "generator_compiled": codec.COMPILED,
-        "peers": {name: brokers.version(name) for name in ("mosquitto", "nats")},
+        "peers": {name: brokers.version(name) for name in peers},
     }
 
 

@@ -49,7 +49,8 @@ class Workload:
     above QoS 0. ``outstanding`` bounds deliveries under way in the whole run. ``rate`` is in messages per
     second over all publishers; 0 means as fast as the bounds allow. ``subscriber_protocol`` is what the
     subscribers speak where it is not the publishers' ``protocol``. With a durable queue between them, pair i
-    has queue i, and ``ack_each`` says whether an AMQP consumer acknowledges every delivery or every read.
+    has queue i; ``ack_each`` says whether an AMQP consumer acknowledges every delivery or every read, and
+    ``retention`` what a JetStream stream keeps.
     """
 
     kind: str = "messages"
@@ -72,6 +73,7 @@ class Workload:
     subscriber_ids: tuple[str, ...] = ()
     subscriber_protocol: str = ""
     ack_each: bool = False
+    retention: str = "limits"
 
     def check(self) -> None:
         """Raise ``WorkloadError`` when the description makes no sense."""

@@ -1,0 +1,225 @@
+"""``python -m perf queue``: durable queues of FluxMQ, RabbitMQ and JetStream in the same interleaved rounds.
+
+Runs the cases of ``perf.queue_cases`` by the rules of ``perf.compare``, measures the disk before each of them,
+and writes one page, one picture and one JSON file. A figure never stands without the disk's sync time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from perf import backlog, cases, disk, plots, report
+from perf.backlog import BacklogMeasurement
+from perf.compare import CaseResult, Plan, Result, ratios, run_case
+from perf.disk import Disk
+from perf.durable import FLUXMQ, JETSTREAM, JETSTREAM_WORK, RABBIT_AMQP, RABBIT_MQTT
+from perf.progress import Announce, display, say
+from perf.queue_cases import QUEUE_CASES
+from perf.run import Measurement, RunError, Timing
+from perf.workload import WorkloadError
+
+PEERS = ",".join((RABBIT_AMQP, RABBIT_MQTT, JETSTREAM, JETSTREAM_WORK))
+ROUNDS = 5
+
+HEAD = [
+    *("case", "broker", "msg/s", "range", "CPU µs/msg", "end to end p50 / p99 µs"),
+    *("confirm p50 / p99 µs", "cores broker / generator", "sync p50 / p99 µs", "lost"),
+]
+BACKLOG_HEAD = [
+    *("messages", "fill msg/s", "on disk", "resident growth", "anonymous growth"),
+    *("start after", "ready s", "first delivery s"),
+]
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """The options of ``queue`` beside those of timing."""
+    command.add_argument("--peers", default=PEERS, help="comma-separated")
+    command.add_argument("--cases", default=",".join(QUEUE_CASES), help="comma-separated")
+    command.add_argument("--rounds", type=int, default=ROUNDS)
+    command.add_argument("--messages", type=int, default=backlog.MESSAGES, help="of the backlog")
+    command.add_argument("--name", default="queue", help="of the files written")
+    command.add_argument("--pin", action="store_true", help="brokers on core 0, generator on 1")
+
+
+def run_backlog(name: str, messages: int, announce: Announce) -> CaseResult:
+    """The backlog case: one run, FluxMQ alone."""
+    outcome = CaseResult(QUEUE_CASES[name])
+    progress = announce(f"{name}: {messages} messages")
+    try:
+        measured: list[Result] = [backlog.measure(messages, progress=progress)]
+        outcome.results[FLUXMQ] = measured
+    except (RunError, OSError) as error:
+        outcome.missing[FLUXMQ] = str(error)
+    outcome.ratios = ratios(outcome.case, outcome.results)
+    return outcome
+
+
+def spread(values: Sequence[float]) -> str:
+    """Least and most."""
+    return f"{report.number(min(values))} to {report.number(max(values))}"
+
+
+def rows(result: CaseResult) -> list[list[str]]:
+    """Medians of each broker of a case; the sync time is the disk's of 4 KiB before the case."""
+    found = []
+    first = result.disk["syncs"][0] if result.disk else {"p50_us": 0.0, "p99_us": 0.0}
+    for name, measured in result.results.items():
+        runs = [run for run in measured if isinstance(run, Measurement)]
+        if not runs:
+            continue
+
+        def pair(kind: str, runs: list[Measurement] = runs) -> str:
+            values = [getattr(run, kind) for run in runs]
+            return " / ".join(report.number(median(v[q] for v in values)) for q in ("p50", "p99"))
+
+        broker = median(run.broker_cores for run in runs)
+        generator = median(run.generator_cores for run in runs)
+        rates = [run.messages_per_s for run in runs]
+        found.append(
+            [
+                result.case.title,
+                name,
+                report.number(median(rates)),
+                spread(rates),
+                report.number(median(run.broker_cpu_us for run in runs)),
+                pair("delivery_us"),
+                pair("acknowledgement_us"),
+                f"{broker:.2f} / {generator:.2f}",
+                f"{first['p50_us']:.0f} / {first['p99_us']:.0f}",
+                str(sum(run.lost for run in runs)),
+            ]
+        )
+    return found
+
+
+def backlog_rows(result: CaseResult) -> list[list[str]]:
+    """A row for each start with the backlog."""
+    found = []
+    for measured in result.results.get(FLUXMQ, ()):
+        if not isinstance(measured, BacklogMeasurement):
+            continue
+        found += [
+            [
+                f"{measured.messages:,}",
+                report.number(measured.messages / measured.fill_s),
+                f"{measured.data_bytes / 1e6:,.0f} MB",
+                f"{measured.memory_growth / 1e6:,.1f} MB",
+                f"{measured.anonymous_growth / 1e6:,.1f} MB",
+                start.after,
+                f"{start.ready_s:.2f}",
+                f"{start.first_delivery_s:.2f}",
+            ]
+            for start in measured.restarts
+        ]
+    return found
+
+
+def faults(result: CaseResult) -> list[str]:
+    """What FluxMQ did wrong whatever its speed, in every role it has in a case."""
+    found = result.faults()
+    for name in result.missing:
+        if name.startswith(cases.SUBJECT):
+            found.append(f"{name} could not be measured: {result.missing[name]}")
+    return found
+
+
+def page(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any], measured: Disk) -> str:
+    """The whole comparison as Markdown."""
+    kind = "compiled" if about["generator_compiled"] else "uncompiled"
+    peers = ", ".join(version for version in about["peers"].values() if version)
+    heading = (
+        f"{about['time']}; {about['processor']}, {about['cores']} cores, kernel {about['kernel']},"
+        f" Python {about['python']}, generator {kind}; peers: {peers}; {plan.rounds} rounds of"
+        f" {plan.timing.duration_s:g} s after {plan.timing.warmup_s:g} s of warm-up,"
+        f" {'pinned' if plan.pin else 'not pinned'}. Medians of ratios paired by round.\n\n"
+        f"Disk: {measured.sentence()}.\n\nFluxMQ: one shard, fsync before PUBACK. A message counts when it is"
+        " both confirmed to its publisher and acknowledged by its consumer."
+    )
+    listed = [cells for result in results for cells in rows(result)]
+    stored = [cells for result in results for cells in backlog_rows(result)]
+    notes = [f"* {r.case.title}: {r.case.note}" for r in results if r.case.note]
+    notes += [f"* {r.case.title}: {fault}" for r in results for fault in faults(r)]
+    notes += [
+        f"* {r.case.title}: {name} is missing: {(reason.splitlines() or [''])[-1]}"
+        for r in results
+        for name, reason in r.missing.items()
+        if not name.startswith(cases.SUBJECT)
+    ]
+    others = [report.row(r, ratio)[:5] for r in results for ratio in r.ratios if not ratio.goal]
+    parts = [
+        "# Durable queues",
+        heading,
+        "## What was asked",
+        report.markdown_table(report.RATIO_HEAD, report.goal_rows(results)),
+        "## Figures (medians)",
+        report.markdown_table(HEAD, listed),
+        "## Backlog",
+        report.markdown_table(BACKLOG_HEAD, stored),
+        "## Other ratios",
+        report.markdown_table(report.RATIO_HEAD[:5], others),
+        "## Notes",
+        "\n".join(notes) or "None.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(
+    results: Sequence[CaseResult], plan: Plan, measured: Disk, folder: Path, name: str
+) -> list[Path]:
+    """JSON, Markdown and picture; the paths written."""
+    about = {"time": report.now(), **report.machine(("nats", "rabbitmq"))}
+    record = {
+        "about": about,
+        "disk": measured.plain(),
+        "rounds": plan.rounds,
+        "warmup_s": plan.timing.warmup_s,
+        "duration_s": plan.timing.duration_s,
+        "pinned": plan.pin,
+        "cases": [result.plain() for result in results],
+    }
+    paths = [folder / f"{name}.json", folder / f"{name}.md"]
+    report.write_json(paths[0], record)
+    paths[1].write_text(page(results, plan, about, measured))
+    picture = folder / f"{name}.png"
+    return [*paths, picture] if plots.ratios(picture, results) else paths
+
+
+def main(options: argparse.Namespace) -> int:
+    """``queue``: 0 when every goal was met and nothing lost, else 1. Raises ``DiskError`` and others."""
+    names = tuple(name for name in options.cases.split(",") if name)
+    if unknown := [name for name in names if name not in QUEUE_CASES]:
+        raise WorkloadError(f"no such case: {', '.join(unknown)}")
+    plan = Plan(
+        names=names,
+        peers=tuple(options.peers.split(",")),
+        rounds=options.rounds,
+        timing=Timing(options.warmup, options.duration),
+        workers=options.processes,
+        pin=options.pin,
+    )
+    measured = disk.measure()
+    say(f"disk: {measured.sentence()}")
+    results: list[CaseResult] = []
+    with display() as announce:
+        for name in names:
+            before = disk.measure().plain()
+            if QUEUE_CASES[name].kind == "backlog":
+                results.append(run_backlog(name, options.messages, announce))
+            else:
+                results.append(run_case(QUEUE_CASES[name], plan, announce))
+            results[-1].disk = before
+            for broker, reason in results[-1].missing.items():
+                say(f"{name}: {broker} is missing: {reason}")
+    written = write(results, plan, measured, options.results, options.name)
+    print(f"disk: {measured.sentence()}")
+    report.show(report.RATIO_HEAD, report.goal_rows(results))
+    report.show(HEAD, [cells for result in results for cells in rows(result)])
+    if stored := [cells for result in results for cells in backlog_rows(result)]:
+        report.show(BACKLOG_HEAD, stored)
+    print("written:", ", ".join(str(path) for path in written))
+    missed = any(ratio.verdict == "fail" for r in results for ratio in r.ratios)
+    return 1 if missed or any(faults(result) for result in results) else 0
