@@ -71,7 +71,10 @@ class LogState(NamedTuple):
     def _check(self) -> None:
         if not all(type(number) is int for number in self[:2]) or not 0 <= self.start <= self[1]:
             raise ValueError(f"a log from {self.start!r} to {self.next_offset!r}")
-        expected = self.segments[0].base_offset if self.segments else self.next_offset
+        first = self.segments[0].base_offset if self.segments else self.next_offset
+        if first > self.start:
+            raise ValueError(f"a log from {self.start}, and the first segment is {first}")
+        expected = first
         for number, segment in enumerate(self.segments):
             if segment.base_offset != expected or segment.next_offset <= expected:
                 raise ValueError(f"segment {segment.base_offset} does not follow {expected}")

@@ -168,14 +168,17 @@ class GroupState:
     def decode(cls, content: bytes) -> GroupState:
         """Return what `encode` was given. Raises ValueError."""
         limit = len(content)
-        packed = msgpack.unpackb(
-            content,
-            use_list=False,
-            max_bin_len=limit,
-            max_str_len=limit,
-            max_array_len=limit,
-            max_map_len=limit,
-        )
+        try:
+            packed = msgpack.unpackb(
+                content,
+                use_list=False,
+                max_bin_len=limit,
+                max_str_len=limit,
+                max_array_len=limit,
+                max_map_len=limit,
+            )
+        except ValueError as error:
+            raise ValueError(f"not the state of a group: {error}") from None
         match packed:
             case [bytes(machine), [*voters], [*learners], dict(logs)] if all(
                 type(each) is int for each in (*voters, *learners)

@@ -1,0 +1,73 @@
+"""Batches in memory: bounded, and always the unbroken tail of each log."""
+
+from __future__ import annotations
+
+from random import Random
+
+from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, Window
+from tests.unit.storage.logs import batch, batches
+
+
+def test_the_oldest_leave_whichever_log_they_are_of() -> None:
+    cost = batch(0, b"x" * 600).length + ENTRY_BYTES
+    cache = BatchCache(recent_bytes=4 * cost)
+    one, two = cache.recent(), cache.recent()
+    for each in batches(3):
+        cache.add(one, each)
+    for each in batches(3):
+        cache.add(two, each)
+    assert (len(one), len(two)) == (1, 3)
+    assert cache.recent_bytes == 4 * cost
+    assert one.find(1) is None
+    assert one.find(2) is not None
+    assert one.find(3) is None
+    assert [two.find(offset) is None for offset in range(4)] == [False, False, False, True]
+
+
+def test_what_was_given_up_does_not_count() -> None:
+    """Against a plain model, with trims and appends of several logs in any order."""
+    random = Random(3)
+    cache = BatchCache(recent_bytes=40_000)
+    logs = [cache.recent() for _ in range(5)]
+    ends = [0] * 5
+    for _ in range(6_000):
+        number = random.randrange(5)
+        if random.random() < 0.5:
+            cache.add(logs[number], batch(ends[number], b"x" * random.randrange(500)))
+            ends[number] += 1
+        else:
+            cache.drop_below(logs[number], ends[number] - random.randrange(3))
+        assert cache.recent_bytes <= 40_000
+    held = [
+        found
+        for log, end in zip(logs, ends, strict=True)
+        for offset in range(end)
+        if (found := log.find(offset)) is not None
+    ]
+    assert len(held) == sum(map(len, logs))
+    assert cache.recent_bytes == sum(each.length + ENTRY_BYTES for each in held)
+    assert len(cache._order) < 5_000
+
+
+def test_a_batch_larger_than_the_cache_is_not_kept() -> None:
+    cache = BatchCache(recent_bytes=100)
+    recent = cache.recent()
+    cache.add(recent, batch(0, bytes(1000)))
+    assert (len(recent), cache.recent_bytes) == (0, 0)
+
+
+def test_stretches_leave_when_unused() -> None:
+    cache = BatchCache(window_bytes=250)
+    one: list[Window] = []
+    two: list[Window] = []
+    first, second, third = (Window(base, 0, bytes(100), 0) for base in (1, 2, 3))
+    cache.add_window(one, first)
+    cache.add_window(two, second)
+    cache.used(first)
+    cache.add_window(two, third)
+    assert (one, two) == ([first], [third])
+    cache.drop_windows(two, base=9)
+    assert two == [third]
+    cache.drop_windows(two, base=3)
+    cache.drop_windows(one)
+    assert (one, two, cache.window_bytes) == ([], [], 0)

@@ -1,0 +1,204 @@
+"""The data directory: names, version, lock, placement, removal."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluxmq.storage.directory import (
+    DIRECTORY_NAME_BYTES_MAX,
+    DataPaths,
+    DirectoryError,
+    Placement,
+    check_version,
+    delete_directory,
+    directory_name,
+    locked,
+    name_of,
+    read_placement,
+    remove_unknown,
+    write_placement,
+)
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+from fluxmq.supervisor.directory import VERSION, open_directory
+
+
+def paths(root: Path) -> DataPaths:
+    return DataPaths(str(root))
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders", "orders"),
+        ("a/b c", "a%2Fb%20c"),
+        ("..", "%2E."),
+        (".hidden", "%2Ehidden"),
+        ("100%", "100%25"),
+        ("é~", "%C3%A9%7E"),
+        ("A.b_c-9", "A.b_c-9"),
+    ],
+)
+def test_names_become_directories(name: str, expected: str) -> None:
+    assert directory_name(name) == expected
+    assert name_of(expected) == name
+
+
+@given(st.text(min_size=1, max_size=400), st.text(min_size=1, max_size=400))
+def test_names_do_not_meet(one: str, two: str) -> None:
+    names = {directory_name(one), directory_name(two)}
+    assert len(names) == len({one, two})
+    for name in names:
+        assert name.isascii()
+        assert "/" not in name
+        assert not name.startswith(".")
+        assert len(name) <= DIRECTORY_NAME_BYTES_MAX
+        assert name_of(name) in {one, two, None}
+
+
+def test_a_long_name_is_cut_and_told_apart() -> None:
+    one, two = directory_name("x" * 300), directory_name("x" * 301)
+    assert len(one) == len(two) == DIRECTORY_NAME_BYTES_MAX
+    assert one != two
+    assert name_of(one) is None
+
+
+@pytest.mark.parametrize("directory", [".deleted-0-orders", "%ff", "a b", "%2f", ""])
+def test_directories_that_no_name_has(directory: str) -> None:
+    assert name_of(directory) is None
+
+
+def test_places(tmp_path: Path) -> None:
+    data = DataPaths("data")
+    assert data.wal(3) == "data/shards/3/wal"
+    assert data.snapshots("local-3") == "data/groups/local-3/snapshots"
+    assert data.queue("default", "a/b") == "data/groups/default/queues/a%2Fb"
+    assert (data.lock, data.placement) == ("data/LOCK", "data/placement.json")
+
+
+# --- version and lock ------------------------------------------------------------------------------------------------
+
+
+def test_the_version_is_the_supervisors(tmp_path: Path) -> None:
+    open_directory(tmp_path).close()
+    check_version(Files(), paths(tmp_path))
+    (tmp_path / "VERSION").unlink()
+    check_version(Files(), paths(tmp_path), create=True)
+    assert (tmp_path / "VERSION").read_text() == VERSION
+    open_directory(tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("fluxmq data 2\n", "newer FluxMQ .format 2; this one reads 1"),
+        ("fluxmq data 0\n", "format 0, which this FluxMQ does not read"),
+        ("fluxmq data x\n", "not a version"),
+        ("", "not a version"),
+    ],
+)
+def test_other_versions_are_refused(tmp_path: Path, content: str, complaint: str) -> None:
+    (tmp_path / "VERSION").write_text(content)
+    with pytest.raises(DirectoryError, match=complaint):
+        check_version(Files(), paths(tmp_path), create=True)
+
+
+def test_no_version(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryError, match="no VERSION"):
+        check_version(Files(), paths(tmp_path))
+    (tmp_path / "groups").mkdir()
+    with pytest.raises(DirectoryError, match="holds logs but no VERSION"):
+        check_version(Files(), paths(tmp_path), create=True)
+
+
+def test_the_lock_names_who_has_it(tmp_path: Path) -> None:
+    with locked(Files(), paths(tmp_path)):
+        pass
+    held = open_directory(tmp_path)
+    try:
+        with (
+            pytest.raises(DirectoryError, match=f"in use by process {os.getpid()}"),
+            locked(Files(), paths(tmp_path)),
+        ):
+            pass
+    finally:
+        held.close()
+    with locked(Files(), paths(tmp_path)):
+        pass
+
+
+# --- placement -------------------------------------------------------------------------------------------------------
+
+
+def test_the_placement_is_kept(tmp_path: Path) -> None:
+    assert read_placement(Files(), paths(tmp_path)) is None
+    placement = Placement(4, 16, {"default": 2}, {"default": 2, "local-3": 0})
+    write_placement(Files(), paths(tmp_path), placement)
+    assert read_placement(Files(), paths(tmp_path)) == placement
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '{"workers": 0, "local_groups": 1, "pins": {}, "groups": {}}',
+        '{"workers": 1, "local_groups": 1, "pins": {}}',
+        '{"workers": 1, "local_groups": 1, "pins": {}, "groups": {"a": -1}}',
+        '{"workers": 1, "local_groups": 1, "pins": {"a": "b"}, "groups": {}}',
+        '{"workers": 1, "local_groups": 1, "pins": {"a": true}, "groups": {}}',
+    ],
+)
+def test_a_placement_that_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "placement.json").write_text(content)
+    with pytest.raises(Corruption, match=r"placement\.json"):
+        read_placement(Files(), paths(tmp_path))
+
+
+def test_a_placement_larger_than_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fluxmq.storage.directory.PLACEMENT_BYTES_MAX", 10)
+    write_placement(Files(), paths(tmp_path), Placement(1, 1))
+    with pytest.raises(Corruption, match="too large"):
+        read_placement(Files(), paths(tmp_path))
+
+
+# --- removal ---------------------------------------------------------------------------------------------------------
+
+
+def test_directories_are_removed(tmp_path: Path) -> None:
+    for name in ("orders", "audit"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "head").write_text("x")
+    delete_directory(Files(), str(tmp_path / "orders"))
+    assert os.listdir(tmp_path) == ["audit"]
+    delete_directory(Files(), str(tmp_path / "orders"))
+    assert os.listdir(tmp_path) == ["audit"]
+
+
+def test_what_is_left_of_removed_ones_goes_at_the_next_start(tmp_path: Path) -> None:
+    for name in (".deleted-0-orders", "orders", "a%2Fb", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "head").write_text("x")
+    assert remove_unknown(Files(), str(tmp_path), ["orders", "a/b"]) == [
+        ".deleted-0-orders",
+        "gone",
+    ]
+    assert sorted(os.listdir(tmp_path)) == ["a%2Fb", "orders"]
+    assert remove_unknown(Files(), str(tmp_path / "none"), []) == []
+
+
+def test_a_removal_that_ended_half_way_does_not_hinder_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".deleted-0-orders").mkdir()
+    (tmp_path / ".deleted-0-orders" / "head").write_text("x")
+    (tmp_path / "orders").mkdir()
+    delete_directory(Files(), str(tmp_path / "orders"))
+    assert os.listdir(tmp_path) == [".deleted-0-orders"]
