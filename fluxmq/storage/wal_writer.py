@@ -1,0 +1,322 @@
+"""Writes the records of a log, one write and one sync at a time, and says what is durable.
+
+Responsible for group commit, for going on in the next file, for what a failed write or sync and a full disk mean, and for
+which files are still needed. Knows what records do to `GroupLog`, not who appends them or why.
+
+One write is under way at a time: everything appended meanwhile goes with the next. A write that does not fit into its file
+goes on in the next file after the first part was synced; it counts as done when all of it is. Nothing is written unless
+there is room for the whole of it, so that a full disk leaves the log usable. After a write or a sync that failed nothing
+is acknowledged any more: what is on disk is unknown then, and a second sync would say that all is well.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable
+
+from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
+from fluxmq.storage.wal_files import LogFile, unpin
+from fluxmq.storage.wal_groups import GroupLog, HardStateRecord
+from fluxmq.storage.wal_options import SyncQueue, WalOptions, WalStats
+from fluxmq.storage.wal_records import (
+    BODY_BYTES_MAX,
+    CHECKPOINT,
+    CLOSED,
+    ENTRY,
+    FILE,
+    FORGET,
+    FORMAT,
+    HARD_STATE,
+    HEADER_BYTES,
+    TRUNCATION,
+    Record,
+    encode,
+    record_bytes,
+)
+from fluxmq.storage.wal_supply import FileRow
+
+WAIT_SECONDS_MAX = 1.0
+"""How long closing waits at once; a disk that is full says so after that."""
+
+
+class LogWriter:
+    """The writing side of a log. `groups` is shared with the log that owns it."""
+
+    def __init__(
+        self,
+        files: Files,
+        row: FileRow,
+        syncer: SyncQueue,
+        groups: dict[int, GroupLog],
+        options: WalOptions,
+        on_sync: Callable[[float], None] | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """`on_sync` gets the seconds of each sync; `clock` is monotonic."""
+        self._files = files
+        self._row = row
+        self._syncer = syncer
+        self._groups = groups
+        self._options = options
+        self._on_sync = on_sync
+        self._clock = clock
+        self.body_max = min(BODY_BYTES_MAX, options.file_bytes // 2)
+        self.prologue_bytes = record_bytes(len(FORMAT)) + sum(map(carried_bytes, groups.values()))
+        """What every new file begins with."""
+        self.recent = RecentEntries()
+        self.buffered_bytes = 0
+        self._buffer: list[Record] = []
+        self._writing: list[Record] = []
+        self._cursor = 0
+        self._writing_bytes = 0
+        self._syncing = False
+        self._marks: list[tuple[GroupLog, int]] = []
+        self._number = 0
+        self._durable = 0
+        self._failure: WriteFailed | None = None
+        self.stats = WalStats()
+
+    def append(self, record: Record) -> None:
+        """Take a record for the next write. Raises DiskFull when too much waits."""
+        waiting = self.buffered_bytes + record_bytes(len(record.body))
+        if waiting > self._options.buffered_bytes_max:
+            raise DiskFull(f"{self.buffered_bytes} bytes wait to be written to the log")
+        self._buffer.append(record)
+        self.buffered_bytes = waiting
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a write is under way."""
+        return self._number != self._durable
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that can be appended and will surely find space."""
+        capacity = self._capacity(len(self._row.ready))
+        return max(0, capacity - self.buffered_bytes - self._writing_bytes)
+
+    def _capacity(self, ready: int) -> int:
+        """Bytes that fit in any order and of any size, with so many files behind the one in use."""
+        used = self._row.used
+        left = used[-1].size - used[-1].end if used else 0
+        if not ready:
+            return left
+        file = self._options.file_bytes - self.prologue_bytes
+        # Of each file but the last, the space for one record may stay empty.
+        return max(left, file + (ready - 1) * max(0, file - record_bytes(self.body_max)))
+
+    # Writing
+
+    def flush(self) -> int:
+        """See `WriteAheadLog.flush`."""
+        self.collect()
+        if self._number != self._durable or not self._buffer:
+            return 0
+        if self.buffered_bytes > self._capacity(len(self._row.ready)):
+            if self._row.full is not None:
+                raise DiskFull(str(self._row.full))
+            return 0
+        self._writing, self._buffer = self._buffer, []
+        self._writing_bytes, self.buffered_bytes = self.buffered_bytes, 0
+        self._cursor = 0
+        self._number += 1
+        self._write()
+        return self._number
+
+    def completed(self) -> int:
+        """See `WriteAheadLog.completed`."""
+        self.collect()
+        return self._durable
+
+    def collect(self) -> None:
+        """Take the syncer's answers, go on with a write that needs another file, look after the files."""
+        if self._failure is not None:
+            raise self._failure
+        for number in self._answers():
+            self._files.reach("wal.synced")
+            for group, index in self._marks:
+                self._mark(group, index)
+            self._marks.clear()
+            if self._cursor < len(self._writing):
+                self._write()
+            else:
+                self._writing = []
+                self._durable = number
+        self.tend()
+
+    def _answers(self) -> list[int]:
+        """Numbers of the writes that were synced."""
+        numbers = []
+        for number, failure, seconds in self._syncer.completed():
+            self._syncing = False
+            self.stats.syncs += 1
+            self.stats.last_sync_seconds = seconds
+            if self._on_sync is not None:
+                self._on_sync(seconds)
+            if failure:
+                path = self._row.used[-1].path
+                self._fail(WriteFailed(f"fdatasync of {path}: {os.strerror(failure)}"))
+            numbers.append(number)
+        return numbers
+
+    def _mark(self, group: GroupLog, index: int) -> None:
+        """A checkpoint became durable; index 0: the group's leaving did."""
+        if index:
+            group.checkpoint_durable = max(group.checkpoint_durable, index)
+            return
+        for file in self._row.used:
+            file.last_index.pop(group.number, None)
+
+    def _fail(self, error: WriteFailed) -> None:
+        """The log has failed for good."""
+        self._failure = error
+        raise error
+
+    def _write(self) -> None:
+        """Write what fits into the file in use, or begin the next file, and ask for the sync."""
+        records, size = self._fitting()
+        self._cursor += len(records)
+        if not records:
+            prologue = self._begin_file()
+            records, size = self._fitting(self.prologue_bytes)
+            self._cursor += len(records)
+            records = prologue + records
+        file = self._row.used[-1]
+        start = file.end
+        parts, positions, end = encode(records, file.tie, start, start)
+        for record, position in zip(records, positions, strict=True):
+            self._apply(record, file, position)
+        self._writing_bytes -= size
+        file.end = end
+        try:
+            self._files.reach("wal.write")
+            self._files.pwritev(file.fd, parts, start)
+        except StorageError as error:
+            # Also a full disk: space that was written once has run out, so the file is not what it was.
+            self._fail(WriteFailed(str(error)))
+        self._files.reach("wal.written")
+        self._syncing = True
+        self._syncer.submit(file.fd, self._number)
+        stats = self.stats
+        stats.writes += 1
+        stats.records += len(records)
+        stats.bytes += end - start
+        waiting = len(self._buffer) + len(self._writing) - self._cursor
+        self.recent.shrink(
+            self._options.cache_bytes
+            + self.buffered_bytes
+            + self._writing_bytes
+            + OVERHEAD_BYTES * waiting
+        )
+
+    def _fitting(self, behind: int = 0) -> tuple[list[Record], int]:
+        """Records to write next that fit into the file in use, `behind` so many bytes, and their size."""
+        if not self._row.used:
+            return [], 0
+        file = self._row.used[-1]
+        room = file.size - file.end - behind
+        writing, cursor = self._writing, self._cursor
+        if self._writing_bytes <= room:
+            return (writing[cursor:] if cursor else writing), self._writing_bytes
+        size = 0
+        last = cursor
+        while last < len(writing):
+            size_of_next = record_bytes(len(writing[last].body))
+            if size + size_of_next > room:
+                break
+            size += size_of_next
+            last += 1
+        return writing[cursor:last], size
+
+    def _begin_file(self) -> list[Record]:
+        """Go on in the next file; the records it begins with."""
+        self._files.reach("wal.rotate")
+        before = self._row.used[-1].end if self._row.used else 0
+        file = self._row.begin()
+        self.stats.files_begun += 1
+        records = [Record(FILE, 0, 0, file.sequence, before, FORMAT)]
+        for group in self._groups.values():
+            records += group.carried()
+        return records
+
+    def _apply(self, record: Record, file: LogFile, position: int) -> None:
+        """Note what a record that goes to the file means."""
+        kind, number = record.type, record.group
+        if kind == ENTRY:
+            group = self._groups[number]
+            if record.index <= group.last:
+                unpin(self._row.used, number, record.index)
+            group.add_entry(record.index, record.term, file.sequence, position)
+            file.last_index[number] = record.index
+        elif kind == HARD_STATE:
+            vote = int.from_bytes(record.body, "little")
+            self._groups[number].hard_state = HardStateRecord(record.term, vote, record.index)
+        elif kind == TRUNCATION:
+            unpin(self._row.used, number, record.index)
+            self._groups[number].truncate(record.index)
+        elif kind == CHECKPOINT:
+            group = self._groups[number]
+            group.set_checkpoint(record.index, record.term)
+            self._marks.append((group, record.index))
+        elif kind == FORGET:
+            group = self._groups.pop(number)
+            self.prologue_bytes -= carried_bytes(group)
+            self._marks.append((group, 0))
+
+    # Files
+
+    def pinning(self, file: LogFile) -> list[int]:
+        """Groups that need a file. One whose leaving is not durable yet needs all of its files."""
+        pinning = []
+        for number, index in file.last_index.items():
+            group = self._groups.get(number)
+            if group is None or min(group.released, group.checkpoint_durable) < index:
+                pinning.append(number)
+        return pinning
+
+    def _is_needed(self, file: LogFile) -> bool:
+        return bool(self.pinning(file))
+
+    def tend(self) -> None:
+        """Have the next file made, the oldest recycled or removed: one step at a time."""
+        wanted = 1
+        while self._capacity(wanted) < self.buffered_bytes:
+            wanted += 1
+        try:
+            self._row.tend(self._is_needed, wanted, self._clock(), self._options.retry_seconds)
+        except StorageError as error:
+            self._fail(WriteFailed(str(error)))
+        self.stats.files_recycled = self._row.recycled
+
+    def close(self) -> None:
+        """See `WriteAheadLog.close`."""
+        try:
+            self._write_all()
+            if self._row.used and self._capacity(0) >= HEADER_BYTES:
+                self.append(Record(CLOSED, 0, 0, 0, 0, b""))
+                self._write_all()
+        except (DiskFull, WriteFailed):
+            self._buffer.clear()
+        while self._syncing:
+            self._wait()
+            self._syncing = not self._syncer.completed()
+        self._row.close()
+
+    def _write_all(self) -> None:
+        while self._buffer or self.in_flight:
+            self.flush()
+            self._wait()
+            self.collect()
+
+    def _wait(self) -> None:
+        """Until something completed."""
+        if self._syncing or self._buffer:
+            select.select([self._syncer], [], [], WAIT_SECONDS_MAX)
+
+
+def carried_bytes(group: GroupLog) -> int:
+    """What a group takes at the beginning of every file."""
+    return sum(record_bytes(len(record.body)) for record in group.carried())
