@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import count
 
 from fluxmq.raft.errors import Compacted
 from fluxmq.raft.node import Config, Node
@@ -142,10 +143,10 @@ class Member:
         if entry.kind == COMMAND:
             self.commands.append(entry.data)
 
-    def sync(self, count: int | None = None) -> bool:
-        """Complete `count` writes, or all; whether there was one."""
+    def sync(self, most: int | None = None) -> bool:
+        """Complete `most` writes, or all; whether there was one."""
         done = False
-        while self.writes and (count is None or count > 0):
+        while self.writes and (most is None or most > 0):
             ready = self.writes.popleft()
             self.disk.write(ready)
             if ready.snapshot is not None:
@@ -158,8 +159,8 @@ class Member:
                 self.node.advance(persisted=(last.index, last.term))
             self.cluster.post(ready.messages_after_persistence)
             done = True
-            if count is not None:
-                count -= 1
+            if most is not None:
+                most -= 1
         return done
 
     def crash(self) -> None:
@@ -186,7 +187,7 @@ class Cluster:
         self,
         voters: int,
         learners: int = 0,
-        random: Callable[[int], int] = lambda below: 0,
+        random: Callable[[int], int] | None = None,
         **options: int | bool,
     ) -> None:
         self.options: dict[str, int | bool] = {
@@ -196,7 +197,8 @@ class Cluster:
             "max_message_bytes": 1 << 16,
             **options,
         }
-        self.random = random
+        draws = count()
+        self.random = random or (lambda below: next(draws) * 7 % below)
         ids = range(1, voters + 1)
         self.membership = Membership(tuple(ids), tuple(range(voters + 1, voters + learners + 1)))
         self.network: list[Message] = []
@@ -306,9 +308,9 @@ class Cluster:
         assert isinstance(outcome, ProposalAccepted), outcome
         return outcome
 
-    def tick(self, count: int = 1) -> None:
+    def tick(self, times: int = 1) -> None:
         """Let time pass everywhere, settling after each tick."""
-        for _ in range(count):
+        for _ in range(times):
             for member in self.members.values():
                 member.node.tick()
             self.settle()
