@@ -40,6 +40,8 @@ class WalOptions:
     """What may wait to be written; more is refused with DiskFull."""
     retry_seconds: float = 1.0
     """How long after a full disk making a file is tried again."""
+    background: bool = True
+    """Make and recycle files in a thread; otherwise at once, which blocks."""
 
 
 @dataclass(slots=True)

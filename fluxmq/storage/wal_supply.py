@@ -13,12 +13,14 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
 from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_files import LogFile, file_name
+from fluxmq.storage.wal_options import WalOptions
 from fluxmq.storage.wal_records import file_seed
 
 BESIDE: Final = "new.tmp"
@@ -28,13 +30,14 @@ class FileSupply:
     """Makes, recycles and removes files, one after the other, in a thread of its own."""
 
     def __init__(
-        self, files: Files, directory: str, key: int, file_bytes: int, wake: Callable[[], None]
+        self, files: Files, directory: str, key: int, options: WalOptions, wake: Callable[[], None]
     ) -> None:
         """`wake` is called by the thread after each task."""
         self.files = files
         self._directory = directory
         self._key = key
-        self._file_bytes = file_bytes
+        self._file_bytes = options.file_bytes
+        self._background = options.background
         self._wake = wake
         self._tasks: SimpleQueue[Callable[[], LogFile | None] | None] = SimpleQueue()
         self._results: SimpleQueue[LogFile | StorageError | None] = SimpleQueue()
@@ -95,6 +98,11 @@ class FileSupply:
     def start(self, task: Callable[[], LogFile | None]) -> None:
         """Have the thread do something; one thing at a time."""
         assert not self.busy, "one task at a time"
+        if not self._background:
+            self.busy = True
+            self.full = None
+            self._do(task)
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wal files", daemon=True)
             self._thread.start()
@@ -130,21 +138,25 @@ class FileSupply:
             task = self._tasks.get()
             if task is None:
                 return
-            try:
-                self._results.put(task())
-            except StorageError as error:
-                self._results.put(error)
+            self._do(task)
             self._wake()
+
+    def _do(self, task: Callable[[], LogFile | None]) -> None:
+        try:
+            self._results.put(task())
+        except StorageError as error:
+            self._results.put(error)
 
 
 class FileRow:
     """The files of a log in their order: in use, then ready."""
 
-    def __init__(self, supply: FileSupply, file_bytes: int, spare_files: int) -> None:
+    def __init__(self, supply: FileSupply, options: WalOptions) -> None:
         """At most `spare_files` are kept ready, unless more are wanted at once."""
         self._supply = supply
-        self._file_bytes = file_bytes
-        self._spare_files = spare_files
+        self._file_bytes = options.file_bytes
+        self._spare_files = options.spare_files
+        self._pause = options.retry_seconds
         self._retiring: LogFile | None = None
         self._retry_at = 0.0
         self.used: list[LogFile] = []
@@ -165,40 +177,43 @@ class FileRow:
         self.used.append(self.ready.popleft())
         return self.used[-1]
 
-    def tend(
-        self, is_needed: Callable[[LogFile], bool], wanted: int, now: float, pause: float
-    ) -> None:
-        """One step: take what the thread finished, and have it recycle, remove or make a file.
+    def tend(self, is_needed: Callable[[LogFile], bool], wanted: int, now: float) -> None:
+        """Take what the thread finished, and have it recycle, remove or make a file: one at a time.
 
-        `wanted` files should be ready. After a full disk the next attempt is `pause` seconds later. Raises WriteFailed or
+        `wanted` files should be ready. After a full disk the next attempt is a pause later. Raises WriteFailed or
         ReadFailed when the thread failed.
         """
-        if self._supply.busy:
-            if not self._supply.done:
+        while not self._supply.busy or self._supply.done:
+            if self._supply.busy:
+                self._take(now)
+            if self._supply.full is not None and now < self._retry_at:
                 return
-            file = self._supply.take()
-            if file is not None:
-                self.ready.append(file)
-            if self._supply.full is not None:
-                self._retry_at = now + pause
-                if self._retiring is not None:
-                    self.used.insert(0, self._retiring)
-            self._retiring = None
-        if self._supply.full is not None and now < self._retry_at:
-            return
-        following = (self.ready[-1] if self.ready else self.used[-1]).sequence + 1
-        if len(self.used) > 1 and not is_needed(self.used[0]):
-            self._retire(self.used.pop(0), following, max(wanted, self._spare_files))
-        elif len(self.ready) < wanted:
-            self._supply.start(lambda: self._supply.create(following))
+            following = (self.ready[-1] if self.ready else self.used[-1]).sequence + 1
+            if len(self.used) > 1 and not is_needed(self.used[0]):
+                self._retire(self.used.pop(0), following, max(wanted, self._spare_files))
+            elif len(self.ready) < wanted:
+                self._supply.start(partial(self._supply.create, following))
+            else:
+                return
+
+    def _take(self, now: float) -> None:
+        """What the thread finished."""
+        file = self._supply.take()
+        if file is not None:
+            self.ready.append(file)
+        if self._supply.full is not None:
+            self._retry_at = now + self._pause
+            if self._retiring is not None:
+                self.used.insert(0, self._retiring)
+        self._retiring = None
 
     def _retire(self, oldest: LogFile, following: int, ready_max: int) -> None:
         self._retiring = oldest
         if len(self.ready) < ready_max and oldest.size == self._file_bytes:
             self.recycled += 1
-            self._supply.start(lambda: self._supply.recycle(oldest, following))
+            self._supply.start(partial(self._supply.recycle, oldest, following))
         else:
-            self._supply.start(lambda: self._supply.remove(oldest))
+            self._supply.start(partial(self._supply.remove, oldest))
 
     def close(self) -> None:
         """End the thread and close all files."""

@@ -286,7 +286,7 @@ class LogWriter:
         while self._capacity(wanted) < self.buffered_bytes:
             wanted += 1
         try:
-            self._row.tend(self._is_needed, wanted, self._clock(), self._options.retry_seconds)
+            self._row.tend(self._is_needed, wanted, self._clock())
         except StorageError as error:
             self._fail(WriteFailed(str(error)))
         self.stats.files_recycled = self._row.recycled
