@@ -8,7 +8,7 @@
 
 Commands of every tick are packed by struct, the others are a u32 length and msgpack. Every command
 is padded to 8 bytes, so that a batch inside an entry is 8-aligned if the entry is. A command that is
-not known stops the machine (`UnknownCommand`): an entry that was committed and cannot be understood
+not known stops the machine (`CommandError`): an entry that was committed and cannot be understood
 means that files are damaged or that this program is too old.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues.config import QueueConfig
@@ -37,7 +37,7 @@ Range = tuple[int, int]
 """First and last offset, both inside."""
 
 
-class UnknownCommand(FluxmqError):
+class CommandError(FluxmqError):
     """A committed entry holds what this program does not know: damage, or a newer program's data."""
 
 
@@ -169,9 +169,7 @@ def settle(
     """
     reason = reason[:REASON_BYTES_MAX]
     numbers = [number for item in ranges for number in item]
-    body = struct.pack(
-        f"<QqII{len(numbers)}Q", holder, delay, len(ranges), len(reason), *numbers
-    )
+    body = struct.pack(f"<QqII{len(numbers)}Q", holder, delay, len(ranges), len(reason), *numbers)
     if reason:
         body += reason + bytes(-len(reason) % 8)
     length = COMMAND.size + len(body)
@@ -205,14 +203,14 @@ def delete_group(queue_id: int, group_id: int) -> bytes:
     return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
 
 
-def join(queue_id: int, group_id: int, holder: int, member: str) -> bytes:
-    """A consumer named `member` has come and claims as number `holder`."""
-    return _packed(Kind.JOIN, queue_id, group_id, [holder, member])
+def join(queue_id: int, group: str, holder: int, member: str) -> bytes:
+    """A consumer named `member` has come to the group of that whole name and claims as number `holder`."""
+    return _packed(Kind.JOIN, queue_id, 0, [group, holder, member])
 
 
-def leave(queue_id: int, group_id: int, holder: int) -> bytes:
+def leave(queue_id: int, group: str, holder: int) -> bytes:
     """A consumer has gone: everything it holds is released."""
-    return _packed(Kind.LEAVE, queue_id, group_id, holder)
+    return _packed(Kind.LEAVE, queue_id, 0, [group, holder])
 
 
 def seek(queue_id: int, group_id: int, start: Start) -> bytes:
@@ -251,21 +249,21 @@ def raise_version(version: int) -> bytes:
 
 
 def unpack_body(data: bytes, position: int, end: int) -> Any:
-    """The msgpack body of a command at `position`. Raises `UnknownCommand` when it is not one."""
+    """The msgpack body of a command at `position`. Raises `CommandError` when it is not one."""
     (length,) = _LENGTH.unpack_from(data, position)
     if length > end - position - _LENGTH.size:
-        raise UnknownCommand("a command's body is longer than the command")
+        raise CommandError("a command's body is longer than the command")
     start = position + _LENGTH.size
     try:
         return msgpack.unpackb(data[start : start + length], use_list=True)
     except (ValueError, msgpack.UnpackException) as error:
-        raise UnknownCommand("a command's body is not msgpack") from error
+        raise CommandError("a command's body is not msgpack") from error
 
 
 def unpack_ranges(data: bytes, position: int, end: int, count: int) -> list[Range]:
-    """`count` ranges at `position`. Raises `UnknownCommand` when they do not fit or are upside down."""
+    """`count` ranges at `position`. Raises `CommandError` when they do not fit or are upside down."""
     if count > RANGES_PER_COMMAND_MAX or position + 16 * count > end:
-        raise UnknownCommand("a command's ranges are longer than the command")
+        raise CommandError("a command's ranges are longer than the command")
     if count == 1:
         first, last = _ONE.unpack_from(data, position)
         ranges = [(first, last)]
@@ -274,8 +272,20 @@ def unpack_ranges(data: bytes, position: int, end: int, count: int) -> list[Rang
         ranges = list(zip(numbers[::2], numbers[1::2], strict=True))
     for first, last in ranges:
         if first > last:
-            raise UnknownCommand("a range ends before it starts")
+            raise CommandError("a range ends before it starts")
     return ranges
+
+
+def unpack_others(data: bytes, position: int, end: int, count: int) -> list[tuple[int, int, int]]:
+    """`count` triples of first, last and time at `position`. Raises `CommandError` as `unpack_ranges` does."""
+    if count > RANGES_PER_COMMAND_MAX or position + 24 * count > end:
+        raise CommandError("a command's ranges are longer than the command")
+    numbers = struct.unpack_from(f"<{3 * count}q", data, position)
+    others = list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True))
+    for first, last, _ in others:
+        if not 0 <= first <= last:
+            raise CommandError("a range ends before it starts")
+    return others
 
 
 _ONE: Final = struct.Struct("<QQ")
@@ -283,7 +293,7 @@ _ONE: Final = struct.Struct("<QQ")
 
 def _packed(kind: int, queue_id: int, group_id: int, body: Any) -> bytes:
     """A command whose body is msgpack."""
-    packed = msgpack.packb(body)
+    packed: bytes = msgpack.packb(body)
     padded = _LENGTH.pack(len(packed)) + packed
     padded += bytes(-len(padded) % 8)
     length = COMMAND.size + len(padded)

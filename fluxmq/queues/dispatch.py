@@ -1,82 +1,108 @@
-"""The leader's volatile side of one replication group: consumers, credit, claims under way, timers."""
+"""The leader's volatile side of one replication group: consumers, credit, claims under way, timers.
+
+It decides what the machine is asked to do and hands out messages at once, before their claims are
+applied; what the machine then says (`applied`) is merged. Everything here is lost with the
+leadership and made anew from the machine: nothing that was promised depends on it.
+
+``due`` is what the host asks each tick: queues to `run` because of a timer, an applied entry, a
+settlement that made room, or work left over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
 
-from fluxmq._hot.batches import Batch
+from fluxmq.model.errors import FluxmqError
+from fluxmq.queues import commands
 from fluxmq.queues.commands import FIRST, Mode, Range, Start
-from fluxmq.queues.limits import UNLIMITED
+from fluxmq.queues.consumers import Consumer, Settlement, Step
+from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, UNLIMITED
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied
+from fluxmq.queues.states import NOBODYS_GROUP, Queue
+from fluxmq.queues.stream_desks import StreamDesk
+
+AUTO_COMMIT_INTERVAL: Final = 5_000_000
+"""Microseconds between a stream consumer's acknowledgement and its commit, unless told otherwise."""
+
+SWEEP_INTERVAL: Final = 1_000_000
+"""Microseconds between two sweeps of one queue: what time alone decides is not decided more often."""
 
 
-class Delivery(NamedTuple):
-    """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this delivery."""
-
-    consumer: Any
-    batch: Batch
-    first: int
-    count: int
-    attempts: int
+TIMER_GRANULE: Final = 1_000
+"""Microseconds between two runs of a queue for its timers alone: what could not be done is not tried all the time."""
 
 
-class DeadLetter(NamedTuple):
-    """One message to append to `target` (queue name), then to be reported by `dead_lettered`.
-
-    `producer` and the offset as sequence go into the appended batch, so that a repeat is recognised.
-    """
-
-    queue_id: int
-    group_id: int
-    group: str
-    target: str
-    batch: Batch
-    index: int
-    offset: int
-    reason: int
-    text: bytes
-    attempts: int
-    first_time: int
-    last_time: int
-    producer: int
+class AttachError(FluxmqError):
+    """A consumer cannot be attached: no such queue, or a group of another mode."""
 
 
-class Settlement(NamedTuple):
-    """What became of a consumer's settle: commands for the next entry, messages settled, messages not held."""
-
-    commands: list[bytes]
-    settled: int
-    missing: int
-
-
-@dataclass(slots=True)
-class Step:
-    """One run's work; `more` says that another run at once would find more to do."""
-
-    commands: list[bytes]
-    deliveries: list[Delivery]
-    dead: list[DeadLetter]
-    more: bool
+class CommitError(FluxmqError):
+    """An offset that cannot be committed."""
 
 
 class Dispatch:
-    """Hands messages to consumers. Signatures first; the body follows in the next commit."""
+    """Hands the messages of a group's queues to consumers; used by the leader only.
+
+    `read` gives the batch of a queue (id) that holds an offset and may raise what the host's log
+    raises. `auto_commit_interval` in µs is for streams.
+    """
 
     def __init__(
-        self, machine: Machine, read: Callable[[int, int], Batch], auto_commit_interval: int = 5_000_000
+        self, machine: Machine, read: Read, auto_commit_interval: int = AUTO_COMMIT_INTERVAL
     ) -> None:
-        raise NotImplementedError
+        self._machine = machine
+        self._read = read
+        self._interval = auto_commit_interval
+        self._term = 0
+        self._number = 0
+        self._desks: dict[int, dict[int, Desk | StreamDesk]] = {}
+        self._joining: dict[int, list[Consumer]] = {}
+        self._cancelled: list[Consumer] = []
+        self._woken: dict[int, None] = {}
+        self._alarms: dict[int, int] = {}
+        self._timers: list[tuple[int, int]] = []
+        self._swept: dict[int, int] = {}
+        self._dead_retry: dict[int, int] = {}
 
-    def lead(self, term: int, now: int) -> list[bytes]:
-        """Start leading in `term`: members left over from before leave, so that what they held comes again."""
-        raise NotImplementedError
+    # --- leadership --------------------------------------------------------------------------------------------
+
+    def lead(self, term: int) -> list[bytes]:
+        """Start leading in `term`, all earlier entries being applied.
+
+        Gives the commands by which members that an earlier leader knew leave, so that what they
+        held is given again at once. Every queue is due then.
+        """
+        self.reset()
+        self._term = term
+        left: list[bytes] = []
+        for queue in self._machine.queues.values():
+            self._woken[queue.id] = None
+            for group in queue.groups.values():
+                left += [commands.leave(queue.id, group.name, holder) for holder in group.members]
+        return left
 
     def reset(self) -> None:
         """Stop leading: every consumer and everything volatile is forgotten."""
-        raise NotImplementedError
+        for desks in self._desks.values():
+            for desk in desks.values():
+                for consumer in list(desk.consumers.values()):
+                    desk.remove(consumer)
+        self._term = 0
+        self._number = 0
+        self._desks.clear()
+        self._joining.clear()
+        self._cancelled.clear()
+        self._woken.clear()
+        self._alarms.clear()
+        self._timers.clear()
+        self._swept.clear()
+        self._dead_retry.clear()
+
+    # --- consumers ---------------------------------------------------------------------------------------------
 
     def attach(
         self,
@@ -89,50 +115,305 @@ class Dispatch:
         limit: int = 1_000,
         credit: int = UNLIMITED,
         auto_commit: bool = True,
-    ) -> tuple[Any, list[bytes]]:
-        """A consumer comes. Returns it and commands to propose; it gets messages once they are applied.
+    ) -> tuple[Consumer, list[bytes]]:
+        """A consumer comes. Gives it and the commands to propose; it gets messages once they are applied.
 
-        `group` is the plain name; with a filter the effective name is `<group>@<filter>` (`consumer.group_name`).
-        `limit`: most unsettled messages it holds. Raises `AttachRefused` for no queue, other mode or filter.
+        `group` is the plain name; with a filter the group is `<group>@<filter>` (`group_name` of the
+        consumer). A new group begins at `start`, by default with the first message there is; for a
+        stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
+        the consumer holds. With `auto_commit` false a stream's offset moves by `commit` only. Raises
+        `AttachError` for no queue, or a group of another mode or filter.
         """
-        raise NotImplementedError
+        queue = self._machine.queues.get(queue_id)
+        if queue is None:
+            raise AttachError(f"no queue of id {queue_id}")
+        name = f"{group}@{filter_.decode('utf-8', 'replace')}" if filter_ else group
+        existing = queue.group(name)
+        if existing is not None and (existing.mode != mode or existing.filter != filter_):
+            raise AttachError(f"consumer group {name} of {queue.name} works in another mode")
+        self._number += 1
+        consumer = Consumer(
+            queue_id,
+            name,
+            member,
+            (self._term << 32) | self._number,
+            mode=mode,
+            filter_=filter_,
+            limit=limit,
+            credit=credit,
+            auto_commit=auto_commit,
+        )
+        proposals = []
+        if existing is None:
+            proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
+        elif start is not None and mode == Mode.STREAM:
+            proposals.append(commands.seek(queue_id, existing.id, start))
+        proposals.append(commands.join(queue_id, name, consumer.holder, member))
+        self._joining.setdefault(queue_id, []).append(consumer)
+        return consumer, proposals
 
-    def credit(self, consumer: Any, count: int) -> None:
-        """The consumer accepts `count` more messages (with `credit=` at attach other than UNLIMITED)."""
-        raise NotImplementedError
+    def credit(self, consumer: Consumer, count: int) -> None:
+        """The consumer accepts `count` more messages; less than none takes credit back."""
+        consumer.credit = max(0, consumer.credit + count)
+        desk = self._desk_of(consumer)
+        if desk is not None and desk.feed(consumer):
+            self._woken[consumer.queue_id] = None
 
-    def detach(self, consumer: Any) -> list[bytes]:
-        """The consumer goes; what it holds is released by the returned commands."""
-        raise NotImplementedError
+    def detach(self, consumer: Consumer) -> list[bytes]:
+        """The consumer goes. Gives the commands that release what it holds."""
+        desk = self._desk_of(consumer)
+        proposals: list[bytes] = []
+        if desk is not None:
+            desk.remove(consumer)
+            if isinstance(desk, StreamDesk) and desk.automatic and consumer.auto_commit:
+                desk.commit(proposals)
+        joining = self._joining.get(consumer.queue_id, [])
+        if consumer in joining:
+            joining.remove(consumer)
+        if consumer.queue_id in self._machine.queues:
+            self._woken[consumer.queue_id] = None
+            proposals.append(
+                commands.leave(consumer.queue_id, consumer.group_name, consumer.holder)
+            )
+        return proposals
 
     def settle(
         self,
-        consumer: Any,
+        consumer: Consumer,
         verb: int,
         ranges: Sequence[Range],
         now: int,
         delay: int = -1,
         reason: bytes = b"",
     ) -> Settlement:
-        """The consumer speaks about messages it holds (`Verb`)."""
-        raise NotImplementedError
+        """The consumer speaks about messages it was given (`Verb`).
 
-    def commit(self, consumer: Any, offset: int) -> list[bytes]:
-        """Explicit commit of a stream's group: everything below `offset` is done with. Raises `ValueError` beyond the cursor."""
-        raise NotImplementedError
+        `delay`: µs before a nacked message comes again, -1 for the queue's back-off. What the
+        consumer does not hold is counted in `missing` and nothing else. The answer to the peer is
+        given when the commands are applied.
+        """
+        now = max(now, self._machine.time)
+        held = consumer.held
+        pieces: list[Range] = []
+        wanted = 0
+        for first, last in ranges:
+            wanted += last - first + 1
+            pieces += held.remove(first, last)
+        settled = sum(last - first + 1 for first, last in pieces)
+        if not settled:
+            return Settlement([], 0, wanted)
+        desk = self._desk_of(consumer)
+        if desk is not None and (desk.feed(consumer) or isinstance(desk, StreamDesk)):
+            self._woken[consumer.queue_id] = None
+        if isinstance(desk, StreamDesk):
+            desk.settle(verb, pieces, now, delay)
+            return Settlement([], settled, wanted - settled)
+        queue_id, group_id, holder = consumer.queue_id, consumer.group_id, consumer.holder
+        proposals = [
+            commands.settle(
+                queue_id,
+                group_id,
+                verb,
+                holder,
+                pieces[at : at + RANGES_PER_COMMAND_MAX],
+                delay,
+                reason,
+            )
+            for at in range(0, len(pieces), RANGES_PER_COMMAND_MAX)
+        ]
+        return Settlement(proposals, settled, wanted - settled)
+
+    def commit(self, consumer: Consumer, offset: int) -> list[bytes]:
+        """Explicit commit: the consumer's stream group needs nothing below `offset` any more.
+
+        Raises `CommitError` for a work group, and for an offset that was not read yet.
+        """
+        desk = self._desk_of(consumer)
+        if not isinstance(desk, StreamDesk):
+            raise CommitError("only a stream's group commits")
+        if not desk.queue.start <= offset <= desk.cursor:
+            raise CommitError(f"offset {offset} is outside of {desk.queue.start} to {desk.cursor}")
+        return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
+
+    def cancelled(self) -> list[Consumer]:
+        """Consumers whose queue or group is gone since the last call; they are detached."""
+        gone, self._cancelled = self._cancelled, []
+        return gone
+
+    # --- running -----------------------------------------------------------------------------------------------
 
     def run(self, queue_id: int, now: int, messages_max: int) -> Step:
-        """Hand out what can be handed out, `messages_max` messages at most."""
-        raise NotImplementedError
+        """Hand out what can be handed out, at most `messages_max` messages and as many dead ones.
+
+        `now` in µs, not after the time of the entry that will hold the step's commands.
+        """
+        step = Step()
+        queue = self._machine.queues.get(queue_id)
+        if queue is None:
+            return step
+        now = max(now, self._machine.time)  # the host's clock may have been set back
+        self._activate(queue)
+        retry = self._dead_retry.get(queue_id)
+        if retry is not None and retry <= now:
+            del self._dead_retry[queue_id]
+        else:
+            retry = None
+        given = dead = 0
+        for desk in self._served(queue):
+            if isinstance(desk, Desk):
+                if retry is not None:
+                    desk.dead_again()
+                dead += desk.hand_dead(step, now, messages_max - dead)
+                if desk.group.id == NOBODYS_GROUP and queue.work_groups():
+                    continue
+            if given < messages_max:
+                given += desk.run(step, now, messages_max - given)
+            step.more = step.more or (given >= messages_max and desk.can_give())
+        self._sweep(queue, step, now)
+        if step.more:
+            self._woken[queue_id] = None
+        self._set_alarm(queue, now)
+        return step
 
     def due(self, now: int) -> list[int]:
-        """Queue ids whose timers have come; run each."""
-        raise NotImplementedError
+        """Queue ids to run now; each is named once until it is due again."""
+        timers, alarms = self._timers, self._alarms
+        while timers and timers[0][0] <= now:
+            time, queue_id = heappop(timers)
+            if alarms.get(queue_id) == time:
+                del alarms[queue_id]
+                self._woken[queue_id] = None
+        woken = [queue_id for queue_id in self._woken if queue_id in self._machine.queues]
+        self._woken.clear()
+        return woken
 
     def next_due(self) -> int | None:
-        """Time of the next timer in µs, None without one."""
-        raise NotImplementedError
+        """Time of the next timer in µs; 0 when something is due at once, None when nothing will be."""
+        if self._woken:
+            return 0
+        timers, alarms = self._timers, self._alarms
+        while timers and alarms.get(timers[0][1]) != timers[0][0]:
+            heappop(timers)
+        return timers[0][0] if timers else None
 
     def applied(self, applied: Applied) -> list[int]:
-        """An entry was applied to the machine: merge claims under way; returns the queue ids worth a run."""
-        raise NotImplementedError
+        """An entry was applied to the machine: merge what was under way. Gives the queues to run."""
+        for queue_id, _ in applied.deleted:
+            self._forget_queue(queue_id)
+        ours = applied.term == self._term
+        for queue_id, group_id, whole in applied.claims:
+            desk = self._desks.get(queue_id, {}).get(group_id)
+            if isinstance(desk, Desk) and ours:
+                desk.applied_claim(whole)
+                due = desk.group.pending.next_due()
+                if due is not None:
+                    self._alarm(queue_id, due)
+                if desk.can_give():
+                    self._woken[queue_id] = None
+        for queue_id, group_id in applied.moved:
+            moved = self._desks.get(queue_id, {}).get(group_id)
+            if moved is not None:
+                moved.moved()
+        self._woken.update(applied.woken)
+        return list(applied.woken)
+
+    def retry_dead(self, queue_id: int, at: int) -> None:
+        """The queue's dead messages could not be appended where they belong: hand all out again at `at` µs."""
+        self._dead_retry[queue_id] = at
+        self._alarm(queue_id, at)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _desk_of(self, consumer: Consumer) -> Desk | StreamDesk | None:
+        return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
+
+    def _served(self, queue: Queue) -> list[Desk | StreamDesk]:
+        """The desks of a queue's groups, in order of id; made where they are missing."""
+        desks = self._desks.setdefault(queue.id, {})
+        if len(desks) != len(queue.groups) + 1 or any(id_ not in desks for id_ in queue.groups):
+            for id_ in [id_ for id_ in desks if id_ and id_ not in queue.groups]:
+                self._cancel(desks.pop(id_))
+            if 0 not in desks:
+                desks[0] = Desk(queue, queue.nobodys, self._read)
+            for id_, group in queue.groups.items():
+                if id_ not in desks:
+                    if group.mode == Mode.STREAM:
+                        desks[id_] = StreamDesk(queue, group, self._read, self._interval)
+                    else:
+                        desks[id_] = Desk(queue, group, self._read)
+        owned = queue.is_stream or bool(queue.work_groups())
+        return [desk for id_, desk in desks.items() if id_ or not owned or desk.group.dead]
+
+    def _activate(self, queue: Queue) -> None:
+        """Consumers whose joining was applied begin."""
+        joining = self._joining.pop(queue.id, None)
+        if not joining:
+            return
+        self._served(queue)
+        later = []
+        for consumer in joining:
+            group = queue.group(consumer.group_name)
+            if group is None or consumer.holder not in group.members:
+                later.append(consumer)
+                continue
+            if group.mode != consumer.mode or group.filter != consumer.filter:
+                self._cancelled.append(consumer)
+                continue
+            desk = self._desks[queue.id][group.id]
+            consumer.group_id = group.id
+            consumer.active = True
+            desk.consumers[consumer.holder] = consumer
+            desk.feed(consumer)
+        if later:
+            self._joining[queue.id] = later
+
+    def _cancel(self, desk: Desk | StreamDesk) -> None:
+        for consumer in list(desk.consumers.values()):
+            desk.remove(consumer)
+            self._cancelled.append(consumer)
+
+    def _forget_queue(self, queue_id: int) -> None:
+        for desk in self._desks.pop(queue_id, {}).values():
+            self._cancel(desk)
+        self._cancelled += self._joining.pop(queue_id, [])
+        for table in (self._alarms, self._swept, self._dead_retry, self._woken):
+            table.pop(queue_id, None)
+
+    def _sweep(self, queue: Queue, step: Step, now: int) -> None:
+        """Ask for what time alone decides, when its time has come."""
+        at = self._sweep_at(queue)
+        if at is not None and at <= now:
+            step.commands.append(commands.sweep(queue.id))
+            self._swept[queue.id] = now
+
+    def _sweep_at(self, queue: Queue) -> int | None:
+        """When the queue is to be swept next."""
+        times = [time for time in (queue.expires_at(),) if time is not None]
+        if queue.config.group_expires:
+            wait = queue.config.group_expires
+            idle = [group for group in queue.groups.values() if not group.members]
+            times += [group.idle_since + wait for group in idle]
+        if queue.config.retention_age and queue.start < queue.next_offset:
+            oldest = queue.marks.next_time(queue.start)
+            if oldest is not None:
+                times.append(oldest + queue.config.retention_age)
+        if not times:
+            return None
+        swept = self._swept.get(queue.id)
+        return min(times) if swept is None else max(min(times), swept + SWEEP_INTERVAL)
+
+    def _set_alarm(self, queue: Queue, now: int) -> None:
+        """After a run: when the queue's next timer comes."""
+        times = [desk.next_due() for desk in self._served(queue)]
+        times += [self._sweep_at(queue), self._dead_retry.get(queue.id)]
+        due = min((time for time in times if time is not None), default=None)
+        self._alarms.pop(queue.id, None)
+        if due is not None:
+            self._alarm(queue.id, max(due, now + TIMER_GRANULE))
+
+    def _alarm(self, queue_id: int, time: int) -> None:
+        """Run a queue at `time` at the latest."""
+        known = self._alarms.get(queue_id)
+        if known is None or time < known:
+            self._alarms[queue_id] = time
+            heappush(self._timers, (time, queue_id))

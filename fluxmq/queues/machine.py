@@ -1,42 +1,440 @@
-"""The state machine of one replication group: its queues, changed by committed entries only."""
+"""The state machine of one replication group: its queues, changed by committed entries and nothing else.
+
+An entry carries its time; what an entry does depends on the machine's state and the entry's bytes
+only, so that every replica that applied the same entries holds the same snapshot, byte for byte.
+Effects on the world (batches to write, publishers to answer, what segments may forget) are returned
+as `Applied`, in the order in which they are to be carried out.
+
+An entry that cannot be understood raises `CommandError` and the machine must not go on: it was
+committed, so the bytes were damaged since or come from a newer program.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import struct
+from collections.abc import Callable
+from typing import Any, Final
 
-from fluxmq.queues.results import Applied
+import msgpack  # type: ignore[import-untyped]
+from xxhash import xxh3_64_intdigest
+
+from fluxmq._hot.batches import BatchError
+from fluxmq.model.errors import FluxmqError
+from fluxmq.queues.commands import (
+    CLAIM,
+    COMMAND,
+    COMMAND_VERSION,
+    ENTRY,
+    ENTRY_VERSION,
+    SETTLE,
+    CommandError,
+    Kind,
+    Mode,
+    Position,
+    Reason,
+    Verb,
+    unpack_body,
+    unpack_others,
+    unpack_ranges,
+)
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.groups import Group
+from fluxmq.queues.limits import (
+    FILTER_BYTES_MAX,
+    GROUPS_MAX,
+    MEMBERS_MAX,
+    NAME_BYTES_MAX,
+    QUEUES_MAX,
+)
+from fluxmq.queues.results import Applied, Code, Result
+from fluxmq.queues.states import Queue
+
+VERSION: Final = 1
+"""Behaviour of the machine; raised by an entry, so that all replicas change at one index."""
+SNAPSHOT_VERSION: Final = 1
+
+_OK: Final = Result(Code.OK)
+_NO_QUEUE: Final = Result(Code.NO_QUEUE)
+_NO_GROUP: Final = Result(Code.NO_GROUP)
+_RESULT: Final = struct.Struct("<QQ")
+
+Cold = Callable[["Machine", Applied, Queue, int, Any], Result]
+"""A command that is not in every tick: of a queue, with group id and body."""
+
+
+class SnapshotError(FluxmqError):
+    """A snapshot's content is not one, or a newer program's."""
 
 
 class Machine:
-    """One group's queues. Signatures first; the body follows in the next commit."""
+    """The queues of one replication group."""
 
-    applied: int
-    """Index of the last entry applied."""
-    time: int
-    """The latest time seen in an entry, µs: never goes back."""
-    version: int
+    def __init__(self) -> None:
+        self.version = VERSION
+        self.applied = 0
+        """Index of the last entry applied."""
+        self.time = 0
+        """The latest time of an entry, µs; an entry with an earlier one counts as at this."""
+        self.queues: dict[int, Queue] = {}
+        """By id, in order of id."""
+        self._ids: dict[str, int] = {}
+        self._next_queue = 1
+        self._hash = 0
 
-    @property
-    def queues(self) -> dict[int, Any]:
-        """Queue states by id, in order of id."""
-        raise NotImplementedError
-
-    def queue(self, name: str) -> Any | None:
-        """The queue of that name: .id .config .start .next_offset .groups (id -> GroupState) .group(name)."""
-        raise NotImplementedError
-
-    def apply(self, index: int, term: int, data: bytes) -> Applied:
-        """Apply one entry. Raises `UnknownCommand` when it cannot be understood."""
-        raise NotImplementedError
-
-    def snapshot(self) -> bytes:
-        """Everything that decides what later entries do, as versioned msgpack."""
-        raise NotImplementedError
-
-    def restore(self, content: bytes) -> None:
-        """Become what `snapshot` was taken of. Raises `SnapshotError`."""
-        raise NotImplementedError
+    def queue(self, name: str) -> Queue | None:
+        """The queue of that name."""
+        id_ = self._ids.get(name)
+        return None if id_ is None else self.queues[id_]
 
     def state_hash(self) -> int:
-        """Rolling hash over all results so far: equal on replicas that agree."""
-        raise NotImplementedError
+        """Rolling hash over every result so far: replicas that applied the same entries have the same."""
+        return self._hash
+
+    # --- applying ----------------------------------------------------------------------------------------------
+
+    def apply(self, index: int, term: int, data: bytes) -> Applied:
+        """Apply one committed entry and say what came of it.
+
+        Raises `CommandError` when the entry is damaged or of a newer program; the machine is not
+        to be used any further then.
+        """
+        if len(data) < ENTRY.size:
+            raise CommandError(f"entry {index} is shorter than its header")
+        version, time = ENTRY.unpack_from(data)
+        if version != ENTRY_VERSION:
+            raise CommandError(f"entry {index} is of version {version}")
+        self.time = time = max(time, self.time)
+        self.applied = index
+        applied = Applied(index, term, time)
+        touched: dict[int, Queue] = {}
+        try:
+            self._commands(applied, data, touched)
+        except BatchError as error:
+            raise CommandError(f"entry {index} holds a damaged batch: {error}") from error
+        except (struct.error, ValueError, TypeError, IndexError) as error:
+            raise CommandError(f"entry {index} is damaged: {error}") from error
+        for queue_id, queue in touched.items():
+            if queue_id in self.queues:
+                queue.follow_floors(applied)
+        self._roll(applied)
+        return applied
+
+    def _commands(self, applied: Applied, data: bytes, touched: dict[int, Queue]) -> None:
+        """Carry out an entry's commands in order."""
+        results = applied.results
+        position, end = ENTRY.size, len(data)
+        while position < end:
+            if position + COMMAND.size > end:
+                raise CommandError("an entry ends inside a command's header")
+            kind, version, verb, length, queue_id, group_id = COMMAND.unpack_from(data, position)
+            stop = position + length
+            if version != COMMAND_VERSION or length < COMMAND.size or length & 7 or stop > end:
+                raise CommandError(f"a command of version {version} and {length} bytes")
+            queue = self.queues.get(queue_id)
+            body = position + COMMAND.size
+            if queue is None or not Kind.APPEND <= kind <= Kind.SETTLE:
+                place = (data, body, stop)
+                results.append(self._cold(applied, kind, queue_id, group_id, place))
+            elif kind == Kind.APPEND:
+                results.append(queue.append(applied, data, body))
+                queue.give_way(applied)
+            elif kind == Kind.CLAIM:
+                results.append(_claim(applied, queue, group_id, data, body, stop))
+            else:
+                results.append(_settle(applied, queue, group_id, verb, data, body, stop))
+            if queue is not None:
+                touched[queue_id] = queue
+            position = stop
+
+    def _roll(self, applied: Applied) -> None:
+        """Take an entry's results into the rolling hash."""
+        numbers = [self._hash, applied.index, applied.time]
+        for result in applied.results:
+            numbers += result
+        self._hash = xxh3_64_intdigest(struct.pack(f"<{len(numbers)}Q", *numbers))
+
+    def _cold(
+        self,
+        applied: Applied,
+        kind: int,
+        queue_id: int,
+        group_id: int,
+        place: tuple[bytes, int, int],
+    ) -> Result:
+        """A command that is not in every tick, or of a queue that is not there."""
+        if kind not in _KINDS:
+            raise CommandError(f"a command of kind {kind}")
+        if kind == Kind.DECLARE:
+            return self._declare(applied, QueueConfig.unpack(unpack_body(*place)))
+        if kind == Kind.RAISE_VERSION:
+            return self._raise_version(unpack_body(*place))
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            if kind == Kind.CLAIM:
+                applied.claims.append((queue_id, group_id, False))
+            return _NO_QUEUE
+        return _COLD[kind](self, applied, queue, group_id, unpack_body(*place))
+
+    def _raise_version(self, version: int) -> Result:
+        if version > VERSION:
+            raise CommandError(f"the group works as version {version}, this program as {VERSION}")
+        self.version = max(self.version, version)
+        return _OK
+
+    # --- queues ------------------------------------------------------------------------------------------------
+
+    def _declare(self, applied: Applied, config: QueueConfig) -> Result:
+        existing = self.queue(config.name)
+        if existing is not None:
+            if existing.config.type != config.type:
+                return Result(Code.CONFLICT, existing.id)
+            existing.config = config
+            if existing.idle_since:
+                existing.idle_since = applied.time
+            applied.woken[existing.id] = None
+            return Result(Code.EXISTS, existing.id)
+        if len(self.queues) >= QUEUES_MAX:
+            return Result(Code.LIMIT)
+        id_ = self._next_queue
+        self._next_queue += 1
+        origin = struct.pack("<QQQ", applied.index, applied.time, id_) + config.name.encode()
+        self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
+        self._ids[config.name] = id_
+        applied.declared.append(id_)
+        applied.woken[id_] = None
+        return Result(Code.OK, id_)
+
+    def _delete(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        del self.queues[queue.id]
+        del self._ids[queue.name]
+        applied.deleted.append((queue.id, queue.name))
+        applied.woken.pop(queue.id, None)
+        applied.batches = [item for item in applied.batches if item[0] != queue.id]
+        applied.trims = [item for item in applied.trims if item[0] != queue.id]
+        return Result(Code.OK, queue.id)
+
+    def _purge(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        applied.woken[queue.id] = None
+        return Result(Code.OK, queue.purge())
+
+    def _trim(self, applied: Applied, queue: Queue, group_id: int, body: int) -> Result:
+        queue.forget_below(applied, body)
+        return Result(Code.OK, queue.start)
+
+    def _sweep(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        """Retention by age, groups and queue unused for too long."""
+        time = applied.time
+        expires_at = queue.expires_at()
+        if expires_at is not None and expires_at <= time:
+            return self._delete(applied, queue, 0, None)
+        if queue.config.group_expires:
+            for group in list(queue.groups.values()):
+                idle = not group.members and group.idle_since + queue.config.group_expires <= time
+                if idle and not group.dead.count:
+                    queue.delete_group(group, time)
+        queue.give_way(applied)
+        applied.woken[queue.id] = None
+        return _OK
+
+    # --- groups ------------------------------------------------------------------------------------------------
+
+    def _create_group(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        name, mode, filter_, position, offset = body
+        existing = queue.group(name)
+        if existing is not None:
+            same = existing.mode == mode and existing.filter == filter_
+            return Result(Code.EXISTS if same else Code.CONFLICT, existing.id)
+        if len(queue.groups) >= GROUPS_MAX or len(name.encode()) > NAME_BYTES_MAX:
+            return Result(Code.LIMIT)
+        if len(filter_) > FILTER_BYTES_MAX:
+            return Result(Code.LIMIT)
+        start = (Position(position), offset)
+        group = queue.create_group(name, Mode(mode), filter_, start, applied.time)
+        applied.woken[queue.id] = None
+        return Result(Code.OK, group.id)
+
+    def _delete_group(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        group = queue.groups.get(group_id)
+        if group is None:
+            return _NO_GROUP
+        queue.delete_group(group, applied.time)
+        applied.woken[queue.id] = None
+        return Result(Code.OK, group_id)
+
+    def _join(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        name, holder, member = body
+        group = queue.group(name)
+        if group is None:
+            return _NO_GROUP
+        if len(group.members) >= MEMBERS_MAX or len(member.encode()) > NAME_BYTES_MAX:
+            return Result(Code.LIMIT)
+        if holder < 1:
+            return Result(Code.OUT_OF_RANGE)
+        group.members[holder] = member
+        queue.idle_since = 0
+        applied.woken[queue.id] = None
+        return _OK
+
+    def _leave(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        name, holder = body
+        group = queue.group(name)
+        if group is None:
+            return _NO_GROUP
+        if group.members.pop(holder, None) is None:
+            return Result(Code.NOT_PENDING)
+        if not group.members:
+            group.idle_since = applied.time
+        queue.note_members(applied.time)
+        applied.woken[queue.id] = None
+        return Result(Code.OK, group.release(queue.config, applied.time, holder))
+
+    def _seek(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        group = queue.groups.get(group_id)
+        if group is None:
+            return _NO_GROUP
+        position, offset = body
+        group.seek(queue.resolve((Position(position), offset)))
+        applied.moved.append((queue.id, group_id))
+        applied.woken[queue.id] = None
+        return Result(Code.OK, group.cursor)
+
+    def _commit(self, applied: Applied, queue: Queue, group_id: int, body: int) -> Result:
+        group = queue.groups.get(group_id)
+        if group is None or group.mode != Mode.STREAM:
+            return _NO_GROUP
+        if not queue.start <= body <= queue.next_offset:
+            return Result(Code.OUT_OF_RANGE, group.cursor)
+        group.cursor = max(group.cursor, body)
+        return Result(Code.OK, group.cursor)
+
+    def _bury(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        group = queue.groups.get(group_id)
+        if group is None:
+            applied.claims.append((queue.id, group_id, False))
+            return _NO_GROUP
+        reason, *ranges = body
+        result = group.bury(queue.config, applied.time, Reason(reason), _checked(ranges))
+        applied.claims.append((queue.id, group_id, result.code == Code.OK))
+        applied.woken[queue.id] = None
+        return result
+
+    def _dead_lettered(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        group = queue.group_at(group_id)
+        if group is None:
+            return _NO_GROUP
+        gone = 0
+        for first, last in _checked(body):
+            gone += sum(high - low + 1 for low, high, _ in group.dead.cut(first, last))
+        return Result(Code.OK, gone)
+
+    # --- snapshots ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Everything that decides what later entries do; batches are not in it."""
+        packed: bytes = msgpack.packb(
+            [
+                *(SNAPSHOT_VERSION, self.version, self.applied, self.time),
+                *(self._next_queue, self._hash),
+                [queue.pack() for queue in self.queues.values()],
+            ]
+        )
+        return packed
+
+    def restore(self, content: bytes) -> None:
+        """Become what `snapshot` was taken of. Raises `SnapshotError`, and stays as it was then."""
+        try:
+            version, *fields = msgpack.unpackb(content)
+            if version != SNAPSHOT_VERSION:
+                raise SnapshotError(f"a snapshot of version {version}")
+            behaviour, applied, time, next_queue, rolling, packed = fields
+            queues = [Queue.unpack(each) for each in packed]
+        except (
+            ValueError,
+            TypeError,
+            IndexError,
+            AssertionError,
+            msgpack.UnpackException,
+        ) as error:
+            raise SnapshotError(f"not a snapshot: {error}") from error
+        if behaviour > VERSION:
+            raise SnapshotError(f"a snapshot of machine version {behaviour}")
+        self.version, self.applied, self.time = behaviour, applied, time
+        self._next_queue, self._hash = next_queue, rolling
+        self.queues = {queue.id: queue for queue in queues}
+        self._ids = {queue.name: queue.id for queue in queues}
+
+
+def _checked(ranges: list[list[int]]) -> list[tuple[int, int]]:
+    """Ranges of a msgpack body. Raises `CommandError` for one that is upside down."""
+    for first, last in ranges:
+        if not 0 <= first <= last:
+            raise CommandError("a range ends before it starts")
+    return [(first, last) for first, last in ranges]
+
+
+def _claim(
+    applied: Applied, queue: Queue, group_id: int, data: bytes, body: int, stop: int
+) -> Result:
+    """The claim command."""
+    holder, cursor, target, count, other_count = CLAIM.unpack_from(data, body)
+    body += CLAIM.size
+    ranges = unpack_ranges(data, body, stop, count)
+    others = unpack_others(data, body + 16 * count, stop, other_count) if other_count else ()
+    group = _claimant(queue, group_id)
+    if group is None:
+        applied.claims.append((queue.id, group_id, False))
+        return _NO_GROUP
+    result, whole = group.claim(
+        queue.config, applied.time, queue.next_offset, holder, (cursor, target), ranges, others
+    )
+    if group_id == 0 and whole:
+        queue.forget_below(applied, group.cursor)
+    applied.claims.append((queue.id, group_id, whole))
+    return result
+
+
+def _claimant(queue: Queue, group_id: int) -> Group | None:
+    """The group a claim is for; nobody's group follows the start, and expires only while there is no other."""
+    if group_id:
+        return queue.groups.get(group_id)
+    if queue.is_stream or queue.work_groups():
+        return None
+    queue.nobodys.cursor = queue.start
+    return queue.nobodys
+
+
+def _settle(
+    applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
+) -> Result:
+    """The settle command."""
+    holder, delay, count, text_bytes = SETTLE.unpack_from(data, body)
+    body += SETTLE.size
+    ranges = unpack_ranges(data, body, stop, count)
+    body += 16 * count
+    if body + text_bytes > stop:
+        raise CommandError("a reason is longer than its command")
+    group = queue.groups.get(group_id)
+    if group is None:
+        return _NO_GROUP
+    text = data[body : body + text_bytes] if text_bytes else b""
+    if verb != Verb.ACK:
+        verb = Verb(verb)
+        applied.woken[queue.id] = None
+    return group.settle(queue.config, applied.time, verb, holder, ranges, delay, text)
+
+
+_COLD: Final[dict[int, Cold]] = {
+    Kind.DELETE: Machine._delete,
+    Kind.PURGE: Machine._purge,
+    Kind.CREATE_GROUP: Machine._create_group,
+    Kind.DELETE_GROUP: Machine._delete_group,
+    Kind.JOIN: Machine._join,
+    Kind.LEAVE: Machine._leave,
+    Kind.SEEK: Machine._seek,
+    Kind.COMMIT: Machine._commit,
+    Kind.BURY: Machine._bury,
+    Kind.DEAD_LETTERED: Machine._dead_lettered,
+    Kind.SWEEP: Machine._sweep,
+    Kind.TRIM: Machine._trim,
+}
+_KINDS: Final = frozenset(Kind)

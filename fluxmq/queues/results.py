@@ -64,3 +64,5 @@ class Applied:
     """Queue ids with something to dispatch, each once, in order."""
     claims: list[tuple[int, int, bool]] = field(default_factory=list)
     """Queue id, group id and whether it took effect whole, for every claim and burial: for `Dispatch`."""
+    moved: list[tuple[int, int]] = field(default_factory=list)
+    """Queue and group ids whose cursor was set (seek): what `Dispatch` knew of them is void."""

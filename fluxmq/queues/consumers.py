@@ -1,0 +1,107 @@
+"""What the leader's dispatcher hands out, and to whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fluxmq._hot.batches import Batch
+from fluxmq.queues.spans import Spans
+
+
+class Consumer:
+    """One attached consumer; lives on the leader only. Its `holder` number names it in claims.
+
+    `held` are offsets it was given and has not settled, `credit` how many more messages it accepts,
+    `limit` how many unsettled ones it may hold. It is `active` once its joining was applied.
+    """
+
+    __slots__ = (
+        *("active", "auto_commit", "credit", "filter", "group_id", "group_name", "held"),
+        *("holder", "hungry", "limit", "member", "mode", "queue_id"),
+    )
+
+    def __init__(
+        self,
+        queue_id: int,
+        group_name: str,
+        member: str,
+        holder: int,
+        *,
+        mode: int,
+        filter_: bytes,
+        limit: int,
+        credit: int,
+        auto_commit: bool,
+    ) -> None:
+        self.queue_id = queue_id
+        self.group_name = group_name
+        self.group_id = 0
+        self.member = member
+        self.holder = holder
+        self.mode = mode
+        self.filter = filter_
+        self.limit = limit
+        self.credit = credit
+        self.auto_commit = auto_commit
+        self.held = Spans()
+        self.active = False
+        self.hungry = False
+
+    @property
+    def room(self) -> int:
+        """Messages it would take now."""
+        return min(self.credit, self.limit - self.held.count)
+
+
+@dataclass(slots=True)
+class Delivery:
+    """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this delivery."""
+
+    consumer: Consumer
+    batch: Batch
+    first: int
+    count: int
+    attempts: int
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """One message to append to the queue named `target`, then to be reported by `dead_lettered`.
+
+    `producer`, with `offset` as the sequence, goes into the appended batch: a repeat is recognised
+    there and answered as a duplicate, which is as good as stored. Times are µs, 0 for never delivered.
+    """
+
+    queue_id: int
+    group_id: int
+    group: str
+    target: str
+    batch: Batch
+    index: int
+    offset: int
+    reason: int
+    text: bytes
+    attempts: int
+    first_time: int
+    last_time: int
+    died: int
+    producer: int
+
+
+class Settlement(NamedTuple):
+    """What came of a consumer's settling: commands to propose, messages settled, messages it did not hold."""
+
+    commands: list[bytes]
+    settled: int
+    missing: int
+
+
+@dataclass(slots=True)
+class Step:
+    """The work of one run. `more`: messages_max stopped it, another run would find more to do at once."""
+
+    commands: list[bytes] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+    more: bool = False

@@ -1,0 +1,424 @@
+"""The leader's side of one work group: who is hungry, what is given again, which claims are under way.
+
+The desk runs ahead of the machine: its cursor counts claims that are proposed and not yet applied,
+so that nothing is handed out twice in between. What a claim really did is learned when it is
+applied; one that failed in part (a limit dropped the messages, a seek came first) makes the desk
+wait until nothing is under way, and then begin again from what the machine says.
+
+Offsets to give again are hints only: each is looked up in the machine's pending ranges before it is
+claimed, so that a hint that is out of date does no harm.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from fluxmq._hot.batches import EXPIRY, Batch
+from fluxmq.queues import commands
+from fluxmq.queues.commands import Range, Reason
+from fluxmq.queues.consumers import Consumer, DeadLetter, Delivery, Step
+from fluxmq.queues.filters import Filter
+from fluxmq.queues.groups import EXPIRED_AT, Group
+from fluxmq.queues.limits import DEAD_RANGES_MAX, PENDING_RANGES_MAX, SCANNED_MAX
+from fluxmq.queues.pending import NOBODY, Fate, Piece
+from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, expired, expires_at, portions
+from fluxmq.queues.spans import Spans
+from fluxmq.queues.states import NOBODYS_GROUP, Queue
+
+Read = Callable[[int, int], Batch]
+"""The batch of a queue (id) that holds an offset."""
+
+_DUE_MAX: Final = 1_024
+"""Ranges taken from the timers in one run."""
+_COMMAND_RANGES: Final = 4_096
+"""Ranges in one claim; a run makes several commands rather than a larger one."""
+
+
+class Desk:
+    """One work group of one queue, as its leader serves it."""
+
+    def __init__(self, queue: Queue, group: Group, read: Read) -> None:
+        self.queue = queue
+        self.group = group
+        self.consumers: dict[int, Consumer] = {}
+        self.hungry: deque[Consumer] = deque()
+        self.wanted = Filter(group.filter, queue.name) if group.filter else None
+        self._read = read
+        self._batch: Batch | None = None
+        self._cursor = group.cursor
+        self._again = Spans()
+        self._delayed: deque[Range] = deque()
+        self._flight: deque[list[Range]] = deque()
+        self._claiming = Spans()
+        self._proposed_ranges = 0
+        self._refused = False
+        self._dying: deque[Piece] = deque()
+        group.pending.arm_all()
+        group.dead.arm_all()
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def feed(self, consumer: Consumer) -> bool:
+        """Queue a consumer for messages if it takes any; gives whether it does."""
+        if not consumer.active or consumer.room <= 0:
+            return False
+        if not consumer.hungry:
+            consumer.hungry = True
+            self.hungry.append(consumer)
+        return True
+
+    def remove(self, consumer: Consumer) -> None:
+        """The consumer is gone."""
+        self.consumers.pop(consumer.holder, None)
+        if consumer.hungry:
+            self.hungry.remove(consumer)
+        consumer.active = consumer.hungry = False
+        consumer.held.clear()
+
+    # --- what the machine says ---------------------------------------------------------------------------------
+
+    def applied_claim(self, whole: bool) -> None:
+        """The oldest claim under way was applied."""
+        for first, last in self._flight.popleft():
+            self._claiming.remove(first, last)
+        if not whole:
+            self._refused = True
+        if not self._flight:
+            self._proposed_ranges = 0
+            if self._refused:
+                self.begin_again()
+            self._cursor = self.group.cursor
+
+    def begin_again(self) -> None:
+        """Forget what was to be given again and learn it anew from the machine's ranges."""
+        self._refused = False
+        self._again.clear()
+        self._delayed.clear()
+        self.group.pending.arm_all()
+
+    def moved(self) -> None:
+        """The cursor was set and everything pending forgotten."""
+        for consumer in self.consumers.values():
+            consumer.held.clear()
+            self.feed(consumer)
+        self._refused = True
+        if not self._flight:
+            self.begin_again()
+            self._cursor = self.group.cursor
+
+    # --- one run -----------------------------------------------------------------------------------------------
+
+    def run(self, step: Step, now: int, budget: int) -> int:
+        """Hand out at most `budget` messages; gives how many."""
+        self._collect_due(now)
+        if self._refused:
+            return 0
+        self._catch_up()
+        given = 0
+        hungry = self.hungry
+        while hungry and given < budget:
+            consumer = hungry.popleft()
+            consumer.hungry = False
+            room = consumer.room
+            if room <= 0:
+                continue
+            share = min(room, budget - given)
+            if hungry:
+                share = min(share, self.queue.config.claim_batch)
+            got = self._serve(step, consumer, share, now)
+            given += got
+            if got < share:
+                consumer.hungry = True
+                hungry.appendleft(consumer)
+                break
+            self.feed(consumer)
+        if self._cursor < self.queue.next_offset and not (given >= budget and hungry):
+            self._pass_head(step, now)
+        return given
+
+    def next_due(self) -> int | None:
+        """When something becomes due: a claim to be taken back, a delayed message, the head's expiry."""
+        due = self.group.pending.next_due()
+        dead = self.group.dead.next_due()
+        if dead is not None and (due is None or dead < due):
+            due = dead
+        head = self._head_expires_at()
+        if head and (due is None or head < due):
+            due = head
+        return due
+
+    def can_give(self) -> bool:
+        """Whether somebody is hungry and there may be something to give."""
+        if not self.hungry or self._refused:
+            return False
+        return bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
+
+    def _catch_up(self) -> None:
+        """The machine's cursor moves by itself when messages are dropped."""
+        if self.group.id == NOBODYS_GROUP and not self._flight:
+            self._cursor = self.queue.start
+        self._cursor = max(self._cursor, self.group.cursor, self.queue.start)
+
+    def _collect_due(self, now: int) -> None:
+        """Take from the timers what may be given again."""
+        due = self.group.pending.next_due()
+        if due is None or due > now:
+            return
+        for first, last, fate in self.group.pending.pop_due(now, _DUE_MAX):
+            if fate.attempts:
+                self._again.add(first, last)
+            else:
+                self._delayed.append((first, last))
+
+    def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+        """Give one consumer up to `share` messages: again first, then delayed ones, then new ones."""
+        given = 0
+        while self._again and given < share:
+            first, last = next(iter(self._again))
+            done = self._give_again(step, consumer, (first, last), share - given, now)
+            self._again.remove(first, done[1])
+            given += done[0]
+        while self._delayed and given < share:
+            first, last = self._delayed.popleft()
+            count, done_last = self._give_again(step, consumer, (first, last), share - given, now)
+            if done_last < last:
+                self._delayed.appendleft((done_last + 1, last))
+            given += count
+        if given < share and self._cursor < self.queue.next_offset and self._may_claim():
+            given += self._give_new(step, consumer, share - given, now)
+        return given
+
+    def _may_claim(self) -> bool:
+        ranges = len(self.group.pending) + self._proposed_ranges + _COMMAND_RANGES
+        return ranges <= PENDING_RANGES_MAX and len(self.group.dead) < DEAD_RANGES_MAX
+
+    # --- new messages ------------------------------------------------------------------------------------------
+
+    def _give_new(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+        """Claim new messages from the cursor on."""
+        cursor = position = self._cursor
+        end = min(self.queue.next_offset, cursor + SCANNED_MAX)
+        ttl = self.queue.config.message_ttl
+        ranges: list[Range] = []
+        others: list[tuple[int, int, int]] = []
+        given = 0
+        while given < share and position < end and len(ranges) + len(others) < _COMMAND_RANGES:
+            batch = self._batch_at(position)
+            base = batch.base_offset
+            for first, last, verdict in portions(batch, position - base, now, ttl, self.wanted):
+                if verdict == GIVE:
+                    count = min(last - first + 1, share - given)
+                    step.deliveries.append(Delivery(consumer, batch, first, count, 1))
+                    last = first + count - 1
+                    _extend(ranges, base + first, base + last)
+                    given += count
+                elif verdict != PASS:
+                    when = EXPIRED_AT if verdict == EXPIRED else verdict
+                    others.append((base + first, base + last, when))
+                position = base + last + 1
+                if given == share or len(ranges) + len(others) >= _COMMAND_RANGES:
+                    break
+        for first, last in ranges:
+            consumer.held.add(first, last)
+        consumer.credit -= given
+        self._propose_new(step, consumer.holder if ranges else 0, position, ranges, others)
+        if given < share and position < self.queue.next_offset:
+            step.more = True
+        return given
+
+    def _propose_new(
+        self,
+        step: Step,
+        holder: int,
+        target: int,
+        ranges: list[Range],
+        others: list[tuple[int, int, int]],
+    ) -> None:
+        queue, group = self.queue.id, self.group.id
+        step.commands.append(
+            commands.claim(queue, group, holder, self._cursor, target, ranges, others)
+        )
+        self._cursor = target
+        self._flight.append([])
+        self._proposed_ranges += len(ranges) + len(others)
+
+    def _pass_head(self, step: Step, now: int) -> None:
+        """With nobody to give to, what has expired at the head goes, and what no consumer of this group wants."""
+        if len(self.group.dead) >= DEAD_RANGES_MAX:
+            return
+        position = self._cursor
+        end = min(self.queue.next_offset, position + SCANNED_MAX)
+        ttl = self.queue.config.message_ttl
+        others: list[tuple[int, int, int]] = []
+        stopped = False
+        while position < end and not stopped and len(others) < _COMMAND_RANGES:
+            batch = self._batch_at(position)
+            base = batch.base_offset
+            for first, last, verdict in portions(batch, position - base, now, ttl, self.wanted):
+                if verdict not in (PASS, EXPIRED) or len(others) == _COMMAND_RANGES:
+                    stopped = True
+                    break
+                if verdict == EXPIRED:
+                    others.append((base + first, base + last, EXPIRED_AT))
+                position = base + last + 1
+        if position > self._cursor:
+            self._propose_new(step, 0, position, [], others)
+            step.more = step.more or not stopped
+
+    def _head_expires_at(self) -> int:
+        """When the message at the cursor expires; 0 for never or when all were given."""
+        if self._cursor >= self.queue.next_offset or self._refused:
+            return 0
+        ttl = self.queue.config.message_ttl
+        batch = self._batch_at(self._cursor)
+        if not ttl and not batch.flags & EXPIRY:
+            return 0
+        return expires_at(batch, self._cursor - batch.base_offset, ttl)
+
+    def _batch_at(self, offset: int) -> Batch:
+        batch = self._batch
+        if batch is None or not batch.base_offset <= offset < batch.base_offset + batch.count:
+            batch = self._batch = self._read(self.queue.id, offset)
+        return batch
+
+    # --- messages given before, or delayed ---------------------------------------------------------------------
+
+    def _give_again(
+        self, step: Step, consumer: Consumer, hint: Range, share: int, now: int
+    ) -> tuple[int, int]:
+        """Claim what of a hint may be claimed; gives how many messages and up to which offset the hint is used."""
+        limit = self.queue.config.delivery_limit
+        ranges: list[Range] = []
+        buried: dict[int, list[Range]] = {}
+        given = 0
+        done = hint[1]
+        for low, high, fate in self._claimable(hint, now):
+            if limit and fate.attempts >= limit:
+                buried.setdefault(Reason.DELIVERY_LIMIT, []).append((low, high))
+                self._take_from(fate, low, high)
+                continue
+            for first, last, batch, verdict in self._again_portions(low, high, now):
+                if verdict == EXPIRED:
+                    buried.setdefault(Reason.EXPIRED, []).append((first, last))
+                    self._take_from(fate, first, last)
+                    continue
+                last = min(last, first + share - given - 1)
+                count = last - first + 1
+                index = first - batch.base_offset
+                self._take_from(fate, first, last)
+                step.deliveries.append(Delivery(consumer, batch, index, count, fate.attempts + 1))
+                consumer.held.add(first, last)
+                _extend(ranges, first, last)
+                given += count
+                if given == share or len(ranges) == _COMMAND_RANGES:
+                    done = last
+                    break
+            if given == share or len(ranges) == _COMMAND_RANGES:
+                break
+        consumer.credit -= given
+        self._propose_again(step, consumer, ranges, buried)
+        return given, done
+
+    def _claimable(self, hint: Range, now: int) -> Iterator[Piece]:
+        """What of a hint the machine would let be claimed, without what is being claimed already."""
+        for low, high, fate in self.group.pending.overlapping(*hint):
+            if fate.due <= now:
+                for first, last in self._claiming.missing(low, high):
+                    yield first, last, fate
+
+    def _again_portions(
+        self, low: int, high: int, now: int
+    ) -> Iterator[tuple[int, int, Batch, int]]:
+        """Offsets `low` to `high` by batch and verdict."""
+        ttl = self.queue.config.message_ttl
+        while low <= high:
+            batch = self._batch_at(low)
+            base = batch.base_offset
+            end = min(high, base + batch.count - 1)
+            for first, last, verdict in expired(batch, low - base, end - base, now, ttl):
+                yield base + first, base + last, batch, verdict
+            low = end + 1
+
+    def _take_from(self, fate: Fate, first: int, last: int) -> None:
+        """Whoever held these does not any more."""
+        if fate.holder != NOBODY:
+            holder = self.consumers.get(fate.holder)
+            if holder is not None:
+                holder.held.remove(first, last)
+                self.feed(holder)
+
+    def _propose_again(
+        self, step: Step, consumer: Consumer, ranges: list[Range], buried: dict[int, list[Range]]
+    ) -> None:
+        queue, group = self.queue.id, self.group.id
+        for reason, gone in buried.items():
+            step.commands.append(commands.bury(queue, group, reason, gone))
+            self._note_flight(gone)
+        if ranges:
+            cursor = self._cursor
+            step.commands.append(
+                commands.claim(queue, group, consumer.holder, cursor, cursor, ranges)
+            )
+            self._note_flight(ranges)
+
+    def _note_flight(self, ranges: list[Range]) -> None:
+        for first, last in ranges:
+            self._claiming.add(first, last)
+        self._flight.append(ranges)
+        self._proposed_ranges += 2 * len(ranges)
+
+    # --- the dead ----------------------------------------------------------------------------------------------
+
+    def hand_dead(self, step: Step, now: int, budget: int) -> int:
+        """Dead messages for the dead-letter queue, each once until asked for again; gives how many."""
+        dead = self.group.dead
+        due = dead.next_due()
+        if due is not None and due <= now:
+            self._dying.extend(dead.pop_due(now, _DUE_MAX))
+        handed = 0
+        while self._dying and handed < budget:
+            first, last, fate = self._dying.popleft()
+            end = min(last, first + budget - handed - 1)
+            if end < last:
+                self._dying.appendleft((end + 1, last, fate))
+            for low, high, _ in dead.overlapping(first, end):
+                for offset in range(low, high + 1):
+                    step.dead.append(self._dead_letter(offset, fate))
+                handed += high - low + 1
+        if self._dying:
+            step.more = True
+        return handed
+
+    def dead_again(self) -> None:
+        """Every dead message is to be handed out again."""
+        self._dying.clear()
+        self.group.dead.arm_all()
+
+    def _dead_letter(self, offset: int, fate: Fate) -> DeadLetter:
+        batch = self._batch_at(offset)
+        return DeadLetter(
+            self.queue.id,
+            self.group.id,
+            self.group.name,
+            self.queue.config.target,
+            batch,
+            offset - batch.base_offset,
+            offset,
+            fate.reason,
+            fate.text,
+            fate.attempts,
+            fate.first_time,
+            fate.last_time,
+            fate.due,
+            self.queue.transfer_producer(self.group),
+        )
+
+
+def _extend(ranges: list[Range], first: int, last: int) -> None:
+    """Append a range to ranges in order, as one with the last where they touch."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))

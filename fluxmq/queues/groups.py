@@ -1,0 +1,307 @@
+"""One consumer group of one queue, as every replica knows it.
+
+Below ``cursor`` a message is settled unless it is in a pending range; at and above it nobody has
+been given it. A group's floor is the lowest offset it may still need. Dead messages have left the
+pending ranges but stay in ``dead`` until their dead-letter append is committed: until then the
+queue keeps them. Group 0 of a queue is nobody's: it holds what died while no group existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from fluxmq.queues.commands import Mode, Range, Reason, Verb
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.limits import CLAIM_GRANULE, PENDING_RANGES_MAX
+from fluxmq.queues.pending import NOBODY, Fate, Ledger, Piece
+from fluxmq.queues.results import Code, Result
+
+EXPIRED_AT: Final = -1
+"""Time of a range in a claim's others: it has expired."""
+
+_FOREVER: Final = 1 << 62
+
+
+def _claimed(config: QueueConfig, time: int, holder: int, attempts: int, first_time: int) -> Fate:
+    """The fate of what is claimed at `time`."""
+    moved = time - time % CLAIM_GRANULE
+    due = moved + CLAIM_GRANULE + config.visibility_timeout
+    return Fate(holder, due, attempts, first_time or moved, moved)
+
+
+class Group:
+    """State of one consumer group; changed by the machine only."""
+
+    __slots__ = (
+        "cursor",
+        "dead",
+        "filter",
+        "id",
+        "idle_since",
+        "members",
+        "mode",
+        "name",
+        "pending",
+    )
+
+    def __init__(self, id_: int, name: str, mode: int, filter_: bytes, cursor: int) -> None:
+        self.id = id_
+        self.name = name
+        self.mode = mode
+        self.filter = filter_
+        self.cursor = cursor
+        """Work: the next message to give. Stream: the committed offset, from where reading resumes."""
+        self.pending = Ledger()
+        self.dead = Ledger()
+        self.members: dict[int, str] = {}
+        """Consumers by their number, in order of joining."""
+        self.idle_since = 0
+        """Since when it has no member, µs; without meaning while it has one."""
+
+    @property
+    def floor(self) -> int:
+        """The acknowledged floor: everything below is settled."""
+        first = self.pending.first
+        return self.cursor if first is None else first
+
+    def unsettled(self, next_offset: int) -> int:
+        """Messages not settled, held ones included."""
+        return next_offset - self.cursor + self.pending.count
+
+    def ready(self, next_offset: int) -> int:
+        """Messages nobody holds."""
+        return next_offset - self.cursor + self.pending.waiting
+
+    # --- claiming ----------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        config: QueueConfig,
+        time: int,
+        next_offset: int,
+        holder: int,
+        passage: tuple[int, int],
+        ranges: Sequence[Range],
+        others: Sequence[tuple[int, int, int]],
+    ) -> tuple[Result, bool]:
+        """Carry out a claim command; gives the result and whether every message of it was claimed."""
+        cursor, target = passage
+        if self.mode != Mode.WORK or (ranges and holder not in self.members):
+            return Result(Code.STALE), False
+        if self.cursor < cursor or not cursor <= target <= next_offset:
+            return Result(Code.STALE), False
+        if len(self.pending) + len(ranges) + len(others) > PENDING_RANGES_MAX:
+            return Result(Code.LIMIT), False
+        fresh, again = self._pieces(config, time, holder, passage, ranges, others)
+        for (_, end, _), (first, _, _) in pairwise(fresh):
+            if first <= end:
+                return Result(Code.STALE), False
+        wanted = sum(last - first + 1 for first, last in ranges)
+        claimed = 0
+        for first, last in again:
+            claimed += self._claim_again(config, time, holder, first, last)
+        self.cursor = max(self.cursor, target)
+        for first, last, fate in fresh:
+            if fate.reason:
+                self.die(config, time, first, last, fate)
+            else:
+                self.pending.add(first, last, fate)
+                claimed += last - first + 1 if fate.holder else 0
+        return Result(Code.OK, claimed), claimed == wanted
+
+    def _pieces(
+        self,
+        config: QueueConfig,
+        time: int,
+        holder: int,
+        passage: tuple[int, int],
+        ranges: Sequence[Range],
+        others: Sequence[tuple[int, int, int]],
+    ) -> tuple[list[Piece], list[Range]]:
+        """What of a claim the cursor passes, in order, and what lies before it and is given again."""
+        cursor, target = passage
+        low = self.cursor  # above `cursor` when messages were dropped while the claim was under way
+        fate = _claimed(config, time, holder, 1, 0)
+        fresh: list[Piece] = []
+        again: list[Range] = []
+        for first, last in ranges:
+            if first < cursor:
+                again.append((first, min(last, cursor - 1)))
+            if low <= last < target:
+                fresh.append((max(first, low), last, fate))
+        for first, last, not_before in others:
+            if low <= last < target:
+                reason = Reason.EXPIRED if not_before == EXPIRED_AT else Reason.NONE
+                waits = Fate(NOBODY, max(not_before, 0), 0, 0, 0, reason)
+                fresh.append((max(first, low), last, waits))
+        if len(fresh) > 1:
+            fresh.sort()
+        return fresh, again
+
+    def _claim_again(
+        self, config: QueueConfig, time: int, holder: int, first: int, last: int
+    ) -> int:
+        """Give what waits or is overdue to `holder`, whoever had it; gives how many messages."""
+        limit = config.delivery_limit
+        claimed = 0
+        for low, high, fate in self.pending.cut(
+            first, last, lambda fate: fate.due <= time and (not limit or fate.attempts < limit)
+        ):
+            taken = _claimed(config, time, holder, fate.attempts + 1, fate.first_time)
+            self.pending.add(low, high, taken)
+            claimed += high - low + 1
+        return claimed
+
+    # --- settling ----------------------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        config: QueueConfig,
+        time: int,
+        verb: int,
+        holder: int,
+        ranges: Sequence[Range],
+        delay: int,
+        text: bytes,
+    ) -> Result:
+        """Carry out a settle command for what `holder` holds; the value is how many messages that were."""
+        settled = wanted = 0
+        for first, last in ranges:
+            wanted += last - first + 1
+            for low, high, fate in self.pending.cut(
+                first, last, lambda fate: fate.holder == holder
+            ):
+                settled += high - low + 1
+                if verb == Verb.REJECT:
+                    self.die(
+                        config, time, low, high, fate._replace(reason=Reason.REJECTED, text=text)
+                    )
+                elif verb == Verb.NACK:
+                    self._refuse(config, time, (low, high, fate), delay)
+                elif verb == Verb.RELEASE:
+                    self.wait(config, time, (low, high, fate), time)
+        return Result(Code.OK if settled == wanted else Code.NOT_PENDING, settled)
+
+    def release(self, config: QueueConfig, time: int, holder: int) -> int:
+        """A holder has gone: all it held waits to be given again; gives how many messages."""
+        held = self.pending.cut(0, self.cursor, lambda fate: fate.holder == holder)
+        for piece in held:
+            self.wait(config, time, piece, time)
+        return sum(high - low + 1 for low, high, _ in held)
+
+    def _refuse(self, config: QueueConfig, time: int, piece: Piece, delay: int) -> None:
+        """A nack: again later, or not any more."""
+        low, high, fate = piece
+        if fate.attempts > config.max_retries:
+            self.die(config, time, low, high, fate._replace(reason=Reason.MAX_RETRIES))
+            return
+        later = config.backoff(fate.attempts) if delay < 0 else delay
+        self.wait(config, time, piece, time + later)
+
+    def wait(self, config: QueueConfig, time: int, piece: Piece, due: int) -> None:
+        """A cut piece is to be given again from `due` on, unless it was delivered too often."""
+        low, high, fate = piece
+        if config.delivery_limit and fate.attempts >= config.delivery_limit:
+            self.die(config, time, low, high, fate._replace(reason=Reason.DELIVERY_LIMIT))
+            return
+        self.pending.add(low, high, fate._replace(holder=NOBODY, due=due))
+
+    # --- dying -------------------------------------------------------------------------------------------------
+
+    def die(self, config: QueueConfig, time: int, first: int, last: int, fate: Fate) -> None:
+        """Messages that are in no pending range leave the group: to the dead ones, or dropped without a
+        dead-letter queue."""
+        if not config.dead_letter:
+            return
+        fate = fate._replace(holder=NOBODY, due=time, reason=int(fate.reason))
+        known = self.dead.overlapping(first, last)
+        for low, high, _ in known:  # died before and was read again after a seek: once is enough
+            if first < low:
+                self.dead.add(first, low - 1, fate)
+            first = high + 1
+        if first <= last:
+            self.dead.add(first, last, fate)
+
+    def bury(self, config: QueueConfig, time: int, reason: int, ranges: Sequence[Range]) -> Result:
+        """Carry out a bury command: what waits or is overdue died of `reason`."""
+        buried = wanted = 0
+
+        def over(fate: Fate) -> bool:
+            if reason == Reason.DELIVERY_LIMIT:
+                too_often = 0 < config.delivery_limit <= fate.attempts
+                return too_often and fate.due <= time
+            return fate.holder == NOBODY or fate.due <= time
+
+        for first, last in ranges:
+            wanted += last - first + 1
+            for low, high, fate in self.pending.cut(first, last, over):
+                self.die(config, time, low, high, fate._replace(reason=reason))
+                buried += high - low + 1
+        return Result(Code.OK if buried == wanted else Code.NOT_PENDING, buried)
+
+    def drop_ready(self, config: QueueConfig, time: int, count: int, target: int) -> None:
+        """The oldest ready messages give way: `count` of them, and all new ones below `target`."""
+        oldest: list[Range] = []
+        if count > 0 and self.pending.waiting:
+            for pending in self.pending:
+                if pending.fate.holder == NOBODY:
+                    last = min(pending.last, pending.first + count - 1)
+                    oldest.append((pending.first, last))
+                    count -= last - pending.first + 1
+                    if count <= 0:
+                        break
+        for first, last in oldest:
+            for low, high, fate in self.pending.cut(first, last):
+                self.die(config, time, low, high, fate._replace(reason=Reason.MAX_LENGTH))
+        end = max(target, self.cursor + max(count, 0))
+        if end > self.cursor:
+            fate = Fate(NOBODY, 0, 0, 0, 0, Reason.MAX_LENGTH)
+            self.die(config, time, self.cursor, end - 1, fate)
+            self.cursor = end
+
+    # --- moving ------------------------------------------------------------------------------------------------
+
+    def forget_below(self, start: int) -> bool:
+        """The log begins at `start` now; gives whether the group had needed something below."""
+        lost = bool(self.cursor < start or (self.pending.count and self.floor < start))
+        if lost:
+            if self.mode == Mode.WORK:
+                self.pending.cut(0, start - 1)
+            self.cursor = max(self.cursor, start)
+        return lost
+
+    def purge(self, next_offset: int) -> int:
+        """Drop everything ready; gives how many messages."""
+        dropped = self.ready(next_offset)
+        self.pending.cut(0, _FOREVER, lambda fate: fate.holder == NOBODY)
+        self.cursor = next_offset
+        return dropped
+
+    def seek(self, offset: int) -> None:
+        """Continue at `offset`; what was pending is forgotten."""
+        self.pending.clear()
+        self.cursor = offset
+
+    # --- snapshots ---------------------------------------------------------------------------------------------
+
+    def pack(self) -> list[Any]:
+        """As plain values for msgpack."""
+        return [
+            *(self.id, self.name, self.mode, self.filter, self.cursor, self.idle_since),
+            [[holder, member] for holder, member in self.members.items()],
+            self.pending.pack(),
+            self.dead.pack(),
+        ]
+
+    @staticmethod
+    def unpack(packed: list[Any]) -> Group:
+        """The inverse of `pack`."""
+        id_, name, mode, filter_, cursor, idle_since, members, pending, dead = packed
+        group = Group(id_, name, mode, filter_, cursor)
+        group.idle_since = idle_since
+        group.members = dict(members)
+        group.pending = Ledger.unpack(pending)
+        group.dead = Ledger.unpack(dead)
+        return group

@@ -1,0 +1,98 @@
+"""What a queue remembers of its log's shape: at some offsets, how many bytes lie before and what time it was.
+
+Sizes of single messages are in the segments, which the machine cannot read; retention and limits by
+bytes or age are decided at these marks, so that every replica decides alike. There are at most
+`MARKS_MAX` of them: beyond it every second one goes and later batches are marked more rarely.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
+from typing import Any, Final
+
+from fluxmq.queues.limits import MARKS_MAX
+
+_OFFSET: Final = itemgetter(0)
+_BYTES: Final = itemgetter(1)
+_TIME: Final = itemgetter(2)
+
+Mark = tuple[int, int, int]
+"""Offset, bytes of everything before it since the queue was made, time of the message at it in µs."""
+
+
+class Marks:
+    """Marks of one log, and its end: `end_bytes` since the queue was made, `last_time` of its last message."""
+
+    __slots__ = ("end_bytes", "last_time", "marks", "skipped", "stride")
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+        self.end_bytes = 0
+        self.last_time = 0
+        self.stride = 1
+        self.skipped = 0
+
+    def append(self, offset: int, size: int, time: int, last_time: int) -> None:
+        """A batch of `size` bytes was stored at `offset`."""
+        self.skipped += 1
+        if self.skipped >= self.stride or not self.marks:
+            self.skipped = 0
+            self.marks.append((offset, self.end_bytes, time))
+            if len(self.marks) > MARKS_MAX:
+                del self.marks[1::2]
+                self.stride *= 2
+        self.end_bytes += size
+        self.last_time = max(self.last_time, last_time)
+
+    def trim(self, start: int) -> None:
+        """The log begins at `start` now: marks before it go, but for the last."""
+        marks = self.marks
+        if len(marks) > 1 and marks[1][0] <= start:
+            del marks[: bisect_right(marks, start, key=_OFFSET) - 1]
+            if self.stride > 1 and len(marks) < MARKS_MAX // 4:
+                self.stride //= 2
+
+    def bytes_from(self, offset: int) -> int:
+        """Bytes from `offset` to the end, up to what a mark's distance makes more."""
+        at = bisect_right(self.marks, offset, key=_OFFSET)
+        return self.end_bytes - self.marks[at - 1][1] if at else self.end_bytes
+
+    def at_most(self, size: int, next_offset: int) -> int:
+        """The lowest marked offset from which on there are at most `size` bytes; the last mark where none is."""
+        at = bisect_left(self.marks, self.end_bytes - size, key=_BYTES)
+        if at < len(self.marks):
+            return self.marks[at][0]
+        return self.marks[-1][0] if self.marks else next_offset
+
+    def older_than(self, time: int, next_offset: int) -> int:
+        """The highest known offset before which every message is of `time` or older."""
+        if not self.marks or self.last_time <= time:
+            return next_offset
+        at = bisect_right(self.marks, time, key=_TIME)
+        return self.marks[at - 1][0] if at else 0
+
+    def time_from(self, offset: int) -> int | None:
+        """A time not after that of the message at `offset`; None when nothing is stored."""
+        at = bisect_right(self.marks, offset, key=_OFFSET)
+        return self.marks[at - 1][2] if at else None
+
+    def next_time(self, start: int) -> int | None:
+        """When the next mark after `start` was made, or the last message: what retention by age cuts at next."""
+        at = bisect_right(self.marks, start, key=_OFFSET)
+        if at < len(self.marks):
+            return self.marks[at][2]
+        return self.last_time if self.marks else None
+
+    def pack(self) -> list[Any]:
+        """As plain values for msgpack."""
+        flat = [number for mark in self.marks for number in mark]
+        return [self.end_bytes, self.last_time, self.stride, self.skipped, flat]
+
+    @staticmethod
+    def unpack(packed: list[Any]) -> Marks:
+        """The inverse of `pack`."""
+        marks = Marks()
+        marks.end_bytes, marks.last_time, marks.stride, marks.skipped, flat = packed
+        marks.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
+        return marks

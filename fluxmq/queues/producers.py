@@ -1,0 +1,78 @@
+"""Duplicate suppression: which sequence numbers each producer has used in one queue.
+
+A window is bounded twice: ranges per producer, producers per queue. What falls out of it is stored
+again when it is repeated, never refused: at least once comes first.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from fluxmq._hot.batches import Batch
+from fluxmq.queues.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX
+from fluxmq.queues.spans import Spans
+
+Identity = tuple[int, int]
+"""Producer and sequence of a message."""
+
+
+def identities(batch: Batch) -> list[Identity]:
+    """Producer and sequence of every message; the batch has the column."""
+    count = batch.count
+    numbers = struct.unpack_from(f"<{count}Q{count}q", batch.data, batch.producer_at)
+    return list(zip(numbers[:count], numbers[count:], strict=True))
+
+
+class Producers:
+    """Windows by producer, the one unused for longest first."""
+
+    __slots__ = ("_windows",)
+
+    def __init__(self) -> None:
+        self._windows: dict[int, Spans] = {}
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def fresh(self, messages: list[Identity]) -> list[int]:
+        """Indexes of messages not seen before; a message without a producer is always fresh.
+
+        Within `messages` only the first of equal ones is.
+        """
+        found = []
+        seen: dict[Identity, None] = {}
+        for index, (producer, sequence) in enumerate(messages):
+            if producer:
+                window = self._windows.get(producer)
+                known = window is not None and bool(window.within(sequence, sequence))
+                if known or (producer, sequence) in seen:
+                    continue
+                seen[(producer, sequence)] = None
+            found.append(index)
+        return found
+
+    def remember(self, messages: list[Identity]) -> None:
+        """These are stored."""
+        windows = self._windows
+        for producer, sequence in messages:
+            if not producer:
+                continue
+            window = windows.pop(producer, None) or Spans()
+            window.add(sequence, sequence)
+            if len(window) > PRODUCER_RANGES_MAX:
+                window.drop_lowest()
+            windows[producer] = window
+            if len(windows) > PRODUCERS_MAX:
+                del windows[next(iter(windows))]
+
+    def pack(self) -> list[Any]:
+        """In order of use, for msgpack."""
+        return [[producer, window.pack()] for producer, window in self._windows.items()]
+
+    @staticmethod
+    def unpack(packed: list[Any]) -> Producers:
+        """The inverse of `pack`."""
+        producers = Producers()
+        producers._windows = {producer: Spans.unpack(numbers) for producer, numbers in packed}
+        return producers

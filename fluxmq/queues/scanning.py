@@ -1,0 +1,93 @@
+"""What a group may do with the messages of a batch at one moment: give, pass over, let wait, let expire.
+
+Decided for a whole batch where it can be: one key, no expiry and no delay of its own, younger than
+the queue's time to live. Only otherwise is each message looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from fluxmq._hot.batches import DELAY, EXPIRY, Batch
+from fluxmq.queues.filters import Filter
+
+GIVE: Final = -3
+PASS: Final = -2
+EXPIRED: Final = -1
+"""Verdicts below zero; above, the time in µs before which the message waits."""
+
+Portion = tuple[int, int, int]
+"""First and last index in the batch, and their verdict."""
+
+
+def expires_at(batch: Batch, index: int, ttl: int) -> int:
+    """When a message expires: the sooner of its own time and the queue's; 0 for never."""
+    own = batch.expiry(index)
+    queue = batch.time(index) + ttl if ttl else 0
+    if own and queue:
+        return min(own, queue)
+    return own or queue
+
+
+def may_expire(batch: Batch, ttl: int, now: int) -> bool:
+    """Whether some message of the batch may have expired by `now`."""
+    return bool(batch.flags & EXPIRY) or bool(ttl and batch.base_time + ttl <= now)
+
+
+def portions(
+    batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None
+) -> Iterator[Portion]:
+    """The batch from `index` on, in portions of one verdict, in order and without gaps."""
+    last = batch.count - 1
+    if wanted is not None and batch.uniform_key:
+        if not wanted(batch.key(0)):
+            yield index, last, PASS
+            return
+        wanted = None
+    expiring = may_expire(batch, ttl, now)
+    if not expiring and wanted is None and not batch.flags & DELAY:
+        yield index, last, GIVE
+        return
+    if not batch.flags & EXPIRY and wanted is None and ttl and batch.last_time + ttl <= now:
+        yield index, last, EXPIRED
+        return
+    first = index
+    before = verdict(batch, index, now, ttl, wanted)
+    for at in range(index + 1, last + 1):
+        each = verdict(batch, at, now, ttl, wanted)
+        if each != before:
+            yield first, at - 1, before
+            first, before = at, each
+    yield first, last, before
+
+
+def verdict(batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None) -> int:
+    """What becomes of one message that nobody was given yet."""
+    if wanted is not None and not wanted(batch.key(index)):
+        return PASS
+    expiry = expires_at(batch, index, ttl)
+    if expiry and expiry <= now:
+        return EXPIRED
+    delay = batch.delay(index)
+    return delay if delay > now else GIVE
+
+
+def expired(batch: Batch, first: int, last: int, now: int, ttl: int) -> Iterator[Portion]:
+    """Messages that were given before or waited, indexes `first` to `last`: `EXPIRED` or `GIVE`."""
+    if not may_expire(batch, ttl, now):
+        yield first, last, GIVE
+        return
+    start = first
+    before = _is_expired(batch, first, now, ttl)
+    for at in range(first + 1, last + 1):
+        each = _is_expired(batch, at, now, ttl)
+        if each != before:
+            yield start, at - 1, EXPIRED if before else GIVE
+            start, before = at, each
+    yield start, last, EXPIRED if before else GIVE
+
+
+def _is_expired(batch: Batch, index: int, now: int, ttl: int) -> bool:
+    expiry = expires_at(batch, index, ttl)
+    return bool(expiry and expiry <= now)

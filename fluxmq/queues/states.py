@@ -1,0 +1,331 @@
+"""One queue as every replica knows it: where its log begins and ends, its limits, its groups.
+
+``start`` is where the log begins for everybody. A work queue's start follows the lowest floor of
+its work groups; with no group it stays, so that a queue that was filled before its first consumer
+came is not emptied. Retention, purge and dropping move it too. ``kept`` is what the segments must
+keep: not beyond any dead message whose dead-letter append is under way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from xxhash import xxh3_64_intdigest
+
+from fluxmq._hot.batches import PRODUCER, Batch, build_message, parse
+from fluxmq.queues.commands import Mode, Position, Start
+from fluxmq.queues.config import Overflow, QueueConfig, QueueType
+from fluxmq.queues.groups import Group
+from fluxmq.queues.marks import Marks
+from fluxmq.queues.producers import Producers, identities
+from fluxmq.queues.results import Applied, Code, Result
+
+NOBODYS_GROUP: Final = 0
+"""Id of the group that stands for the queue itself while it has no work group."""
+
+_TOO_LARGE: Final = Result(Code.TOO_LARGE)
+_FULL: Final = Result(Code.FULL)
+
+
+def _least(*limits: int) -> int:
+    """The smallest of limits of which 0 means none."""
+    given = [limit for limit in limits if limit]
+    return min(given) if given else 0
+
+
+class Queue:
+    """State of one queue; changed by the machine only."""
+
+    __slots__ = (
+        "config",
+        "group_ids",
+        "groups",
+        "id",
+        "identity",
+        "idle_since",
+        "kept",
+        "marks",
+        "next_group",
+        "next_offset",
+        "nobodys",
+        "producers",
+        "start",
+    )
+
+    def __init__(self, id_: int, config: QueueConfig, identity: int, time: int) -> None:
+        self.id = id_
+        self.config = config
+        self.identity = identity
+        """64 bits that no other queue has, not even a later one of this name; the root of its transfer ids."""
+        self.start = 0
+        self.kept = 0
+        self.next_offset = 0
+        self.marks = Marks()
+        self.producers = Producers()
+        self.groups: dict[int, Group] = {}
+        """By id, in order of id."""
+        self.group_ids: dict[str, int] = {}
+        self.next_group = 1
+        self.nobodys = Group(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
+        self.idle_since = time
+        """Since when it has no consumer, µs; 0 while it has one."""
+
+    @property
+    def name(self) -> str:
+        """The queue's name."""
+        return self.config.name
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether what is read stays."""
+        return self.config.type == QueueType.STREAM
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batches from the start on, as far as marks tell."""
+        return self.marks.bytes_from(self.start) if self.next_offset > self.start else 0
+
+    @property
+    def depth(self) -> int:
+        """Messages that the group which lags most has not settled; without groups, all there are."""
+        depths = [group.unsettled(self.next_offset) for group in self.work_groups()]
+        return max(depths) if depths else self.next_offset - self.start
+
+    def group(self, name: str) -> Group | None:
+        """The group of that whole name."""
+        id_ = self.group_ids.get(name)
+        return None if id_ is None else self.groups[id_]
+
+    def group_at(self, id_: int) -> Group | None:
+        """The group of that id; 0 is nobody's."""
+        return self.groups.get(id_) if id_ else self.nobodys
+
+    def work_groups(self) -> list[Group]:
+        """Groups that settle message by message, by id."""
+        return [group for group in self.groups.values() if group.mode == Mode.WORK]
+
+    def owners(self) -> list[Group]:
+        """Whose messages expire and give way: the work groups, or nobody's group while there is none."""
+        if self.is_stream:
+            return []
+        return self.work_groups() or [self.nobodys]
+
+    def transfer_producer(self, group: Group) -> int:
+        """Producer number of dead-letter transfers from a group; with the offset as sequence it names one message."""
+        name = self.identity.to_bytes(8, "little") + group.name.encode()
+        return xxh3_64_intdigest(name) or 1
+
+    # --- appending ---------------------------------------------------------------------------------------------
+
+    def append(self, applied: Applied, data: bytes, position: int) -> Result:
+        """Carry out an append command whose batch begins at `position`."""
+        batch = parse(data, position)
+        config = self.config
+        if batch.payload_bytes > config.max_message_size:
+            for index in range(batch.count):
+                if batch.payload_length(index) > config.max_message_size:
+                    return _TOO_LARGE
+        if batch.flags & PRODUCER:
+            return self._append_once(applied, batch)
+        if not self._has_room(batch.count, batch.length):
+            return _FULL
+        return self._store(applied, batch)
+
+    def _append_once(self, applied: Applied, batch: Batch) -> Result:
+        """Append without what was appended before."""
+        messages = identities(batch)
+        fresh = self.producers.fresh(messages)
+        if not fresh:
+            return Result(Code.DUPLICATE)
+        if not self._has_room(len(fresh), batch.length):
+            return _FULL
+        self.producers.remember([messages[index] for index in fresh])
+        if len(fresh) == batch.count:
+            return self._store(applied, batch)
+        base = self.next_offset
+        for index in fresh:
+            alone = build_message(
+                batch.key(index),
+                batch.properties(index),
+                batch.payload(index),
+                batch.time(index),
+                batch.expiry(index),
+                batch.delay(index),
+                batch.attributes(index),
+                *messages[index],
+            )
+            self._store(applied, parse(alone))
+        return Result(Code.OK, base)
+
+    def _has_room(self, count: int, size: int) -> bool:
+        """Whether limits that refuse a publish allow `count` more messages."""
+        config = self.config
+        if self.is_stream:
+            return True
+        if config.max_depth and self.depth + count > config.max_depth:
+            return False
+        if config.overflow != Overflow.REJECT_PUBLISH:
+            return True
+        if config.max_length:
+            for group in self.owners():
+                if self._ready(group) + count > config.max_length:
+                    return False
+        if not config.max_length_bytes:
+            return True
+        return self.size + size <= config.max_length_bytes
+
+    def _ready(self, group: Group) -> int:
+        if group.id == NOBODYS_GROUP:
+            return self.next_offset - self.start
+        return group.ready(self.next_offset)
+
+    def _store(self, applied: Applied, batch: Batch) -> Result:
+        """Give a batch its place."""
+        base = self.next_offset
+        batch.stamp(base, applied.time, applied.term)
+        self.next_offset = base + batch.count
+        self.marks.append(base, batch.length, applied.time, batch.last_time)
+        applied.batches.append((self.id, batch))
+        applied.woken[self.id] = None
+        return Result(Code.OK, base)
+
+    # --- giving way --------------------------------------------------------------------------------------------
+
+    def give_way(self, applied: Applied) -> None:
+        """After appends: what limits of length and retention no longer allow goes."""
+        config = self.config
+        if not self.is_stream and config.overflow == Overflow.DROP_HEAD:
+            if config.max_length or config.max_length_bytes:
+                self._drop_head(applied)
+            messages, size = config.retention_messages, config.retention_bytes
+        else:
+            messages = _least(config.retention_messages, config.max_length if self.is_stream else 0)
+            size = _least(config.retention_bytes, config.max_length_bytes if self.is_stream else 0)
+        cut = self.start
+        if messages:
+            cut = max(cut, self.next_offset - messages)
+        if size and self.size > size:
+            cut = max(cut, self.marks.at_most(size, self.next_offset))
+        if config.retention_age:
+            oldest = applied.time - config.retention_age
+            cut = max(cut, self.marks.older_than(oldest, self.next_offset))
+        if cut > self.start:
+            self.forget_below(applied, cut)
+
+    def _drop_head(self, applied: Applied) -> None:
+        """The oldest ready messages beyond the maximum length go, dead-lettered if that is wanted."""
+        config = self.config
+        target = 0
+        if config.max_length_bytes and self.size > config.max_length_bytes:
+            target = self.marks.at_most(config.max_length_bytes, self.next_offset)
+        for group in self.owners():
+            if group.id == NOBODYS_GROUP:
+                group.cursor = self.start
+            over = group.ready(self.next_offset) - config.max_length if config.max_length else 0
+            if over > 0 or target > group.cursor:
+                group.drop_ready(config, applied.time, over, target)
+                applied.woken[self.id] = None
+            if group.id == NOBODYS_GROUP:
+                self.forget_below(applied, group.cursor)
+
+    def forget_below(self, applied: Applied, start: int) -> None:
+        """The log begins at `start`, whoever still needed something below."""
+        self.start = min(max(self.start, start), self.next_offset)
+        for group in self.groups.values():
+            if group.forget_below(self.start):
+                applied.woken[self.id] = None
+
+    def purge(self) -> int:
+        """Drop everything ready in every group; gives the most that any group had ready."""
+        dropped = [group.purge(self.next_offset) for group in self.groups.values()]
+        if self.is_stream or not self.work_groups():
+            dropped.append(self.next_offset - self.start)
+            self.start = self.next_offset
+        return max(dropped)
+
+    def follow_floors(self, applied: Applied) -> None:
+        """After an entry: move the start to what groups still need, and tell what segments need not keep."""
+        if not self.is_stream:
+            floors = [group.floor for group in self.groups.values() if group.mode == Mode.WORK]
+            if floors and min(floors) > self.start:
+                self.start = min(floors)
+                for group in self.groups.values():
+                    group.forget_below(self.start)
+        kept = self.start
+        for group in (self.nobodys, *self.groups.values()):
+            first = group.dead.first
+            if first is not None and first < kept:
+                kept = first
+        if kept > self.kept:
+            self.kept = kept
+            self.marks.trim(kept)
+            applied.trims.append((self.id, kept))
+
+    # --- groups ------------------------------------------------------------------------------------------------
+
+    def resolve(self, start: Start) -> int:
+        """The offset of a starting position, inside of what the log holds."""
+        position, offset = start
+        if position == Position.FIRST:
+            return self.start
+        if position == Position.LAST:
+            return max(self.start, self.next_offset - 1)
+        if position == Position.NEXT:
+            return self.next_offset
+        return min(max(self.start, offset), self.next_offset)
+
+    def create_group(self, name: str, mode: int, filter_: bytes, start: Start, time: int) -> Group:
+        """A new group; the name is free."""
+        group = Group(self.next_group, name, mode, filter_, self.resolve(start))
+        group.idle_since = time
+        self.next_group += 1
+        self.groups[group.id] = group
+        self.group_ids[name] = group.id
+        return group
+
+    def delete_group(self, group: Group, time: int) -> None:
+        """A group goes, with its claims and its dead messages; the queue keeps what it had kept for it."""
+        del self.groups[group.id]
+        del self.group_ids[group.name]
+        self.note_members(time)
+
+    def note_members(self, time: int) -> None:
+        """Members came or went: since when the queue is unused."""
+        if any(group.members for group in self.groups.values()):
+            self.idle_since = 0
+        elif not self.idle_since:
+            self.idle_since = time
+
+    def expires_at(self) -> int | None:
+        """When the queue goes for want of use; None while that is not to be."""
+        if not self.config.expires or not self.idle_since:
+            return None
+        return self.idle_since + self.config.expires
+
+    # --- snapshots ---------------------------------------------------------------------------------------------
+
+    def pack(self) -> list[Any]:
+        """As plain values for msgpack."""
+        return [
+            *(self.id, self.config.pack(), self.identity, self.start, self.kept, self.next_offset),
+            *(self.next_group, self.idle_since, self.marks.pack(), self.producers.pack()),
+            self.nobodys.pack(),
+            [group.pack() for group in self.groups.values()],
+        ]
+
+    @staticmethod
+    def unpack(packed: list[Any]) -> Queue:
+        """The inverse of `pack`."""
+        id_, config, identity, start, kept, next_offset, next_group, idle_since, *rest = packed
+        queue = Queue(id_, QueueConfig.unpack(config), identity, idle_since)
+        queue.start, queue.kept, queue.next_offset = start, kept, next_offset
+        queue.next_group = next_group
+        marks, producers, nobodys, groups = rest
+        queue.marks = Marks.unpack(marks)
+        queue.producers = Producers.unpack(producers)
+        queue.nobodys = Group.unpack(nobodys)
+        for each in groups:
+            group = Group.unpack(each)
+            queue.groups[group.id] = group
+            queue.group_ids[group.name] = group.id
+        return queue

@@ -1,0 +1,188 @@
+"""The leader's side of one stream group: a shared reading cursor, and what was read and not acknowledged.
+
+Nothing of this is replicated but the committed offset, which follows lazily: it is the lowest offset
+that a consumer of the group may still need. After a restart or a change of leader the group goes on
+from there, so that some messages come twice and none is missed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+
+from fluxmq._hot.batches import Batch
+from fluxmq.queues import commands
+from fluxmq.queues.commands import Range, Verb
+from fluxmq.queues.consumers import Consumer, Delivery, Step
+from fluxmq.queues.desks import Read
+from fluxmq.queues.filters import Filter
+from fluxmq.queues.groups import Group
+from fluxmq.queues.limits import PENDING_RANGES_MAX, SCANNED_MAX
+from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, portions
+from fluxmq.queues.states import Queue
+
+
+class StreamDesk:
+    """One stream group of one queue, as its leader serves it."""
+
+    def __init__(self, queue: Queue, group: Group, read: Read, interval: int) -> None:
+        self.queue = queue
+        self.group = group
+        self.consumers: dict[int, Consumer] = {}
+        self.hungry: deque[Consumer] = deque()
+        self.wanted = Filter(group.filter, queue.name) if group.filter else None
+        self._read = read
+        self._interval = interval
+        self._batch: Batch | None = None
+        self.cursor = group.cursor
+        self._committed = group.cursor
+        self._commit_at: int | None = None
+        # A heap of due, first, last, and 1 if it was read before: more attempts are not told apart.
+        self._waiting: list[tuple[int, int, int, int]] = []
+
+    def feed(self, consumer: Consumer) -> bool:
+        """Queue a consumer for messages if it takes any; gives whether it does."""
+        if not consumer.active or consumer.room <= 0:
+            return False
+        if not consumer.hungry:
+            consumer.hungry = True
+            self.hungry.append(consumer)
+        return True
+
+    def remove(self, consumer: Consumer) -> None:
+        """The consumer is gone; what it had not acknowledged is read again by the others."""
+        self.consumers.pop(consumer.holder, None)
+        if consumer.hungry:
+            self.hungry.remove(consumer)
+        for first, last in consumer.held:
+            heappush(self._waiting, (0, first, last, 1))
+        consumer.active = consumer.hungry = False
+        consumer.held.clear()
+
+    def settle(self, verb: int, pieces: list[Range], now: int, delay: int) -> None:
+        """A consumer said what became of messages it held: refused ones are read again, later or at once."""
+        if verb in (Verb.NACK, Verb.RELEASE):
+            later = self.queue.config.backoff(1) if delay < 0 else delay
+            due = now + later if verb == Verb.NACK else now
+            for first, last in pieces:
+                heappush(self._waiting, (due, first, last, 1))
+        if self._commit_at is None and self.automatic:
+            self._commit_at = now + self._interval
+
+    @property
+    def automatic(self) -> bool:
+        """Whether acknowledgements move the committed offset: no consumer wants to commit by itself."""
+        return all(consumer.auto_commit for consumer in self.consumers.values())
+
+    def floor(self) -> int:
+        """The lowest offset the group may still need."""
+        floor = self.cursor
+        for consumer in self.consumers.values():
+            if consumer.held:
+                floor = min(floor, consumer.held.firsts[0])
+        for _, first, _, _ in self._waiting:
+            floor = min(floor, first)
+        return floor
+
+    def moved(self) -> None:
+        """The cursor was set: reading goes on from there."""
+        for consumer in self.consumers.values():
+            consumer.held.clear()
+            self.feed(consumer)
+        self._waiting.clear()
+        self.cursor = self._committed = self.group.cursor
+
+    def commit(self, step_commands: list[bytes]) -> None:
+        """Propose the floor as the committed offset if it is further."""
+        self._commit_at = None
+        floor = self.floor()
+        if floor > max(self._committed, self.group.cursor):
+            self._committed = floor
+            step_commands.append(commands.commit(self.queue.id, self.group.id, floor))
+
+    def run(self, step: Step, now: int, budget: int) -> int:
+        """Hand out at most `budget` messages; gives how many."""
+        self.cursor = max(self.cursor, self.queue.start)
+        if self._commit_at is not None and self._commit_at <= now:
+            self.commit(step.commands)
+        given = 0
+        hungry = self.hungry
+        while hungry and given < budget:
+            consumer = hungry.popleft()
+            consumer.hungry = False
+            room = consumer.room
+            if room <= 0:
+                continue
+            share = min(room, budget - given)
+            if hungry:
+                share = min(share, self.queue.config.claim_batch)
+            got = self._serve(step, consumer, share, now)
+            given += got
+            if got < share:
+                consumer.hungry = True
+                hungry.appendleft(consumer)
+                break
+            self.feed(consumer)
+        return given
+
+    def next_due(self) -> int | None:
+        """When something becomes due: a commit, or messages that are read again."""
+        due = self._commit_at
+        if self._waiting and self.hungry and (due is None or self._waiting[0][0] < due):
+            due = self._waiting[0][0]
+        return due
+
+    def can_give(self) -> bool:
+        """Whether somebody is hungry and there may be something to give at once."""
+        return bool(self.hungry) and bool(self._waiting or self.cursor < self.queue.next_offset)
+
+    def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+        given = 0
+        while given < share and self._waiting and self._waiting[0][0] <= now:
+            _, first, last, attempts = heappop(self._waiting)
+            first = max(first, self.queue.start)
+            while given < share and first <= last:
+                batch = self._batch_at(first)
+                end = min(last, batch.base_offset + batch.count - 1, first + share - given - 1)
+                self._give(step, consumer, batch, first, end, attempts + 1)
+                given += end - first + 1
+                first = end + 1
+            if first <= last:
+                heappush(self._waiting, (0, first, last, attempts))
+        return given + self._give_new(step, consumer, share - given, now)
+
+    def _give(
+        self, step: Step, consumer: Consumer, batch: Batch, first: int, last: int, attempts: int
+    ) -> None:
+        count = last - first + 1
+        index = first - batch.base_offset
+        step.deliveries.append(Delivery(consumer, batch, index, count, attempts))
+        consumer.held.add(first, last)
+        consumer.credit -= count
+
+    def _give_new(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+        """Read from the cursor on; delayed messages are set aside, expired ones passed over."""
+        given = 0
+        end = min(self.queue.next_offset, self.cursor + SCANNED_MAX)
+        while given < share and self.cursor < end:
+            if len(self._waiting) >= PENDING_RANGES_MAX:
+                break
+            batch = self._batch_at(self.cursor)
+            base = batch.base_offset
+            for first, last, verdict in portions(batch, self.cursor - base, now, 0, self.wanted):
+                if verdict == GIVE:
+                    last = min(last, first + share - given - 1)
+                    self._give(step, consumer, batch, base + first, base + last, 1)
+                    given += last - first + 1
+                elif verdict not in (PASS, EXPIRED):
+                    heappush(self._waiting, (verdict, base + first, base + last, 0))
+                self.cursor = base + last + 1
+                if given == share:
+                    break
+        return given
+
+    def _batch_at(self, offset: int) -> Batch:
+        batch = self._batch
+        if batch is None or not batch.base_offset <= offset < batch.base_offset + batch.count:
+            batch = self._batch = self._read(self.queue.id, offset)
+        return batch
