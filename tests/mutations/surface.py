@@ -1,0 +1,168 @@
+"""Mutations of what settings say of queues, and of what MQTT clients and queues say to each other."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_SETTINGS = "tests/unit/settings/test_queues.py::"
+OF_ADDRESSES = "tests/unit/routing/test_queue_addresses.py::"
+OF_PROPERTIES = "tests/unit/sessions/mqtt/test_queue_properties.py::"
+OF_SETTLEMENT = "tests/unit/sessions/mqtt/test_settlement.py::"
+OF_SUBSCRIPTIONS = "tests/unit/sessions/mqtt/test_queue_subscriptions.py::"
+OF_PUBLISHING = "tests/unit/sessions/mqtt/test_queue_publishing.py::"
+PUBLISHING = "fluxmq/sessions/mqtt/publishing.py"
+
+MUTATIONS = [
+    # Settings
+    Mutation(
+        "replicated_is_synced",
+        "A replicated queue acknowledges nothing that is not synced.",
+        "fluxmq/settings/queue_checks.py",
+        """ == "buffered":
+        kind =""",
+        """ == "never":
+        kind =""",
+        OF_SETTINGS + "test_mistakes_of_replication",
+    ),
+    Mutation(
+        "dead_letters_end",
+        "Dead letters do not come back to the queue they left.",
+        "fluxmq/settings/queue_checks.py",
+        "if onward.get(way[-1]) == queue.name and len(way) > 1",
+        "if False and len(way) > 1",
+        OF_SETTINGS + "test_dead_letters_do_not_come_back",
+    ),
+    Mutation(
+        "alone_without_peers",
+        "A node that is not in a cluster has no replication group with other members.",
+        "fluxmq/settings/checks.py",
+        "        *_peers(settings),\n",
+        "",
+        OF_SETTINGS + "test_a_node_alone_has_no_peers",
+    ),
+    # Addresses
+    Mutation(
+        "dead_letters_apart",
+        "A permission for $queue/ does not reach dead-letter queues.",
+        "fluxmq/routing/queue_addresses.py",
+        "        and name[0] != 0x24  # $\n",
+        "",
+        OF_ADDRESSES + "test_malformed_addresses",
+    ),
+    Mutation(
+        "orders_come_last",
+        "An order that is not the last level is refused, not stored as a message.",
+        "fluxmq/routing/queue_addresses.py",
+        """    if not VERBS.keys().isdisjoint(key.split(b"/")):
+        raise""",
+        """    if False:
+        raise""",
+        OF_ADDRESSES + "test_malformed_addresses",
+    ),
+    Mutation(
+        "patterns_apart",
+        "Every pattern of a group has its own progress.",
+        "fluxmq/routing/queue_addresses.py",
+        'return group + b"@" + pattern if pattern else group',
+        "return group",
+        OF_SUBSCRIPTIONS + "test_groups",
+    ),
+    # What may be believed
+    Mutation(
+        "not_forged",
+        "Publishers cannot say what only queues say.",
+        PUBLISHING,
+        "    own = strip_reserved(run.properties)\n",
+        "    own = run.properties\n",
+        OF_PUBLISHING + "test_what_steers_a_message",
+    ),
+    Mutation(
+        "order_permission",
+        "Who may not publish to a queue settles only what a queue delivers to it.",
+        PUBLISHING,
+        "grant.queue is not None and grant.queue.queue == queue",
+        "grant.queue is not None",
+        OF_PUBLISHING + "test_who_consumes_may_settle",
+    ),
+    Mutation(
+        "order_of_consumers_only",
+        "Who consumes from a queue may not publish to it for that.",
+        PUBLISHING,
+        "if not allowed and not (address.verb and consumes(session, address.queue)):",
+        "if not allowed and not consumes(session, address.queue):",
+        OF_PUBLISHING + "test_who_consumes_may_settle",
+    ),
+    Mutation(
+        "order_offset",
+        "A range of offsets that ends before it begins settles nothing.",
+        "fluxmq/sessions/mqtt/settlement.py",
+        "    if end < start:\n",
+        "    if False:\n",
+        OF_SETTLEMENT + "test_orders_that_are_none",
+    ),
+    Mutation(
+        "options_of_one",
+        "What steers a message stands once or is refused.",
+        "fluxmq/sessions/mqtt/queue_properties.py",
+        "            if item.name in found:\n",
+        "            if False:\n",
+        OF_PROPERTIES + "test_options_that_say_nothing_usable",
+    ),
+    # Answers
+    Mutation(
+        "order_answered_when_safe",
+        "An order is answered when it has taken effect.",
+        PUBLISHING,
+        "done = broker.hold().done if run.qos else ignore",
+        "done = ignore",
+        OF_PUBLISHING + "test_an_orders_answer_says_what_came_of_it",
+    ),
+    Mutation(
+        "refusals_in_order",
+        "A refused publish is not answered before earlier ones [MQTT-4.6.0-2].",
+        PUBLISHING,
+        "    if client.connection.tickets:\n",
+        "    if False:\n",
+        OF_PUBLISHING + "test_refusals_keep_their_place",
+    ),
+    Mutation(
+        "order_once",
+        "A QoS 2 order that is published again is not carried out again.",
+        PUBLISHING,
+        "if repeated is not None and (settlement is None or not repeated):",
+        "if repeated is not None and settlement is None:",
+        OF_PUBLISHING + "test_a_repeated_order_is_answered_and_not_repeated",
+    ),
+    Mutation(
+        "suback_after_queues",
+        "A SUBACK waits for every queue among the filters.",
+        "fluxmq/sessions/mqtt/subscribing.py",
+        "    answer.waiting += 1\n",
+        "",
+        OF_SUBSCRIPTIONS + "test_suback_waits_for_every_queue",
+    ),
+    Mutation(
+        "refused_subscription_gone",
+        "A subscription that the queue refused is not kept in the session.",
+        "fluxmq/sessions/mqtt/subscribing.py",
+        "            if session.subscriptions.get(written) is grant:\n",
+        "            if False:\n",
+        OF_SUBSCRIPTIONS + "test_suback_waits_for_every_queue",
+    ),
+    Mutation(
+        "queues_left",
+        "UNSUBSCRIBE ends the consumer.",
+        "fluxmq/sessions/mqtt/subscribing.py",
+        "                broker.queue_unsubscribe(session, written)\n",
+        "                pass\n",
+        OF_SUBSCRIPTIONS + "test_unsubscribing",
+    ),
+    Mutation(
+        "will_no_order",
+        "A will is no order to a queue.",
+        "fluxmq/sessions/mqtt/connecting.py",
+        "        if not address.verb:\n            return\n",
+        "        return\n",
+        OF_PUBLISHING + "test_wills_that_are_refused",
+    ),
+]
