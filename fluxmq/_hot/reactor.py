@@ -474,13 +474,13 @@ class Reactor:
     def forward(self, run: Run, route: Route) -> cython.int:
         """Give a run to everything on its route."""
         self.deliver(run, route)
+        for sink in route.queues:
+            sink.offer(run)
         run.publisher = None  # a run may wait long; its publisher's session need not with it
         for link in route.links:
             link.send_run(run)
         for group in route.groups:
             group.offer(run)
-        for sink in route.queues:
-            sink.offer(run)
         return 0
 
     def deliver(self, run: Run, route: Route) -> cython.int:

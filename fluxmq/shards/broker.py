@@ -37,6 +37,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
+from fluxmq.shards.queues.port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.streams.tls import TlsStream
 from fluxmq.shards.timers import SessionTimers, SilenceWheel
@@ -50,7 +51,7 @@ LINGER_SECONDS = 2.0
 """How long a client gets to read why it was disconnected before the socket is closed."""
 
 
-class ShardBroker:
+class ShardBroker(QueuePort):
     """Implements the sessions' port and the reactor's host."""
 
     def __init__(
@@ -112,6 +113,7 @@ class ShardBroker:
         self.reactor.link_full = False
         if self.peers.hold(connection):
             self.reactor.pause(connection, PAUSED_LINK)
+        self.queues.hold(connection)
 
     def resume_from_link(self, connection: Connection) -> None:
         """The link has room again."""
@@ -304,6 +306,7 @@ class ShardBroker:
         self.timers.cancel(session)
         if not session.subscriptions:
             return
+        self.queues.clients.connected(session)
         for written, grant in session.subscriptions.items():
             if grant.shared:
                 self.groups.set_connected(grant.shared, session.filter_of(written), session, True)
@@ -325,6 +328,7 @@ class ShardBroker:
 
     def hand_over(self, session: Session, ended: bool) -> None:
         """Give what a leaving member has not acknowledged to others of its groups."""
+        self.queues.clients.left(session)
         if session.subscriptions:
             self.groups.hand_over(session, ended)
 
@@ -363,6 +367,8 @@ class ShardBroker:
         self._enter(session, written, parsed.filter, grant)
 
     def _enter(self, session: Session, written: bytes, topic_filter: bytes, grant: Grant) -> None:
+        if grant.queue is not None:
+            return  # consumers are attached when the client is connected
         if grant.shared:
             self.groups.join(grant.shared, topic_filter, session, grant)
         else:
@@ -372,7 +378,9 @@ class ShardBroker:
         """Remove a subscription."""
         grant = session.subscriptions[written]
         topic_filter = session.filter_of(written)
-        if grant.shared:
+        if grant.queue is not None:
+            self.queue_unsubscribe(session, written)
+        elif grant.shared:
             self.groups.leave(grant.shared, topic_filter, session)
         else:
             self.routes.remove(session, topic_filter)

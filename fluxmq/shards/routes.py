@@ -10,6 +10,8 @@ shard's number for it. A shared subscription is told as a group's member counts 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fluxmq._hot.portion import Target
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.route import Route
@@ -20,6 +22,7 @@ from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.groups import Group
 from fluxmq.shards.links import Link
+from fluxmq.shards.queues.sinks import QueueSink
 from fluxmq.shards.retained import SYSTEM_PREFIX
 
 
@@ -35,6 +38,8 @@ class RouteTable:
         self._remote: dict[int, set[bytes]] = {}
         """What each other shard wants, so that a shard's loss costs what it wanted, not all there is."""
         self.links: dict[int, Link] = {}
+        self.sinks: Callable[[bytes], list[QueueSink] | None] = lambda _topic: []
+        """The queues that keep what is published to a topic; None for the address of a queue there cannot be."""
         self.subscription_count = 0
         self.changed: dict[bytes, bool] = {}
         """Filters that this shard has begun (True) or ceased to want since the peers were told."""
@@ -47,6 +52,8 @@ class RouteTable:
             return None
         if topic.startswith(SYSTEM_PREFIX):
             return Route([], [], [], [])  # only the broker itself speaks there
+        if self.sinks(topic) is None:
+            return None
         return self.build(topic)
 
     def build(self, topic: bytes) -> Route:
@@ -65,7 +72,7 @@ class RouteTable:
                     links.append(self.links[subscriber])
             else:
                 groups.append(subscriber)
-        return Route(list(targets.values()), links, groups, [])
+        return Route(list(targets.values()), links, groups, list(self.sinks(topic) or ()))
 
     def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
         """Overlapping subscriptions are one delivery: highest QoS, all identifiers.

@@ -44,10 +44,12 @@ from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.queues.wiring import Queues, placement_of
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.streams.tls import TlsSettingsError
 from fluxmq.shards.system_topics import SystemTopics
+from fluxmq.storage.errors import StorageError
 
 TIMER_SECONDS = 0.1
 """Period of heartbeat, timeouts and housekeeping."""
@@ -93,6 +95,16 @@ class Worker:
             self.later,
         )
         self.reactor.host = self.broker
+        self.queues = Queues(
+            launch.index,
+            settings,
+            placement_of(settings, launch.workers),
+            self.reactor,
+            self.later,
+            self.broker.count_drop,
+        )
+        self.broker.queues = self.queues
+        self.broker.routes.sinks = self.queues.clients.sinks
         self.permissions = Permissions(self.reactor, self.broker, self.authentication)
         self._join_peers()
         self.intake = Intake(
@@ -179,6 +191,7 @@ class Worker:
         self.table.beat(self.launch.slot, time.monotonic_ns())
         self.intake.tell()
         self.broker.run_timers()
+        self.queues.housekeeping()
         self.reports.census.step()
         self.peers.check()
         if self._turn % 10 == 0:
@@ -205,6 +218,8 @@ class Worker:
 
     def _become_ready(self, now: float) -> None:
         told = self.peers.synchronised and self.authentication.revision >= 0
+        if not self.queues.service.ready:
+            return
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
             gc.collect()
@@ -221,6 +236,7 @@ class Worker:
         wake_fd = launch.wake_fds[launch.index] if launch.wake_fds else -1
         if wake_fd >= 0:
             self.reactor.watch(wake_fd, lambda: _clear(wake_fd))
+        self.queues.open(lambda: self.table.beat(launch.slot, time.monotonic_ns()))
         self.loop.add_reader(self.reactor.fileno(), self.reactor.run_ready)
         self.peers.start()
         self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
@@ -234,8 +250,9 @@ class Worker:
         self._timer()
 
     async def stop(self) -> None:
-        """Tell clients, let output go for a bounded time, end."""
+        """Finish what queues have under way, tell clients, let output go for a bounded time, end."""
         self.intake.stop()
+        await self.queues.drain(self._turn_once)
         for connection in list(self.reactor.connections.values()):
             if connection.identity is not None:
                 self.broker.handler.disconnect(
@@ -244,13 +261,17 @@ class Worker:
         # Every connection is let go of within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
         while self.reactor.connections and time.monotonic() < deadline:
-            self.reactor.tally.now = time.monotonic()
-            self.reactor.run_ready()
+            self._turn_once()
             await asyncio.sleep(0.01)
         self._control_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._control_task
         self.authentication.close()
+        await self.queues.close()
+
+    def _turn_once(self) -> None:
+        self.reactor.tally.now = time.monotonic()
+        self.reactor.run_ready()
 
     # What changes while running
 
@@ -277,9 +298,14 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
     """Serve until SIGTERM."""
     try:
         worker = Worker(launch, settings, table)
+    except StorageError as problem:
+        fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except (TlsSettingsError, ssl.SSLError, OSError) as problem:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
-    worker.start()
+    try:
+        worker.start()
+    except StorageError as problem:
+        fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     await worker.stopping.wait()
     await worker.stop()
 

@@ -1,0 +1,134 @@
+"""Checkpoints: what lets the log behind a group be used again.
+
+A group's state and its logs' shape are taken between two ticks; a thread then syncs the segments and writes the
+snapshot, while the group goes on; when both are durable the group's entries up to there are released. A group that
+was written to is checkpointed after a time, one that holds back old files of the log at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+
+from fluxmq.logs import get_logger
+from fluxmq.shards.queues.hosted import Hosted
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.queue_log import QueueLog, Unsynced
+from fluxmq.storage.snapshots import GroupState, write_snapshot
+
+_log = get_logger("fluxmq.checkpoints")
+
+Parts = dict[str, tuple[QueueLog, Unsynced]]
+
+
+class Checkpoints:
+    """Takes checkpoints of one shard's groups, one after another."""
+
+    def __init__(
+        self,
+        files: Files,
+        paths: DataPaths,
+        executor: Executor,
+        now: Callable[[], float],
+        wake: Callable[[], None],
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._executor = executor
+        self._now = now
+        self._wake = wake
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.taken = 0
+        self.failed = 0
+
+    def begin(self, hosted: Hosted) -> asyncio.Task[None] | None:
+        """Take a checkpoint of a group in the background; None when there is nothing to take or one is under way."""
+        group = hosted.group
+        if hosted.checkpointing or group.failed or group.applied_index == hosted.snapshot_index:
+            return None
+        hosted.checkpointing = True
+        try:
+            index, term, content, parts = self._capture(hosted)
+        except StorageError as error:
+            self._give_up(hosted, error)
+            return None
+        task = asyncio.get_running_loop().create_task(
+            self._take(hosted, index, term, content, parts)
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _capture(self, hosted: Hosted) -> tuple[int, int, bytes, Parts]:
+        """State and shape of the logs at the entry applied last."""
+        group = hosted.group
+        parts = hosted.stores.unsynced()
+        membership = hosted.keeper.node.membership_at(group.applied_index)
+        state = GroupState(
+            group.machine.snapshot(),
+            membership.voters,
+            membership.learners,
+            {queue: part.state for queue, (_, part) in parts.items()},
+        )
+        group.applied_bytes = 0
+        return group.applied_index, group.applied_term, state.encode(), parts
+
+    async def _take(
+        self, hosted: Hosted, index: int, term: int, content: bytes, parts: Parts
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        name = hosted.group.name
+        try:
+            await loop.run_in_executor(
+                self._executor, self._write, name, index, term, content, parts
+            )
+        except StorageError as error:
+            hosted.stores.synced(parts, error)
+            self._give_up(hosted, error)
+            return
+        hosted.stores.synced(parts, None)
+        hosted.checkpointing = False
+        if hosted.group.failed:
+            return
+        hosted.checkpointed_at = self._now()
+        hosted.snapshot_index = index
+        hosted.log.compact(index)
+        hosted.keeper.node.compact(index, term)
+        self.taken += 1
+        self._wake()
+
+    def _write(self, name: str, index: int, term: int, content: bytes, parts: Parts) -> None:
+        """The thread's part."""
+        for _, part in parts.values():
+            part.sync()
+        write_snapshot(self._files, self._paths.snapshots(name), index, term, content)
+
+    def _give_up(self, hosted: Hosted, error: StorageError) -> None:
+        """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""
+        self.failed += 1
+        hosted.checkpointing = False
+        _log.error("a checkpoint failed", extra={"group": hosted.group.name, "problem": str(error)})
+
+    async def drain(self) -> None:
+        """Wait for what is under way."""
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def due(
+        self, groups: Iterable[Hosted], interval: float, lagging: Callable[[Hosted], bool]
+    ) -> list[Hosted]:
+        """Groups whose checkpoint is due, those that hold back the log first."""
+        found = [each for each in groups if not each.checkpointing and not each.group.failed]
+        now = self._now()
+        behind = [each for each in found if lagging(each)]
+        aged = [
+            each
+            for each in found
+            if each not in behind
+            and each.group.applied_index > each.snapshot_index
+            and now - each.checkpointed_at >= interval
+        ]
+        return behind + aged

@@ -1,0 +1,272 @@
+"""What this shard's clients do with queues: publishes captured or addressed, subscriptions, settlements.
+
+A queue's host is found by the queue's group: this shard's own service, or the link to the shard where the group
+lives. Consumers are attached while their session is connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.commands import Verb
+from fluxmq.routing.queue_addresses import MalformedAddressError, parse_publish
+from fluxmq.routing.subscriptions import SubscriptionTree
+from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
+from fluxmq.sessions.mqtt.session import Client, Session
+from fluxmq.sessions.mqtt.settlement import Settlement
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.consumers import QueueConsumer
+from fluxmq.shards.queues.names import QueueNames
+from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Wanted
+from fluxmq.shards.queues.sinks import Blocks, QueueSink
+
+SINKS_MAX = 65_536
+"""Queues whose sinks are remembered; a sink without publishes under way can be made anew at any time."""
+
+DEFAULT_UNSETTLED = 1000
+"""Messages one consumer may hold of a queue that is not configured."""
+
+VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
+
+
+class Hosts(Protocol):
+    """Where groups live."""
+
+    def host(self, group: str) -> QueueHost:
+        """Who hosts a group."""
+
+    def hold(self, connection: Connection) -> bool:
+        """Stop reading a connection until there is room for appends; False when there is."""
+
+
+class QueueClients:
+    """The clients' side of queues on one shard."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: QueueNames,
+        hosts: Hosts,
+        reactor: Reactor,
+        clock: Callable[[], int],
+        wake: Callable[[], None],
+        dropped: Callable[[str, int], None],
+    ) -> None:
+        self.names = names
+        self._hosts = hosts
+        self._reactor = reactor
+        self._clock = clock
+        self._wake = wake
+        self._dropped = dropped
+        self._blocks = Blocks()
+        self._sinks: dict[str, QueueSink] = {}
+        self._captures: SubscriptionTree[str, None] = SubscriptionTree()
+        self._captured: dict[str, tuple[bytes, ...]] = {}
+        self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
+        self._marked: dict[QueueConsumer, None] = {}
+        self._orphans: dict[tuple[Session, bytes], None] = {}
+        """Subscriptions whose consumer was cancelled: tried again at the next housekeeping."""
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take settings, at start and when they change."""
+        manager = settings.queue_manager
+        self._waiting_max = manager.capture_workers * manager.capture_queue_depth
+        self._ephemeral = manager.max_ephemeral_queues > 0
+        self._unsettled = {queue.name: queue.consumer.max_unsettled for queue in settings.queues}
+
+    # Publishing
+
+    def sinks(self, topic: bytes) -> list[QueueSink] | None:
+        """The queues that keep what is published to a topic; None when the topic addresses none there can be."""
+        if self.names.changed:
+            self._learn()
+        found = [self._sink(name) for _, name, _ in self._captures.match(topic)]
+        try:
+            address = parse_publish(topic)
+        except MalformedAddressError:
+            return None
+        if address is not None:
+            name = address.queue.decode()
+            known = self.names.find(name) is not None
+            if known or (not found and self._ephemeral):
+                sink = self._sink(name)
+                if sink not in found:
+                    found.append(sink)
+            elif not found:
+                return None
+        return found
+
+    def _learn(self) -> None:
+        """Enter the filters of the queues that are known now."""
+        self.names.changed = False
+        wanted = {info.name: info.topics for info in self.names.all() if info.topics}
+        for name, topics in self._captured.items():
+            for topic_filter in topics:
+                self._captures.remove(topic_filter, name)
+        for name, topics in wanted.items():
+            for topic_filter in topics:
+                self._captures.add(topic_filter, name, None)
+        self._captured = wanted
+        self._sinks.clear()
+        self._reactor.routes.clear()
+
+    def _sink(self, name: str) -> QueueSink:
+        sink = self._sinks.get(name)
+        if sink is None:
+            if len(self._sinks) >= SINKS_MAX:
+                self._sinks.clear()
+            sink = QueueSink(
+                self.names.info(name),
+                self._hosts.host,
+                self._reactor,
+                self._blocks,
+                self._clock,
+                self._waiting_max,
+                self._dropped,
+            )
+            self._sinks[name] = sink
+        return sink
+
+    # Consuming
+
+    def subscribe(
+        self,
+        session: Session,
+        written: bytes,
+        wanted: QueueSubscription,
+        done: Callable[[int], None],
+    ) -> None:
+        """Make a connected session a consumer; ``done`` gets the granted QoS or a reason code."""
+        self.unsubscribe(session, written)
+        name = wanted.queue.decode()
+        if self.names.find(name) is None and not self._ephemeral:
+            done(Reason.QUOTA_EXCEEDED)
+            return
+        consumer = QueueConsumer(
+            session, wanted, self._clock, self._mark, partial(self._cancelled, written)
+        )
+        self._consumers.setdefault(session, {})[written] = consumer
+        info = self.names.info(name)
+        limit = self._unsettled.get(name, DEFAULT_UNSETTLED)
+        pattern = wanted.pattern
+        group = wanted.group.decode()
+        asked = Wanted(
+            name,
+            group[: -len(pattern.decode()) - 1] if pattern else group,
+            session.client_id,
+            pattern,
+            wanted.start,
+            min(wanted.prefetch, limit) if wanted.prefetch else limit,
+            wanted.qos,
+            wanted.explicit,
+        )
+
+        def attached(answer: Attached, held: Held | None) -> None:
+            if answer.reason or held is None:
+                self._forget(session, written, consumer)
+                done(answer.reason or Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            elif consumer.ended:
+                held.detach()
+                done(Reason.UNSPECIFIED_ERROR)
+            else:
+                consumer.held = held
+                consumer.stream = answer.stream
+                done(wanted.qos)
+
+        self._hosts.host(info.group).attach(asked, consumer, attached)
+
+    def unsubscribe(self, session: Session, written: bytes) -> None:
+        """The session is no consumer by this filter any more."""
+        consumer = self._consumers.get(session, {}).get(written)
+        if consumer is not None:
+            self._forget(session, written, consumer)
+            consumer.end()
+
+    def connected(self, session: Session) -> None:
+        """A session with subscriptions has a client again: attach its consumers."""
+        for written, grant in session.subscriptions.items():
+            if grant.queue is not None:
+                self._resume(session, written, grant.queue)
+
+    def left(self, session: Session) -> None:
+        """A session's client has gone: what it did not settle goes back to the queues."""
+        for consumer in self._consumers.pop(session, {}).values():
+            consumer.end()
+
+    def settle(self, client: Client, settlement: Settlement, done: Callable[[int], object]) -> None:
+        """An order of a client about messages it was delivered."""
+        for consumer in self._consumers.get(client.session, {}).values():  # type: ignore[arg-type]
+            wanted = consumer.wanted
+            if wanted.queue == settlement.queue and wanted.group == settlement.group:
+                if self._order(consumer, settlement, done):
+                    return
+        done(Reason.NO_MATCHING_SUBSCRIBERS)
+
+    def _order(
+        self, consumer: QueueConsumer, settlement: Settlement, done: Callable[[int], object]
+    ) -> bool:
+        def answered(reason: int) -> None:
+            done(reason)
+
+        if settlement.verb == "commit":
+            if consumer.held is None or not consumer.stream:
+                return False
+            consumer.held.commit(settlement.ranges[0][0] + 1, answered)
+            return True
+        delay = -1 if settlement.delay_ms is None else settlement.delay_ms * 1000
+        return consumer.order(
+            VERBS[settlement.verb],
+            list(settlement.ranges),
+            delay,
+            settlement.reason.encode(),
+            answered,
+        )
+
+    def _forget(self, session: Session, written: bytes, consumer: QueueConsumer) -> None:
+        of_session = self._consumers.get(session)
+        if of_session is not None and of_session.get(written) is consumer:
+            del of_session[written]
+            if not of_session:
+                del self._consumers[session]
+
+    def _cancelled(self, written: bytes, consumer: QueueConsumer) -> None:
+        """The queue's host has let go: attach again, wherever the queue is now."""
+        session = consumer.session
+        self._forget(session, written, consumer)
+        consumer.end()
+        self._orphans[session, written] = None
+
+    def housekeeping(self) -> None:
+        """Attach consumers again that lost their host."""
+        orphans, self._orphans = self._orphans, {}
+        for session, written in orphans:
+            grant = session.subscriptions.get(written)
+            if grant is not None and grant.queue is not None and session.client is not None:
+                self._resume(session, written, grant.queue)
+
+    def _resume(self, session: Session, written: bytes, wanted: QueueSubscription) -> None:
+        """Attach again: the group goes on where it is, whatever the subscription said of its start."""
+        again = partial(self._attached_again, session, written)
+        self.subscribe(session, written, wanted._replace(start=None), again)
+
+    def _attached_again(self, session: Session, written: bytes, reason: int) -> None:
+        if reason >= Reason.UNSPECIFIED_ERROR and session.client is not None:
+            self._orphans[session, written] = None
+
+    # The tick
+
+    def _mark(self, consumer: QueueConsumer) -> None:
+        self._marked[consumer] = None
+        self._wake()
+
+    def flush(self) -> None:
+        """Settle what clients answered in this tick."""
+        marked, self._marked = self._marked, {}
+        for consumer in marked:
+            consumer.flush()

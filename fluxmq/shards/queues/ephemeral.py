@@ -1,0 +1,77 @@
+"""The group of a shard's ephemeral queues: they are made by their first use and live in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.results import Result
+from fluxmq.shards.queues.group import Group, reason_of
+from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Wanted
+
+WAITING_MAX = 65_536
+"""Requests that wait for their queue to be made, which takes until the end of the tick."""
+
+
+class EphemeralGroup(Group):
+    """A group whose queues need not have been declared. ``config``: what a new queue is like."""
+
+    config: Callable[[str], QueueConfig]
+    queues_max: int
+
+    def make(self, config: Callable[[str], QueueConfig], queues_max: int) -> None:
+        """Say what new queues are like, and how many there may be."""
+        self.config = config
+        self.queues_max = queues_max
+        self._waiting: dict[str, list[Callable[[int], None]]] = {}
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Store a batch, in a new queue if need be."""
+        if self.machine.queue(queue) is not None:
+            return super().append(queue, batch, done)
+
+        def made(reason: int) -> None:
+            if not reason:
+                super(EphemeralGroup, self).append(queue, batch, done)
+            elif done is not None:
+                done(reason)
+
+        self._when_made(queue, made)
+        return True
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer, to a new queue if need be."""
+        if self.machine.queue(wanted.queue) is not None:
+            super().attach(wanted, port, done)
+            return
+
+        def made(reason: int) -> None:
+            if reason:
+                done(Attached(reason), None)
+            else:
+                super(EphemeralGroup, self).attach(wanted, port, done)
+
+        self._when_made(wanted.queue, made)
+
+    def _when_made(self, queue: str, action: Callable[[int], None]) -> None:
+        waiting = self._waiting.get(queue)
+        if waiting is not None:
+            if len(waiting) >= WAITING_MAX:
+                action(Reason.SERVER_BUSY)
+            else:
+                waiting.append(action)
+            return
+        if len(self.machine.queues) + len(self._waiting) >= self.queues_max:
+            action(Reason.QUOTA_EXCEEDED)
+            return
+        self._waiting[queue] = [action]
+
+        def declared(result: Result) -> None:
+            reason = reason_of(result)
+            for each in self._waiting.pop(queue):
+                each(reason)
+
+        self.declare(self.config(queue), declared)

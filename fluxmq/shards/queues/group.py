@@ -1,0 +1,455 @@
+"""One replication group on the shard that hosts it: what is asked of it, in one entry per tick.
+
+Appends, settlements and everything else become commands, gathered during a tick and proposed as one entry at its
+end. When the entry is committed it is applied: the state machine says what each command came to, which answers
+who asked, and what is to be stored and handed out. Deliveries do not wait for the entry that claims them.
+
+The group knows no file and no socket: ``keeper`` makes entries durable, ``stores`` holds the queues' batches, and
+consumers are ports. A group of the node's memory (ephemeral queues) is the same with a keeper that commits at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fluxmq._hot.batches import Batch
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues import commands
+from fluxmq.queues.commands import Mode
+from fluxmq.queues.config import QueueConfig, QueueType
+from fluxmq.queues.consumers import Consumer, DeadLetter
+from fluxmq.queues.dispatch import AttachError, CommitError, Dispatch
+from fluxmq.queues.machine import Machine
+from fluxmq.queues.results import Applied, Code, Result
+from fluxmq.queues.states import Queue
+from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
+
+ENTRY_BYTES_MAX = 4 << 20
+"""Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
+RUN_MESSAGES_MAX = 4096
+"""Messages handed out of one queue before others have their turn."""
+
+Done = Callable[[Result], None]
+
+REFUSED = {
+    Code.FULL: Reason.QUOTA_EXCEEDED,
+    Code.LIMIT: Reason.QUOTA_EXCEEDED,
+    Code.TOO_LARGE: Reason.PACKET_TOO_LARGE,
+    Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
+}
+"""What a client is told; anything else is an implementation specific error."""
+
+
+def reason_of(result: Result) -> int:
+    """The MQTT reason code for what a command came to; 0 when it took effect."""
+    return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+class Store(Protocol):
+    """One queue's batches."""
+
+    def append(self, batch: Batch) -> None:
+        """Keep a batch."""
+
+    def flush(self) -> None:
+        """What was appended reaches the file (not yet the disk)."""
+
+    def read(self, offset: int) -> Batch:
+        """The batch that holds an offset."""
+
+    def trim(self, start: int) -> None:
+        """Forget what lies below."""
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset stored at or after a time."""
+
+
+class Stores(Protocol):
+    """The batches of a group's queues."""
+
+    def open(self, queue_id: int, name: str) -> Store:
+        """The store of a queue, made if it is not there."""
+
+    def delete(self, queue_id: int, name: str) -> None:
+        """Remove a queue's batches."""
+
+
+class Keeper(Protocol):
+    """What makes entries durable and committed."""
+
+    def propose(self, data: bytes) -> tuple[int, int] | None:
+        """Take an entry; its index and term, None when it cannot be taken now."""
+
+    def pump(self) -> None:
+        """Go on with what was proposed."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether this group takes commands here."""
+
+
+class Group:
+    """A replication group hosted by this shard."""
+
+    def __init__(
+        self,
+        name: str,
+        stores: Stores,
+        mark: Callable[[Group], None],
+        bury: Callable[[Group, DeadLetter], None],
+        clock: Callable[[], int],
+        auto_commit_us: int,
+        uncommitted_max: int,
+        entry_max: int = ENTRY_BYTES_MAX,
+    ) -> None:
+        self.name = name
+        self.clock = clock
+        self.stores = stores
+        self.keeper: Keeper
+        self.machine = Machine()
+        self.dispatch = Dispatch(self.machine, self._read, auto_commit_us)
+        self.logs: dict[int, Store] = {}
+        self.ports: dict[Consumer, ConsumerPort] = {}
+        self.uncommitted = 0
+        """Bytes of appends that are not applied yet."""
+        self.applied_index = 0
+        self.applied_term = 0
+        self.applied_bytes = 0
+        """Bytes of entries applied since the last checkpoint."""
+        self.batch_max = 1 << 30
+        """Bytes of the largest batch that log and segments can hold."""
+        self.full = False
+        """Whether the disk has no room for appends; everything else goes on."""
+        self.failed = ""
+        """Why this group takes nothing any more; empty while it does."""
+        self.on_leading: Callable[[Group], None] = lambda _group: None
+        self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
+        self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
+        self._mark = mark
+        self._bury = bury
+        self._uncommitted_max = uncommitted_max
+        self._entry_max = entry_max
+        self._asked: deque[tuple[Sequence[bytes], int, Done | None, int]] = deque()
+        """Commands for the next entry: pieces, their size, who is answered, weight."""
+        self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
+
+    # What is asked
+
+    def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
+        """Put one command, in pieces, into the tick's entry. ``weight``: bytes that count as uncommitted.
+
+        False when more is under way than is good.
+        """
+        self._asked.append((pieces, sum(map(len, pieces)), done, weight))
+        self.uncommitted += weight
+        self._mark(self)
+        return self.uncommitted <= self._uncommitted_max
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code."""
+        state = self.machine.queue(queue)
+        refusal = self.refusal(state, batch)
+        if refusal or state is None:
+            if done is not None:
+                done(refusal)
+            return True
+        answer = None if done is None else _answering(done)
+        header = commands.append_header(state.id, len(batch))
+        return self.submit((header, batch), answer, len(batch))
+
+    def refusal(self, state: Queue | None, batch: bytes) -> int:
+        """The reason code with which an append is refused before it is asked for; 0 when it is not."""
+        if self.failed or state is None:
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        if self.full:
+            return Reason.QUOTA_EXCEEDED
+        return Reason.PACKET_TOO_LARGE if len(batch) > self.batch_max else 0
+
+    def declare(self, config: QueueConfig, done: Done | None = None) -> None:
+        """Make a queue, or change its configuration."""
+        self.submit((commands.declare(config),), done)
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer."""
+        state = self.machine.queue(wanted.queue)
+        if self.failed or state is None:
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            return
+        stream = state.config.type == QueueType.STREAM
+        if not stream and wanted.qos == 0:
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            return
+        try:
+            consumer, needed = self.dispatch.attach(
+                state.id,
+                wanted.group,
+                wanted.member,
+                Mode.STREAM if stream else Mode.WORK,
+                wanted.pattern,
+                self._start(state.id, wanted.start),
+                wanted.limit,
+                auto_commit=not wanted.explicit,
+            )
+        except AttachError:
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            return
+        self.ports[consumer] = port
+        held = LocalHeld(self, consumer)
+        answer = Attached(0, consumer.group_name, stream)
+
+        def applied(result: Result) -> None:
+            if result.ok:
+                done(answer, held)
+            else:
+                self.ports.pop(consumer, None)
+                done(Attached(reason_of(result)), None)
+
+        self._submit_all(needed, applied)
+
+    def _start(self, queue_id: int, start: tuple[str, int] | None) -> commands.Start | None:
+        if start is None:
+            return None
+        word, number = start
+        if word == "timestamp":
+            return (commands.Position.OFFSET, self.logs[queue_id].offset_at(number))
+        if word == "offset":
+            return (commands.Position.OFFSET, number)
+        return {"first": commands.FIRST, "last": commands.LAST, "next": commands.NEXT}[word]
+
+    def _submit_all(self, needed: Sequence[bytes], done: Done | None) -> None:
+        """Submit commands; ``done`` is told of the last one, at once when there is none."""
+        for command in needed[:-1]:
+            self.submit((command,))
+        if needed:
+            self.submit((needed[-1],), done)
+        elif done is not None:
+            done(Result(Code.OK))
+
+    def lead(self) -> None:
+        """Commands are taken here from now on."""
+        for command in self.dispatch.lead(self.applied_term):
+            self.submit((command,))
+        self._mark(self)
+        self.on_leading(self)
+
+    # The tick
+
+    def work(self) -> bool:
+        """Hand out what can be handed out and propose the tick's entry; whether there is more to do at once."""
+        if self.failed or not self.keeper.leading:
+            return False
+        more = False
+        for queue_id in self.dispatch.due(self.clock()):
+            more |= self._hand_out(queue_id)
+        for consumer in self.dispatch.cancelled():
+            port = self.ports.pop(consumer, None)
+            if port is not None:
+                port.cancelled()
+        while self._asked and self._propose():
+            pass
+        return more
+
+    def _hand_out(self, queue_id: int) -> bool:
+        step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
+        for command in step.commands:
+            self.submit((command,))
+        for each in step.deliveries:
+            port = self.ports.get(each.consumer)
+            if port is not None:
+                port.deliver(each.batch, each.first, each.count, each.attempts)
+        for dead in step.dead:
+            self._bury(self, dead)
+        return step.more
+
+    def _propose(self) -> bool:
+        """Propose one entry of what is asked; False when too much is under way, and it has to wait."""
+        pieces: list[bytes] = []
+        answers: list[tuple[Done | None, int]] = []
+        size = 0
+        for taken, length, done, weight in self._asked:
+            if pieces and size + length > self._entry_max:
+                break
+            pieces.extend(taken)
+            answers.append((done, weight))
+            size += length
+        proposed = self.keeper.propose(commands.encode_entry(self.clock(), pieces))
+        if proposed is None:
+            return False
+        for _ in answers:
+            self._asked.popleft()
+        self._proposed.append((*proposed, answers))
+        self.keeper.pump()
+        return True
+
+    # What was committed
+
+    def apply(self, index: int, term: int, data: bytes) -> None:
+        """Apply a committed entry."""
+        answers = self._answers_of(index, term)
+        applied = self.machine.apply(index, term, data)
+        self.applied_index, self.applied_term = index, term
+        self.applied_bytes += len(data)
+        self._carry_out(applied)
+        for (done, weight), result in zip(answers, applied.results, strict=False):
+            self.uncommitted -= weight
+            if done is not None:
+                done(result)
+        if self.dispatch.applied(applied):
+            self._mark(self)
+
+    def skip(self, index: int, term: int) -> None:
+        """A committed entry without commands."""
+        self._answers_of(index, term)
+        self.applied_index, self.applied_term = index, term
+
+    def _answers_of(self, index: int, term: int) -> list[tuple[Done | None, int]]:
+        proposed = self._proposed
+        while proposed and proposed[0][0] < index:
+            self._lose(proposed.popleft()[2])
+        if proposed and proposed[0][0] == index:
+            _, proposed_term, answers = proposed.popleft()
+            if proposed_term == term:
+                return answers
+            self._lose(answers)
+        return []
+
+    def _lose(self, answers: list[tuple[Done | None, int]]) -> None:
+        """Commands that will never be applied."""
+        for done, weight in answers:
+            self.uncommitted -= weight
+            if done is not None:
+                done(Result(Code.LIMIT))
+
+    def _carry_out(self, applied: Applied) -> None:
+        for queue_id in applied.declared:
+            config = self.machine.queues[queue_id].config
+            self.open(queue_id, config.name)
+            self.on_declared(self, config)
+        for queue_id, batch in applied.batches:
+            self.logs[queue_id].append(batch)
+        for queue_id in dict.fromkeys(queue_id for queue_id, _ in applied.batches):
+            self.logs[queue_id].flush()
+        for queue_id, start in applied.trims:
+            self.logs[queue_id].trim(start)
+        for queue_id, name in applied.deleted:
+            self.logs.pop(queue_id, None)
+            self.stores.delete(queue_id, name)
+            self.on_deleted(self, name)
+
+    def open(self, queue_id: int, name: str) -> None:
+        """Open a queue's store."""
+        if queue_id not in self.logs:
+            self.logs[queue_id] = self.stores.open(queue_id, name)
+
+    def _read(self, queue_id: int, offset: int) -> Batch:
+        return self.logs[queue_id].read(offset)
+
+    # Consumers
+
+    def settle(
+        self,
+        consumer: Consumer,
+        verb: int,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: Answer | None,
+    ) -> None:
+        """A consumer speaks about messages it holds."""
+        if self.failed:
+            if done is not None:
+                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            return
+        settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
+        self._mark(self)
+        answer: Done | None = None
+        if done is not None:
+            asked = done
+            missing = settlement.missing and not settlement.settled
+
+            def applied(result: Result) -> None:
+                asked(Reason.NO_MATCHING_SUBSCRIBERS if missing else reason_of(result))
+
+            answer = applied
+        self._submit_all(settlement.commands, answer)
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer goes."""
+        if self.ports.pop(consumer, None) is not None and not self.failed:
+            self._submit_all(self.dispatch.detach(consumer), None)
+
+    def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
+        """A stream's group needs nothing below ``offset`` any more."""
+        answer = None if done is None else _answering(done)
+        try:
+            needed = self.dispatch.commit(consumer, offset)
+        except CommitError:
+            if done is not None:
+                done(Reason.NO_MATCHING_SUBSCRIBERS)
+            return
+        self._submit_all(needed, answer)
+
+    # The end
+
+    def fail(self, why: str) -> None:
+        """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
+        self.failed = why
+        answers = [answer for _, _, some in self._proposed for answer in some]
+        answers += [(done, weight) for _, _, done, weight in self._asked]
+        self._proposed.clear()
+        self._asked.clear()
+        for done, weight in answers:
+            self.uncommitted -= weight
+            if done is not None:
+                done(Result(Code.CONFLICT))
+        ports, self.ports = self.ports, {}
+        for port in ports.values():
+            port.cancelled()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more appends are under way than is good."""
+        return self.uncommitted > self._uncommitted_max
+
+    @property
+    def roomy(self) -> bool:
+        """Whether those who were held up may go on."""
+        return self.uncommitted * 2 <= self._uncommitted_max or bool(self.failed)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not self._proposed and not self._asked
+
+
+def _answering(done: Answer) -> Done:
+    def applied(result: Result) -> None:
+        done(reason_of(result))
+
+    return applied
+
+
+class LocalHeld:
+    """A consumer of a group of this shard."""
+
+    def __init__(self, group: Group, consumer: Consumer) -> None:
+        self._group = group
+        self._consumer = consumer
+
+    def settle(
+        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        """Settle messages."""
+        self._group.settle(self._consumer, verb, ranges, delay, reason, done)
+
+    def commit(self, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset."""
+        self._group.commit(self._consumer, offset, done)
+
+    def detach(self) -> None:
+        """Go."""
+        self._group.detach(self._consumer)

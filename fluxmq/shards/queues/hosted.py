@@ -1,0 +1,95 @@
+"""A durable group on this shard, with everything that belongs to it; and how it comes back from disk."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fluxmq.raft.node import Config, Node
+from fluxmq.raft.types import Entry, HardState, Membership
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.group_log import GroupLog
+from fluxmq.shards.queues.raft_keeper import RaftKeeper
+from fluxmq.shards.queues.shared_log import SharedLog
+from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+from fluxmq.storage.snapshots import GroupState, latest_snapshot
+
+THIS_NODE = 1
+"""Raft's number of this node in groups of which it is the only member."""
+ELECTION_TICKS = 10
+HEARTBEAT_TICKS = 1
+INFLIGHT_BYTES_MAX = 4 << 20
+MESSAGE_BYTES_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class Hosted:
+    """One durable group. ``checkpointing``: a checkpoint of it is being written."""
+
+    group: Group
+    keeper: RaftKeeper
+    log: GroupLog
+    stores: DiskStores
+    shared: SharedLog
+    checkpointing: bool = False
+    checkpointed_at: float = 0.0
+    snapshot_index: int = 0
+
+
+def open_group(
+    group: Group, stores: DiskStores, shared: SharedLog, files: Files, paths: DataPaths
+) -> Hosted:
+    """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError."""
+    wal = shared.wal
+    known = group.name in wal.groups()
+    number = wal.number(group.name)
+    recovered = wal.recovered(group.name) if known else None
+    directory = paths.snapshots(group.name)
+    first = recovered.first_index if recovered is not None and recovered.entries else None
+    snapshot = latest_snapshot(files, directory, first)
+    index = term = 0
+    membership = Membership((THIS_NODE,))
+    if snapshot is not None:
+        index, term = snapshot.index, snapshot.term
+        try:
+            state = GroupState.decode(snapshot.content)
+        except ValueError as error:
+            raise Corruption(directory, 0, str(error)) from error
+        group.machine.restore(state.machine)
+        stores.restore(state.logs)
+        membership = Membership(state.voters, state.learners)
+    else:
+        stores.restore({})
+    for queue_id, queue in group.machine.queues.items():
+        group.open(queue_id, queue.config.name)
+    group.applied_index, group.applied_term = index, term
+    wal.append_checkpoint(number, index, term)
+    log = GroupLog(wal, number, index, term)
+    hard_state = HardState(term, 0, 0)
+    if recovered is not None:
+        hard_state = HardState(*_hard_state(recovered.hard_state))
+        entries = [entry for entry in recovered.entries if entry.index > index]
+        if entries and entries[0].index != index + 1:
+            what = f"group {group.name}: entries {index + 1} to {entries[0].index - 1} are missing"
+            raise Corruption(directory, 0, what)
+        for entry in entries:
+            log.note(Entry(entry.term, entry.index, entry.kind, entry.body))
+    config = Config(
+        THIS_NODE, ELECTION_TICKS, HEARTBEAT_TICKS, INFLIGHT_BYTES_MAX, MESSAGE_BYTES_MAX
+    )
+    node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
+    keeper = RaftKeeper(group, node, log, shared, stores.recovered)
+    group.keeper = keeper
+    return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _hard_state(found: tuple[int, int, int]) -> tuple[int, int, int]:
+    term, vote, commit = found
+    return term, vote, commit
+
+
+Opened = Callable[[Hosted], None]

@@ -1,0 +1,66 @@
+"""Batches of queues that live in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from fluxmq._hot.batches import Batch, parse
+from fluxmq.model.errors import FluxmqError
+
+
+class OffsetGone(FluxmqError):
+    """The offset is not stored (any more)."""
+
+
+class MemoryStore:
+    """One ephemeral queue's batches, oldest first."""
+
+    def __init__(self) -> None:
+        self._batches: list[Batch] = []
+        self._bases: list[int] = []
+
+    def append(self, batch: Batch) -> None:
+        """Keep a batch, without the entry it came in."""
+        kept = parse(batch.header() + bytes(batch.body()))
+        self._batches.append(kept)
+        self._bases.append(kept.base_offset)
+
+    def flush(self) -> None:
+        """Nothing is written anywhere."""
+
+    def read(self, offset: int) -> Batch:
+        """The batch that holds an offset. Raises OffsetGone."""
+        place = bisect_right(self._bases, offset) - 1
+        if place < 0 or offset > self._batches[place].last_offset:
+            raise OffsetGone(str(offset))
+        return self._batches[place]
+
+    def trim(self, start: int) -> None:
+        """Forget batches wholly below ``start``."""
+        place = bisect_right(self._bases, start) - 1
+        if place > 0:
+            del self._batches[:place]
+            del self._bases[:place]
+        if self._batches and self._batches[0].last_offset < start:
+            del self._batches[0]
+            del self._bases[0]
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset stored at or after a time."""
+        for batch in self._batches:
+            if batch.last_time >= time_us:
+                for index in range(batch.count):
+                    if batch.time(index) >= time_us:
+                        return batch.base_offset + index
+        return self._batches[-1].last_offset + 1 if self._batches else 0
+
+
+class MemoryStores:
+    """The stores of a shard's ephemeral queues."""
+
+    def open(self, queue_id: int, name: str) -> MemoryStore:
+        """A new queue's store."""
+        return MemoryStore()
+
+    def delete(self, queue_id: int, name: str) -> None:
+        """Nothing is kept anywhere."""

@@ -1,0 +1,170 @@
+"""Which queues there are and which group each belongs to: the same answer on every shard.
+
+Configured queues are known from the settings. Queues that groups hold besides (dead-letter queues, queues taken
+out of the file) are told by the group's host. Any other name is an ephemeral queue, kept in memory by the shard
+that a hash of its name gives.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
+from fluxmq.settings.queues import Queue
+from fluxmq.settings.schema import Settings
+
+EPHEMERAL = "ephemeral"
+"""Prefix of the groups in memory; the shard's number follows."""
+BUFFERED = "buffered"
+"""Prefix of the local groups whose publishers are answered before the disk has been."""
+LOCAL = "local"
+"""Prefix of the local groups, for queues that are not replicated; numbers follow."""
+UNBOUNDED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue as publishers and subscribers need to know it. ``topics``: filters it captures."""
+
+    name: str
+    group: str
+    type: int
+    topics: tuple[bytes, ...] = ()
+    attributes: tuple[str, ...] = ()
+
+    @property
+    def stream(self) -> bool:
+        """Whether consumers read along rather than take."""
+        return self.type == QueueType.STREAM
+
+
+def number_of(name: str, count: int) -> int:
+    """A number below ``count`` that depends on the name alone, the same in every process and release."""
+    return zlib.crc32(name.encode()) % count
+
+
+def microseconds(seconds: float) -> int:
+    """A duration of the settings as the state machine counts."""
+    return round(seconds * SECOND)
+
+
+def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:
+    """The replication group of a configured queue."""
+    replicated = queue.replication_group(settings.cluster.raft)
+    if replicated is not None:
+        return replicated
+    durability = queue.ack_durability or settings.storage.queue_ack_durability
+    prefix = BUFFERED if durability == "buffered" else LOCAL
+    return f"{prefix}-{number_of(queue.name, local_groups)}"
+
+
+def config_of(queue: Queue) -> QueueConfig:
+    """A configured queue as its group's state machine keeps it."""
+    limits, retention, consumer = queue.limits, queue.retention, queue.consumer
+    address = queue.dead_letter_address
+    kind = {"classic": QueueType.CLASSIC, "quorum": QueueType.QUORUM, "stream": QueueType.STREAM}
+    return QueueConfig(
+        name=queue.name,
+        type=kind[queue.type],
+        topics=queue.topics,
+        reserved=queue.reserved,
+        primary_group=queue.primary_group,
+        max_message_size=limits.max_message_size,
+        max_depth=limits.max_depth,
+        message_ttl=microseconds(limits.message_ttl),
+        max_length=limits.max_length,
+        max_length_bytes=limits.max_length_bytes,
+        overflow=Overflow.DROP_HEAD if limits.overflow == "drop-head" else Overflow.REJECT_PUBLISH,
+        retention_age=microseconds(retention.max_age),
+        retention_bytes=retention.max_length_bytes,
+        retention_messages=retention.max_length_messages,
+        max_retries=queue.retry.max_retries,
+        initial_backoff=microseconds(queue.retry.initial_backoff),
+        max_backoff=microseconds(queue.retry.max_backoff),
+        multiplier_thousandths=round(queue.retry.multiplier * 1000),
+        dead_letter=bool(address),
+        dead_letter_queue=queue_name(address),
+        visibility_timeout=microseconds(consumer.visibility_timeout),
+        delivery_limit=max(queue.deliveries_max, 0),
+        claim_batch=consumer.claim_batch,
+        expires=microseconds(queue.expires),
+    )
+
+
+def dead_letter_config(name: str) -> QueueConfig:
+    """A dead-letter queue made because another queue needs it: it keeps everything until somebody takes it."""
+    return QueueConfig(
+        name=name, type=QueueType.CLASSIC, message_ttl=UNBOUNDED, max_depth=UNBOUNDED
+    )
+
+
+class QueueNames:
+    """Queues by name."""
+
+    def __init__(self, settings: Settings, workers: int, local_groups: int) -> None:
+        self._workers = workers
+        self.local_groups = local_groups
+        self._queues: dict[str, QueueInfo] = {}
+        self._configs: dict[str, dict[str, QueueConfig]] = {}
+        self.changed = True
+        for queue in settings.queues:
+            group = group_of(queue, settings, local_groups)
+            config = config_of(queue)
+            self.add(QueueInfo(queue.name, group, config.type, _encoded(queue.topics)))
+            self._configs.setdefault(group, {})[queue.name] = config
+        for queue in settings.queues:
+            group = group_of(queue, settings, local_groups)
+            target = queue_name(queue.dead_letter_address)
+            if target and target not in self._queues:
+                self.add(QueueInfo(target, group, QueueType.CLASSIC))
+                self._configs[group][target] = dead_letter_config(target)
+
+    def add(self, info: QueueInfo) -> None:
+        """Know a queue."""
+        if self._queues.get(info.name) != info:
+            self._queues[info.name] = info
+            self.changed = True
+
+    def remove(self, name: str) -> None:
+        """A queue is gone."""
+        if self._queues.pop(name, None) is not None:
+            self.changed = True
+
+    def find(self, name: str) -> QueueInfo | None:
+        """A durable queue."""
+        return self._queues.get(name)
+
+    def info(self, name: str) -> QueueInfo:
+        """Any queue: a name that is not known is an ephemeral one."""
+        found = self._queues.get(name)
+        if found is not None:
+            return found
+        shard = number_of(name, self._workers)
+        return QueueInfo(name, f"{EPHEMERAL}-{shard}", QueueType.EPHEMERAL)
+
+    def configured(self, group: str) -> Iterable[QueueConfig]:
+        """The queues that a group has to hold: those of the settings, and where their dead letters go."""
+        return self._configs.get(group, {}).values()
+
+    def configured_groups(self) -> Iterable[str]:
+        """Groups with configured queues."""
+        return self._configs
+
+    def all(self) -> Iterable[QueueInfo]:
+        """Every durable queue."""
+        return self._queues.values()
+
+
+def queue_name(address: str) -> str:
+    """The queue that an address of the settings names; empty for none."""
+    return (
+        address.removeprefix("$queue/").partition("/")[0]
+        if address.startswith("$queue/")
+        else address
+    )
+
+
+def _encoded(topics: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(topic.encode() for topic in topics)

@@ -1,0 +1,65 @@
+"""The part of the sessions' port, and of the reactor's host, that queues answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.tickets import Ticket
+from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
+from fluxmq.sessions.mqtt.session import Client, Session
+from fluxmq.sessions.mqtt.settlement import Settlement
+
+if TYPE_CHECKING:
+    from fluxmq.shards.queues.wiring import Queues
+
+
+class QueuePort:
+    """What a shard's broker hands on to its queues. ``schedule_tick`` asks for another tick."""
+
+    reactor: Reactor
+    queues: Queues
+    schedule_tick: Callable[[], None]
+
+    def finish_tick(self) -> None:
+        """End a tick in which queues have something to do."""
+        self.queues.service.finish()
+
+    def answer(self, connection: Connection, answers: bytes) -> None:
+        """Acknowledge what was published just now, when what it led to allows."""
+        ticket, self.reactor.ticket = self.reactor.ticket, None
+        if ticket is None and not connection.tickets:
+            connection.append(answers)
+        else:
+            (ticket or Ticket(self.reactor)).answer(connection, answers)
+
+    def hold(self) -> Ticket:
+        """Let the answer to the run being published wait until the ticket's ``done``."""
+        return self.reactor.hold()
+
+    def queue_subscribe(
+        self,
+        session: Session,
+        written: bytes,
+        wanted: QueueSubscription,
+        done: Callable[[int], None],
+    ) -> None:
+        """Make the session a consumer of a queue."""
+
+        def finished(reason: int) -> None:
+            done(reason)
+            self.schedule_tick()
+
+        self.queues.clients.subscribe(session, written, wanted, finished)
+
+    def queue_unsubscribe(self, session: Session, written: bytes) -> None:
+        """The session is no longer a consumer."""
+        self.queues.clients.unsubscribe(session, written)
+
+    def queue_settle(
+        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+    ) -> None:
+        """Settle messages that were delivered to the client's session."""
+        self.queues.clients.settle(client, settlement, done)

@@ -1,0 +1,144 @@
+"""Joins a group to its Raft node and to the shard's log: entries out to be written, committed ones in.
+
+The group's own disk is one voter of it. An entry is applied when the node says that it is committed, which on a
+single node is when the shard's log is synced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fluxmq.raft.node import Node
+from fluxmq.raft.types import COMMAND, Entry, ProposalAccepted, Ready, Role
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.group_log import GroupLog
+from fluxmq.shards.queues.shared_log import SharedLog
+
+
+class RaftKeeper:
+    """Implements ``Keeper`` for a durable group."""
+
+    def __init__(
+        self,
+        group: Group,
+        node: Node,
+        log: GroupLog,
+        shared: SharedLog,
+        recovered: Callable[[], None],
+    ) -> None:
+        self.group = group
+        self.node = node
+        self.log = log
+        self._shared = shared
+        self._recovered: Callable[[], None] | None = recovered
+        self._leading = False
+        self._pumping = False
+        self.hard_state = (0, 0)
+        shared.join(self)
+
+    @property
+    def leading(self) -> bool:
+        """Whether proposals are taken here, and everything before them is applied."""
+        return self._leading
+
+    def start(self) -> None:
+        """A group of one elects itself; what its log holds is applied on the way."""
+        self.node.campaign()
+        self.pump()
+
+    def propose(self, data: bytes) -> tuple[int, int] | None:
+        """Take an entry."""
+        outcome = self.node.propose([data])
+        if isinstance(outcome, ProposalAccepted):
+            return outcome.first_index, outcome.term
+        return None
+
+    def pump(self) -> None:
+        """Do what the node says is to be done, until it has nothing more to say."""
+        if self._pumping:
+            return  # asked from within: the outer call goes on until nothing is left
+        self._pumping = True
+        try:
+            while (ready := self.node.ready()) is not None:
+                self._persist(ready)
+                self._apply(ready.committed)
+                self._lead(ready.role is Role.LEADER)
+        finally:
+            self._pumping = False
+
+    def _persist(self, ready: Ready) -> None:
+        log = self.log
+        if ready.hard_state is not None:
+            term, vote, commit = ready.hard_state
+            self.hard_state = (term, vote)
+            self._shared.wal.append_hard_state(log.number, term, vote, commit)
+        for entry in ready.entries:
+            log.append(entry)
+        if ready.entries or ready.hard_state is not None:
+            self._shared.wrote(self, log.last_index(), log.term(log.last_index()))
+
+    def _apply(self, committed: Sequence[Entry]) -> None:
+        group = self.group
+        for entry in committed:
+            if entry.kind == COMMAND:
+                group.apply(entry.index, entry.term, entry.data)
+            else:
+                group.skip(entry.index, entry.term)
+        if committed:
+            last = committed[-1].index
+            self.log.applied(last)
+            self.node.advance(applied=last)
+
+    def _lead(self, leader: bool) -> None:
+        """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
+        group = self.group
+        if leader and not self._leading and group.applied_term == self.node.status().term:
+            self._leading = True
+            if self._recovered is not None:
+                self._recovered()
+                self._recovered = None
+            group.lead()
+        elif not leader and self._leading:
+            self._leading = False
+            group.dispatch.reset()
+
+    def persisted(self, index: int, term: int) -> None:
+        """The log is durable up to an entry."""
+        self.node.advance(persisted=(index, term))
+        self.pump()
+
+    def log_failed(self, why: str) -> None:
+        """The log takes nothing more: step down for good."""
+        self._leading = False
+        self.group.fail(why)
+
+
+class MemoryKeeper:
+    """Commits at once: for queues that live in memory and end with the shard."""
+
+    leading = True
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._index = 0
+        self._applied = 0
+        self._taken: list[bytes] = []
+        self._pumping = False
+
+    def propose(self, data: bytes) -> tuple[int, int]:
+        """Take an entry."""
+        self._index += 1
+        self._taken.append(data)
+        return self._index, 1
+
+    def pump(self) -> None:
+        """Apply what was taken."""
+        if self._pumping:
+            return  # the outer call goes on until nothing is left
+        self._pumping = True
+        try:
+            while self._taken:
+                self._applied += 1
+                self._group.apply(self._applied, 1, self._taken.pop(0))
+        finally:
+            self._pumping = False

@@ -1,0 +1,332 @@
+"""The replication groups that this shard hosts, and the order of work at the end of a tick.
+
+A tick ends like this: clients' answers become settlements, every group with something to do hands out messages and
+proposes its entry, all entries go to the log in one write, answers to other shards are sent. Then connections are
+written. What was written to the log becomes durable meanwhile; that the sync is done wakes the shard again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq.logs import get_logger
+from fluxmq.queues.config import QueueConfig, ephemeral
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.checkpoints import Checkpoints
+from fluxmq.shards.queues.dead_letters import DeadLetters
+from fluxmq.shards.queues.ephemeral import EphemeralGroup
+from fluxmq.shards.queues.group import ENTRY_BYTES_MAX, Group
+from fluxmq.shards.queues.hosted import Hosted, open_group
+from fluxmq.shards.queues.memory import MemoryStores
+from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, QueueInfo, QueueNames, microseconds
+from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.raft_keeper import MemoryKeeper
+from fluxmq.shards.queues.shared_log import BufferedSyncer, SharedLog
+from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.files import Files
+from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.queue_log import SegmentOptions
+from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
+
+ROOM_SECONDS = 1.0
+"""Time between two looks at the free space of the disk."""
+PAUSED_QUEUE = 16
+"""Not reading: more appends of a group are under way than is good."""
+OVERHEAD_BYTES = 4096
+"""What an entry and a segment need beside a batch, and more."""
+
+_log = get_logger("fluxmq.queues")
+
+
+class QueueService:
+    """The groups of one shard."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        names: QueueNames,
+        paths: DataPaths,
+        hosts: Callable[[str], QueueHost],
+        reactor: Reactor,
+        executor: Executor,
+        clock: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self.shard = shard
+        self.names = names
+        self.groups: dict[str, Hosted] = {}
+        self.held: dict[str, set[Connection]] = {}
+        self.dead_letters = DeadLetters(names, hosts, clock)
+        self.before_groups: Callable[[], None] = lambda: None
+        self.after_groups: Callable[[], None] = lambda: None
+        self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
+        self._settings = settings
+        self._paths = paths
+        self._files = Files()
+        self._reactor = reactor
+        self._executor = executor
+        self._clock = clock
+        self._later = later
+        self._marked: dict[Group, None] = {}
+        self._undeclared: set[str] = set()
+        self._next_look = 0.0
+        self._next_buffered = 0.0
+        self._timer_at = 0
+        self._logs: dict[str, SharedLog] = {}
+        self._syncers: list[Syncer | BufferedSyncer] = []
+        manager, storage = settings.queue_manager, settings.storage
+        self._cache = BatchCache(manager.cache_bytes)
+        self._segments = OpenSegments(self._files)
+        self._segment_options = SegmentOptions(
+            storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
+        )
+        self.checkpoints = Checkpoints(
+            self._files, paths, executor, lambda: reactor.tally.now, self.wake
+        )
+        self.ephemeral = self._memory_group()
+
+    # Groups
+
+    def _new(self, kind: type[Group], name: str, stores: DiskStores | MemoryStores) -> Group:
+        manager = self._settings.queue_manager
+        return kind(
+            name,
+            stores,
+            self._mark,
+            self.dead_letters.bury,
+            self._clock,
+            microseconds(manager.auto_commit_interval),
+            manager.uncommitted_bytes,
+            min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
+        )
+
+    def _memory_group(self) -> EphemeralGroup:
+        manager = self._settings.queue_manager
+        group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
+        assert isinstance(group, EphemeralGroup)
+        group.keeper = MemoryKeeper(group)
+        group.make(
+            lambda name: ephemeral(
+                name,
+                expires=microseconds(manager.ephemeral_expiry),
+                retention_bytes=manager.ephemeral_max_bytes,
+            ),
+            manager.max_ephemeral_queues,
+        )
+        group.lead()
+        return group
+
+    def open(self, name: str) -> None:
+        """Host a group: recover it and start it. Raises StorageError."""
+        stores = DiskStores(
+            self._files, self._paths, name, self._segment_options, self._cache, self._segments
+        )
+        group = self._new(Group, name, stores)
+        wal_body = self._settings.storage.wal_file_bytes // 2
+        group.batch_max = min(wal_body, self._segment_options.batch_bytes_max) - OVERHEAD_BYTES
+        group.on_leading = self._declare
+        group.on_declared = self._declared
+        group.on_deleted = lambda _group, queue: self._gone(queue)
+        hosted = open_group(
+            group, stores, self._shared(name.startswith(BUFFERED)), self._files, self._paths
+        )
+        self.groups[name] = hosted
+        self._undeclared.add(name)
+        for queue in group.machine.queues.values():
+            self._declared(group, queue.config)
+        hosted.keeper.start()
+
+    def _shared(self, buffered: bool) -> SharedLog:
+        """The shard's log, made when its first group is opened."""
+        kind = "wal-buffered" if buffered else "wal"
+        found = self._logs.get(kind)
+        if found is None:
+            storage = self._settings.storage
+            syncer = BufferedSyncer() if buffered else Syncer()
+            directory = self._paths.wal(self.shard) + ("-buffered" if buffered else "")
+            wal = WriteAheadLog.open(
+                self._files, directory, syncer, WalOptions(file_bytes=storage.wal_file_bytes)
+            )
+            found = self._logs[kind] = SharedLog(wal, self.wake)
+            self._syncers.append(syncer)
+            self._reactor.watch(syncer.fileno(), found.completed)
+        return found
+
+    def _declare(self, group: Group) -> None:
+        """The group is led from here: its configured queues have to be there, as the settings say."""
+        self._undeclared.discard(group.name)
+        for config in self.names.configured(group.name):
+            state = group.machine.queue(config.name)
+            if state is None or state.config != config:
+                group.declare(config)
+                if state is None:
+                    self._undeclared.add(config.name)
+
+    def _declared(self, group: Group, config: QueueConfig) -> None:
+        self._undeclared.discard(config.name)
+        topics = tuple(topic.encode() for topic in config.topics)
+        self.names.add(QueueInfo(config.name, group.name, config.type, topics))
+        self.told(config.name, config)
+
+    def _gone(self, queue: str) -> None:
+        self.names.remove(queue)
+        self.told(queue, None)
+
+    @property
+    def ready(self) -> bool:
+        """Whether every group leads and every configured queue is there (or its log has failed)."""
+        return not self._undeclared or any(log.failed for log in self._logs.values())
+
+    def find(self, group: str) -> Group | None:
+        """A group of this shard."""
+        if group == self.ephemeral.name:
+            return self.ephemeral
+        hosted = self.groups.get(group)
+        return hosted.group if hosted is not None else None
+
+    # The tick
+
+    def wake(self) -> None:
+        """Have ``finish`` called at the end of this tick, or of one that is asked for."""
+        self._reactor.unfinished = True
+        self._reactor.host.schedule()
+
+    def _mark(self, group: Group) -> None:
+        self._marked[group] = None
+        self.wake()
+
+    def finish(self) -> None:
+        """End a tick."""
+        self._reactor.unfinished = False
+        self.before_groups()
+        marked, self._marked = self._marked, {}
+        for group in marked:
+            if group.work():
+                self._mark(group)
+        for log in self._logs.values():
+            log.flush()
+        self.after_groups()
+        if self.held:
+            self._let_go()
+        self._set_timer(marked)
+
+    def _set_timer(self, groups: Iterable[Group]) -> None:
+        """Wake up when the first of the groups' timers is due."""
+        times = [at for group in groups if (at := group.dispatch.next_due()) is not None]
+        due = min(times, default=None)
+        now = self._clock()
+        if due is None or (now < self._timer_at <= due):
+            return
+        self._timer_at = due
+        self._later(max((due - now) / 1_000_000, 0.001), self._timers)
+
+    def _timers(self) -> None:
+        self._timer_at = 0
+        now = self._clock()
+        for group in self._all():
+            due = group.dispatch.next_due()
+            if due is not None and due <= now:
+                self._mark(group)
+
+    def _all(self) -> list[Group]:
+        return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
+
+    # Flow
+
+    def hold(self, connection: Connection) -> bool:
+        """Stop reading a connection until its groups have room; False when they have."""
+        crowded = [group for group in self._all() if group.crowded]
+        for group in crowded:
+            self.held.setdefault(group.name, set()).add(connection)
+        if crowded:
+            self._reactor.pause(connection, PAUSED_QUEUE)
+        return bool(crowded)
+
+    def _let_go(self) -> None:
+        for name in list(self.held):
+            group = self.find(name)
+            if group is not None and not group.roomy:
+                continue
+            for connection in self.held.pop(name):
+                if not any(connection in others for others in self.held.values()):
+                    self._reactor.resume(connection, PAUSED_QUEUE)
+
+    # Housekeeping
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        now = self._reactor.tally.now
+        storage = self._settings.storage
+        self._timers()
+        if now >= self._next_look:
+            self._next_look = now + ROOM_SECONDS
+            self._look_for_room()
+        lagging = self._lagging()
+        for hosted in self.checkpoints.due(
+            self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
+        ):
+            self.checkpoints.begin(hosted)
+        for syncer in self._syncers:
+            if isinstance(syncer, BufferedSyncer) and syncer.dirty and now >= self._next_buffered:
+                self._next_buffered = now + storage.queue_sync_interval
+                self._executor.submit(syncer.sync)
+
+    def _lagging(self) -> list[Hosted]:
+        storage = self._settings.storage
+        files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
+        found = []
+        for log in self._logs.values():
+            numbers = set(log.wal.lagging(files))
+            found += [
+                hosted
+                for hosted in self.groups.values()
+                if hosted.shared is log and hosted.log.number in numbers
+            ]
+        return found
+
+    def _look_for_room(self) -> None:
+        """Refuse appends while the file system is nearly full, before a write fails for it."""
+        wanted = self._settings.storage.min_free_bytes
+        if not self.groups:
+            return
+        free = shutil.disk_usage(self._paths.root).free
+        full = wanted > 0 and free < wanted
+        for hosted in self.groups.values():
+            if hosted.group.full != full:
+                hosted.group.full = full
+                _log.warning(
+                    "appends are refused: the disk is nearly full"
+                    if full
+                    else "appends are taken again",
+                    extra={"group": hosted.group.name, "free": free},
+                )
+
+    # The end
+
+    async def stop(self) -> None:
+        """Let what is under way reach the disk, checkpoint every group, close."""
+        await self.checkpoints.drain()
+        for hosted in self.groups.values():
+            self.checkpoints.begin(hosted)
+        await self.checkpoints.drain()
+        self.finish()
+        for log in self._logs.values():
+            log.close()
+        for syncer in self._syncers:
+            syncer.close()
+        for hosted in self.groups.values():
+            hosted.stores.close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way in any group."""
+        return all(group.idle for group in self._all() if not group.failed)

@@ -1,0 +1,149 @@
+"""The shard's write-ahead log as its groups use it: one write and one sync per tick for all of them.
+
+While a sync is under way the next write gathers; when it is done the groups written are told how far their
+entries are durable. A log whose write or sync failed is done with: every group on it fails, and nothing on it is
+acknowledged again before the shard has been started anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from fluxmq.logs import get_logger
+from fluxmq.storage.errors import DiskFull, StorageError
+from fluxmq.storage.wal import WriteAheadLog
+
+_log = get_logger("fluxmq.log")
+
+
+class Written(Protocol):
+    """Whoever has entries in a write."""
+
+    def persisted(self, index: int, term: int) -> None:
+        """Everything up to entry ``index`` of ``term`` is durable."""
+
+    def log_failed(self, why: str) -> None:
+        """Nothing written since the last ``persisted`` ever will be."""
+
+
+class SharedLog:
+    """One write-ahead log and who waits for it."""
+
+    def __init__(self, wal: WriteAheadLog, wake: Callable[[], None]) -> None:
+        self.wal = wal
+        self.failed = ""
+        self._wake = wake
+        self._next: dict[Written, tuple[int, int]] = {}
+        self._under_way: dict[Written, tuple[int, int]] = {}
+        self._members: set[Written] = set()
+
+    def join(self, group: Written) -> None:
+        """A group writes here."""
+        self._members.add(group)
+
+    def leave(self, group: Written) -> None:
+        """A group has moved away."""
+        self._members.discard(group)
+        self._next.pop(group, None)
+        self._under_way.pop(group, None)
+
+    def wrote(self, group: Written, index: int, term: int) -> None:
+        """The group's entries up to ``index`` are in the next write."""
+        self._next[group] = (index, term)
+        self._wake()
+
+    def flush(self) -> None:
+        """Write what has gathered, unless a sync is under way."""
+        if self.failed or self._under_way or not self.wal.buffered_bytes:
+            return
+        try:
+            if self.wal.flush():
+                self._under_way, self._next = self._next, {}
+        except DiskFull:
+            return  # what is buffered waits for space; nobody is answered meanwhile
+        except StorageError as error:
+            self._fail(str(error))
+
+    def completed(self) -> None:
+        """A sync ended: tell whose entries are durable now."""
+        if self.failed:
+            return
+        try:
+            done = self.wal.completed()
+        except StorageError as error:
+            self._fail(str(error))
+            return
+        if not done or self.wal.in_flight:
+            return
+        durable, self._under_way = self._under_way, {}
+        for group, (index, term) in durable.items():
+            group.persisted(index, term)
+        self._wake()
+
+    def close(self) -> None:
+        """Close the files; what is under way is waited for by the caller."""
+        self.wal.close()
+
+    def _fail(self, why: str) -> None:
+        self.failed = why
+        _log.error("nothing more is acknowledged on this log", extra={"problem": why})
+        for group in list(self._members):
+            group.log_failed(why)
+
+
+class BufferedSyncer:
+    """Says at once that a write is durable, and syncs later: for queues whose publishers asked for just that.
+
+    ``sync`` runs in a thread of the caller's, at most ``interval`` seconds after the oldest unsynced write.
+    """
+
+    def __init__(self) -> None:
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._done: list[tuple[int, int, float]] = []
+        self._dirty: dict[int, None] = {}
+        self._failure = 0
+
+    def fileno(self) -> int:
+        """Readable when something completed."""
+        return self._event
+
+    def submit(self, fd: int, number: int) -> None:
+        """Note what will have to be synced, and answer."""
+        self._dirty[fd] = None
+        self._done.append((number, self._failure, 0.0))
+        os.eventfd_write(self._event, 1)
+
+    def completed(self) -> list[tuple[int, int, float]]:
+        """What was asked since the last call."""
+        try:
+            os.eventfd_read(self._event)
+        except BlockingIOError:
+            return []
+        done, self._done = self._done, []
+        return done
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something is not synced."""
+        return bool(self._dirty)
+
+    def sync(self) -> None:
+        """Sync everything noted so far (blocks). A failure is the answer to every later request."""
+        fds, self._dirty = self._dirty, {}
+        for fd in fds:
+            try:
+                os.fdatasync(fd)
+            except OSError as error:
+                self._failure = error.errno or errno.EIO
+
+    def wake(self) -> None:
+        """Make ``fileno`` readable; from any thread."""
+        os.eventfd_write(self._event, 1)
+
+    def close(self) -> None:
+        """Sync what is left and end."""
+        self.sync()
+        os.close(self._event)

@@ -1,0 +1,118 @@
+"""A queue at the end of a topic's route: runs in, batches to the queue's host out.
+
+A run of QoS 1 or 2 is answered to its publisher when the queue's host says that its batches are durable. A QoS 0
+copy for a queue that merely captures the topic is best effort: it is dropped and counted when too many wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq._hot.batches import PROTOCOL_MQTT, build_batches, build_message
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.run import Run
+from fluxmq.model.properties import Item, Kind, encode
+from fluxmq.protocols.mqtt.message_properties import to_items
+from fluxmq.sessions.mqtt.queue_properties import QueueOptions
+from fluxmq.shards.queues.names import QueueInfo
+from fluxmq.shards.queues.ports import QueueHost
+
+BLOCKS_MAX = 1024
+"""Property blocks remembered per shard: one per publisher and set of properties in use, usually."""
+
+
+class Blocks:
+    """Property blocks of publishes, made once for all runs that say the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], bytes] = {}
+
+    def of(self, publisher: str, forward: bytes) -> bytes:
+        """The block of what ``publisher`` said with a message."""
+        block = self._known.get((publisher, forward))
+        if block is None:
+            items = to_items(forward)
+            if publisher:
+                items.append(Item(Kind.PUBLISHER, publisher.encode()))
+            items.append(Item(Kind.PROTOCOL, PROTOCOL_MQTT >> 8))
+            block = encode(items)
+            if len(self._known) >= BLOCKS_MAX:
+                self._known.clear()
+            if len(forward) <= BLOCKS_MAX:
+                self._known[publisher, forward] = block
+        return block
+
+
+class QueueSink:
+    """One queue, from the side of this shard's publishers. ``captures``: it was not addressed."""
+
+    def __init__(
+        self,
+        info: QueueInfo,
+        host: Callable[[str], QueueHost],
+        reactor: Reactor,
+        blocks: Blocks,
+        clock: Callable[[], int],
+        waiting_max: int,
+        dropped: Callable[[str, int], None],
+    ) -> None:
+        self.info = info
+        self._host = host
+        self._reactor = reactor
+        self._blocks = blocks
+        self._clock = clock
+        self._waiting_max = waiting_max
+        self._dropped = dropped
+        self._waiting = 0
+
+    def offer(self, run: Run) -> None:
+        """Append a run's messages."""
+        now = self._clock()
+        if run.qos == 0 and self._waiting >= self._waiting_max:
+            self._dropped("capture_full", run.count)
+            return
+        publisher = ""
+        if run.publisher is not None and run.publisher.session is not None:
+            publisher = run.publisher.session.client_id
+        block = self._blocks.of(publisher, run.properties)
+        expiry = 0
+        if run.deadline:
+            expiry = now + max(round((run.deadline - self._reactor.tally.now) * 1_000_000), 1)
+        options: QueueOptions | None = run.options
+        if options is None:
+            batches = build_batches(run, run.topic, block, now, expiry)
+        elif options.producer:
+            delay = now + options.delay_ms * 1000 if options.delay_ms else 0
+            batches = [
+                build_message(
+                    run.topic,
+                    block,
+                    payload,
+                    now,
+                    expiry,
+                    delay,
+                    producer=options.producer,
+                    sequence=options.sequence,
+                )
+                for payload in run.payloads()
+            ]
+        else:
+            batches = build_batches(
+                run, run.topic, block, now, expiry, now + options.delay_ms * 1000
+            )
+        host = self._host(self.info.group)
+        room = True
+        for batch in batches:
+            done: Callable[[int], object] = self._unanswered
+            if run.qos:
+                done = self._reactor.hold().done
+            else:
+                self._waiting += 1
+            room &= host.append(self.info.name, batch, done)
+        if not room:
+            self._reactor.link_full = True
+
+    def _unanswered(self, reason: int) -> None:
+        self._waiting -= 1
+        if reason:
+            self._dropped("queue_refused", 1)

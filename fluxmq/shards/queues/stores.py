@@ -1,0 +1,90 @@
+"""The queues of a durable group on disk: their logs, and what a checkpoint needs of all of them together."""
+
+from __future__ import annotations
+
+from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.log_state import LogState
+from fluxmq.storage.queue_log import QueueLog, SegmentOptions, Unsynced
+
+
+class DiskStores:
+    """Implements ``Stores`` for one group. ``cache`` and ``segments`` are the shard's, shared by its groups."""
+
+    def __init__(
+        self,
+        files: Files,
+        paths: DataPaths,
+        group: str,
+        options: SegmentOptions,
+        cache: BatchCache,
+        segments: OpenSegments,
+    ) -> None:
+        self._files = files
+        self._paths = paths
+        self._group = group
+        self._options = options
+        self._cache = cache
+        self._segments = segments
+        self._logs: dict[int, QueueLog] = {}
+        self._states: dict[str, LogState] = {}
+        self.recovering = False
+
+    def restore(self, states: dict[str, LogState]) -> None:
+        """Logs opened from now on were as a snapshot says, and entries behind it are about to be applied again."""
+        self._states = dict(states)
+        self.recovering = True
+
+    def recovered(self) -> None:
+        """Everything the log held is applied: the files become exactly that."""
+        self.recovering = False
+        self._states.clear()
+        for log in self._logs.values():
+            log.cut()
+
+    def open(self, queue_id: int, name: str) -> QueueLog:
+        """The log of a queue."""
+        log = QueueLog.open(
+            self._files,
+            self._paths.queue(self._group, name),
+            name,
+            self._options,
+            self._states.pop(name, None),
+            cache=self._cache,
+            segments=self._segments,
+            recovering=self.recovering,
+        )
+        self._logs[queue_id] = log
+        return log
+
+    def delete(self, queue_id: int, name: str) -> None:
+        """Remove a queue's log."""
+        log = self._logs.pop(queue_id, None)
+        if log is not None:
+            log.delete()
+
+    def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
+        """What has to be synced for a checkpoint, by queue."""
+        return {log.queue: (log, log.unsynced()) for log in self._logs.values()}
+
+    def synced(
+        self, unsynced: dict[str, tuple[QueueLog, Unsynced]], failure: StorageError | None
+    ) -> None:
+        """The sync has ended."""
+        for log, part in unsynced.values():
+            log.synced(part, failure)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all queues' segments."""
+        return sum(log.bytes for log in self._logs.values())
+
+    def close(self) -> None:
+        """Close all files; nothing is synced."""
+        for log in self._logs.values():
+            log.flush()
+            log.close()
+        self._logs.clear()

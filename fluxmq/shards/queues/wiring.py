@@ -1,0 +1,170 @@
+"""Builds the queues' part of a shard and joins it to the broker: the one place that knows all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq.logs import get_logger
+from fluxmq.model.errors import FluxmqError
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.clients import QueueClients
+from fluxmq.shards.queues.names import EPHEMERAL, QueueNames, number_of
+from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
+from fluxmq.shards.queues.service import QueueService
+from fluxmq.storage.directory import DataPaths, Placement, name_of, read_placement
+from fluxmq.storage.files import Files
+
+CHECKPOINT_THREADS = 1
+"""Checkpoints are taken one after another: side by side they would only wait for the same disk."""
+
+_log = get_logger("fluxmq.queues")
+
+
+class Nowhere:
+    """Stands for a host that is not there now: everything is refused, whoever asked asks again."""
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Refuse."""
+        if done is not None:
+            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        return True
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Refuse."""
+        done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+
+
+NOWHERE = Nowhere()
+
+
+def microseconds_now() -> int:
+    """Wall clock, µs since the epoch: what entries and batches carry."""
+    return time.time_ns() // 1000
+
+
+class Places:
+    """Which shard hosts a group: where it was pinned, else where it was last, else by its name."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self._where = {**placement.groups, **placement.pins}
+
+    def shard_of(self, group: str) -> int:
+        """The shard of a group."""
+        if group.startswith(EPHEMERAL + "-"):
+            return int(group.rpartition("-")[2])
+        found = self._where.get(group)
+        workers = self.placement.workers
+        return number_of(group, workers) if found is None or found >= workers else found
+
+    def move(self, group: str, shard: int) -> None:
+        """The group lives on this shard from now on."""
+        self._where[group] = shard
+
+
+def placement_of(settings: Settings, workers: int) -> Placement:
+    """Where groups are, as last written; for a new data directory, as it will be. Raises StorageError."""
+    found = read_placement(Files(), DataPaths(settings.storage.data_dir))
+    if found is None:
+        return Placement(workers, settings.queue_manager.local_groups)
+    return found
+
+
+class Queues:
+    """Everything about queues on one shard."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        placement: Placement,
+        reactor: Reactor,
+        later: Callable[[float, Callable[[], None]], None],
+        dropped: Callable[[str, int], None],
+    ) -> None:
+        self.shard = shard
+        self.places = Places(placement)
+        self.names = QueueNames(settings, placement.workers, placement.local_groups)
+        self.executor = ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint")
+        self.paths = DataPaths(settings.storage.data_dir)
+        self.remote: Callable[[int], QueueHost] = lambda _shard: NOWHERE
+        self.service = QueueService(
+            shard,
+            settings,
+            self.names,
+            self.paths,
+            self.host,
+            reactor,
+            self.executor,
+            microseconds_now,
+            later,
+        )
+        self.clients = QueueClients(
+            settings,
+            self.names,
+            self,
+            reactor,
+            microseconds_now,
+            self.service.wake,
+            dropped,
+        )
+        self.service.before_groups = self.clients.flush
+        self._drain_seconds = settings.queue_manager.capture_drain_timeout
+
+    def groups_here(self) -> list[str]:
+        """The durable groups that this shard has to host: those of the settings, and those on disk."""
+        files = Files()
+        names = set(self.names.configured_groups())
+        if files.exists(self.paths.groups):
+            found = (name_of(directory) for directory in files.listdir(self.paths.groups))
+            names.update(name for name in found if name is not None)
+        return sorted(name for name in names if self.places.shard_of(name) == self.shard)
+
+    def open(self, beat: Callable[[], None]) -> None:
+        """Recover and start this shard's groups. Raises StorageError."""
+        for name in self.groups_here():
+            self.service.open(name)
+            beat()
+
+    # Where groups live
+
+    def host(self, group: str) -> QueueHost:
+        """Who hosts a group."""
+        found = self.service.find(group)
+        if found is not None:
+            return found
+        return self.remote(self.places.shard_of(group))
+
+    def hold(self, connection: Connection) -> bool:
+        """Stop reading a connection until there is room for its appends; False when there is."""
+        return self.service.hold(connection)
+
+    # Time
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        self.clients.housekeeping()
+        self.service.housekeeping()
+
+    async def drain(self, tick: Callable[[], None]) -> None:
+        """Let appends under way reach the disk and their publishers hear of it, for a bounded time."""
+        deadline = time.monotonic() + self._drain_seconds
+        while not self.service.idle and time.monotonic() < deadline:
+            tick()
+            await asyncio.sleep(0.001)
+
+    async def close(self) -> None:
+        """Checkpoint every group and close its files."""
+        try:
+            await self.service.stop()
+        except FluxmqError as error:
+            _log.error("queues did not close in order", extra={"problem": str(error)})
+        self.executor.shutdown()
