@@ -145,8 +145,8 @@ MUTATIONS = [
         "refused_subscription_gone",
         "A subscription that the queue refused is not kept in the session.",
         "fluxmq/sessions/mqtt/subscribing.py",
-        "            if session.subscriptions.get(written) is grant:\n",
-        "            if False:\n",
+        "        elif session.subscriptions.get(written) is grant:\n",
+        "        elif False:\n",
         OF_SUBSCRIPTIONS + "test_suback_waits_for_every_queue",
     ),
     Mutation(

@@ -141,7 +141,7 @@ class Broker(Protocol):
         wanted: QueueSubscription,
         done: Callable[[int], None],
     ) -> None:
-        """Make the session a consumer of a queue; one of the same filter is replaced.
+        """Make the session a consumer of a queue; one of the same filter ends before.
 
         ``done`` gets the granted QoS, or a reason code that SUBACK may carry: implementation specific error for
         QoS 0 from a work queue, and for a group that exists with another pattern or mode. A queue that nobody

@@ -47,10 +47,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
 
 
 class Answer:
-    """A SUBACK on its way: ``waiting`` for the shards of the node and for queues, then sent.
-
-    ``refused``: grants that a queue has refused meanwhile.
-    """
+    """A SUBACK on its way: ``waiting`` for the shards of the node and for queues, then sent."""
 
     __slots__ = (
         "broker",
@@ -59,7 +56,6 @@ class Answer:
         "identifier",
         "packet",
         "reasons",
-        "refused",
         "session",
         "waiting",
     )
@@ -73,7 +69,6 @@ class Answer:
         self.identifier = identifiers[0] if identifiers else 0
         self.reasons = [0] * len(packet.subscriptions)
         self.feeds: dict[bytes, RetainedFeed] = {}
-        self.refused: list[Grant] = []
         self.waiting = 1
 
     def known(self) -> None:
@@ -133,7 +128,7 @@ def add_topics(answer: Answer, wanted: Subscription, parsed: ParsedFilter) -> in
 
 
 def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
-    """A filter that takes from a queue, which may answer later."""
+    """A filter that takes from a queue, which may answer later. One that it refuses is gone, and what it replaced."""
     broker, session = answer.broker, answer.session
     wanted = answer.packet.subscriptions[index]
     written = wanted.filter
@@ -150,7 +145,6 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
     except ProtocolError as error:
         answer.reasons[index] = error.reason
         return
-    before = session.subscriptions.get(written)
     grant = Grant(taken.qos, subscription_id=answer.identifier, queue=taken)
     # Entered at once, so that a session that ends before the queue has answered leaves it as well.
     session.subscriptions[written] = grant
@@ -161,14 +155,8 @@ def add_queue(answer: Answer, index: int, parsed: ParsedFilter) -> None:
         if reason <= Reason.GRANTED_QOS_2:
             grant.qos = reason
             grant.queue = taken._replace(qos=reason)
-        else:
-            answer.refused.append(grant)
-            if session.subscriptions.get(written) is grant:
-                # A subscription that could not be replaced stays as it was.
-                if before is None or before in answer.refused:
-                    del session.subscriptions[written]
-                else:
-                    session.subscriptions[written] = before
+        elif session.subscriptions.get(written) is grant:
+            del session.subscriptions[written]
         answer.known()
 
     broker.queue_subscribe(session, written, taken, answered)
