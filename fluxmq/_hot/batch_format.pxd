@@ -9,6 +9,7 @@ cdef class Batch:
     cdef readonly Py_ssize_t key_ends_at, property_ends_at, payload_ends_at
     cdef readonly Py_ssize_t keys_at, properties_at, payloads_at
 
+    cdef int check(self) except -1
     cdef Py_ssize_t locate(self)
     cdef int inside(self, Py_ssize_t index) except -1
     cdef bytes piece(self, Py_ssize_t ends, Py_ssize_t area)

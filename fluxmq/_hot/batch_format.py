@@ -86,13 +86,21 @@ class BatchError(ValueError):
 
 
 class Batch:
-    """One checked batch, ``data[start:start+length]``; made by ``parse``.
+    """One checked batch, ``data[start:start+length]``; raises BatchError as ``parse`` does, which makes it.
 
     ``base_offset``, ``base_time`` (us since the epoch) and ``term`` are as read until ``stamp`` sets them; the
     bytes themselves never change. Methods with an index raise IndexError outside of ``range(count)``.
     """
 
     def __init__(self, data: bytes, start: cython.Py_ssize_t) -> None:
+        if start < 0 or len(data) - start < HEADER_BYTES:
+            raise BatchError("shorter than a header")
+        if _load_u32(data, start) != MAGIC:
+            raise BatchError("no batch begins here")
+        if _header_check(data, start) != _load_u32(data, start + 4):
+            raise BatchError("the header does not match its check")
+        if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
+            raise BatchError("a version or codec that is not known")
         self.data = data
         self.start = start
         self.length = _load_u32(data, start + 8)
@@ -106,6 +114,39 @@ class Batch:
         self.payload_bytes = _load_u32(data, start + 52)
         self.term = _load_u32(data, start + 56)
         self.last_delta = _load_i32(data, start + 60)
+        self.check()
+
+    def check(self) -> cython.int:
+        """Raises BatchError for fields and ends that make no sense; sets where columns are."""
+        data: bytes = self.data
+        start: cython.Py_ssize_t = self.start
+        if self.flags & ~FLAGS:
+            raise BatchError("a flag that is not known")
+        if self.count < 1 or self.count > MESSAGES_MAX:
+            raise BatchError("a count that no batch has")
+        if self.base_offset > _OFFSET_MAX - cython.cast(cython.ulonglong, self.count):
+            raise BatchError("offsets beyond all offsets")
+        if self.base_time < -TIME_MAX or self.base_time > TIME_MAX:
+            raise BatchError("a time that no clock shows")
+        if self.locate() != self.length:
+            raise BatchError("a length that is not the sum of its parts")
+        if self.length > len(data) - start:
+            raise BatchError("longer than the bytes there are")
+        if self.flags & KEYS and not _ends_are_right(
+            data, self.key_ends_at, self.count, self.key_bytes
+        ):
+            raise BatchError("keys that do not end in order")
+        if self.flags & PROPERTIES and not _ends_are_right(
+            data, self.property_ends_at, self.count, self.property_bytes
+        ):
+            raise BatchError("properties that do not end in order")
+        if not _ends_are_right(data, self.payload_ends_at, self.count, self.payload_bytes):
+            raise BatchError("payloads that do not end in order")
+        if self.last_delta != (
+            _load_i32(data, self.times_at + 4 * (self.count - 1)) if self.flags & TIMES else 0
+        ):
+            raise BatchError("a last time that is not the last message's")
+        return 0
 
     def locate(self) -> cython.Py_ssize_t:
         """Set where columns and areas begin; gives the length that the batch must have."""
@@ -263,43 +304,7 @@ def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
     Raises BatchError unless magic, header check, version, lengths and every end are right. The payload check is
     ``verify``'s matter.
     """
-    batch: Batch
-    if start < 0 or len(data) - start < HEADER_BYTES:
-        raise BatchError("shorter than a header")
-    if _load_u32(data, start) != MAGIC:
-        raise BatchError("no batch begins here")
-    if _header_check(data, start) != _load_u32(data, start + 4):
-        raise BatchError("the header does not match its check")
-    if data[start + 12] != VERSION or data[start + 13] != CODEC_NONE:
-        raise BatchError("a version or codec that is not known")
-    batch = Batch(data, start)
-    if batch.flags & ~FLAGS:
-        raise BatchError("a flag that is not known")
-    if batch.count < 1 or batch.count > MESSAGES_MAX:
-        raise BatchError("a count that no batch has")
-    if batch.base_offset > _OFFSET_MAX - cython.cast(cython.ulonglong, batch.count):
-        raise BatchError("offsets beyond all offsets")
-    if batch.base_time < -TIME_MAX or batch.base_time > TIME_MAX:
-        raise BatchError("a time that no clock shows")
-    if batch.locate() != batch.length:
-        raise BatchError("a length that is not the sum of its parts")
-    if batch.length > len(data) - start:
-        raise BatchError("longer than the bytes there are")
-    if batch.flags & KEYS and not _ends_are_right(
-        data, batch.key_ends_at, batch.count, batch.key_bytes
-    ):
-        raise BatchError("keys that do not end in order")
-    if batch.flags & PROPERTIES and not _ends_are_right(
-        data, batch.property_ends_at, batch.count, batch.property_bytes
-    ):
-        raise BatchError("properties that do not end in order")
-    if not _ends_are_right(data, batch.payload_ends_at, batch.count, batch.payload_bytes):
-        raise BatchError("payloads that do not end in order")
-    if batch.last_delta != (
-        _load_i32(data, batch.times_at + 4 * (batch.count - 1)) if batch.flags & TIMES else 0
-    ):
-        raise BatchError("a last time that is not the last message's")
-    return batch
+    return Batch(data, start)
 
 
 def verify(batch: Batch) -> cython.int:
