@@ -157,8 +157,8 @@ class Broker(Protocol):
     ) -> None:
         """Settle messages that were delivered to the client's session.
 
-        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when none of the messages is with this
-        session, or a reason of 0x80 or above that PUBACK may carry.
+        ``done`` gets 0 when that is safe, no matching subscribers (0x10) when not all of the messages are with
+        this session (those that are, are settled), or a reason of 0x80 or above that PUBACK may carry.
         """
 
     def hold(self) -> Ticket:

@@ -21,8 +21,6 @@ from fluxmq.sessions.mqtt.queue_properties import (
 
 REASON_BYTES_MAX: Final = 1024
 """Why a message was refused travels with it and is read by people: a sentence, not a report."""
-GROUP_ID_BYTES_MAX: Final = 65_535
-"""A group's id: a client id or name with a pattern behind it, which is a filter."""
 
 
 class Settlement(NamedTuple):
@@ -55,7 +53,7 @@ def parse_settlement(address: QueueAddress, forward: bytes) -> Settlement:
     group = texts.get(b"group-id", b"")
     if not spans:
         raise unusable("message-id is missing")
-    if not 0 < len(group) <= GROUP_ID_BYTES_MAX:
+    if not group:
         raise unusable("group-id is missing")
     reason = texts.get(b"reason", b"")
     if len(reason) > REASON_BYTES_MAX:

@@ -147,6 +147,20 @@ def test_reasons(
         assert reasons(old, "open/a", topic_filter, qos=1) == [1, min(reason, 0x80)]
 
 
+def test_a_group_and_pattern_that_no_delivery_could_name(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_node(1, {"broker": {"max_topic_bytes": 65_535}})
+    port = QueuePort(node[0], monkeypatch)
+    client = node.connect(0, "c")
+    group = properties(consumer_group="g" * 1000)
+    pattern = "x" * (65_535 - 1001)
+    assert reasons(client, f"$queue/q/{pattern}x", qos=1, props=group) == [0x8F]
+    assert reasons(client, f"$queue/q/{pattern}", qos=1, props=group) == [1]
+    ((_, _, wanted),) = port.subscribed
+    assert len(wanted.group) == 65_535
+
+
 def test_what_is_said_twice(node: Node, port: QueuePort) -> None:
     client = node.connect(0, "c")
     twice = properties(consumer_group="g") * 2
