@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from random import Random
 
 from fluxmq.raft.types import (
     COMMAND,
     ChangeVerb,
-    Entry,
     Membership,
     MembershipChange,
     Message,
@@ -38,6 +38,7 @@ class Schedule:
         for number in STRANGERS:
             self.cluster.add(number, Disk(Membership(())))
         self.proposed = 0
+        self.snapshots = 0
         self.read_floors: dict[int, int] = {}
         self.accepted: dict[tuple[int, int], bytes] = {}
 
@@ -77,6 +78,7 @@ class Schedule:
         for peer in host.snapshot_wanted:
             message = host.node.offer_snapshot(peer, host.snapshot())
             if message is not None:
+                self.snapshots += 1
                 self.cluster.post([message])
                 host.node.report_snapshot(peer, ok=sync % 3 != 0)
         host.snapshot_wanted.clear()
@@ -201,6 +203,32 @@ class Schedule:
         ) and all(self.cluster[number].applied == last == status.commit for number in members)
 
 
-def moves_of(entries: Iterable[Entry]) -> list[bytes]:
-    """The commands among entries."""
-    return [entry.data for entry in entries if entry.kind == COMMAND]
+WEIGHTS = {
+    "tick": 30,
+    "turn": 60,
+    "deliver": 90,
+    "duplicate": 8,
+    "drop": 6,
+    "propose": 14,
+    "read": 5,
+    "campaign": 3,
+    "transfer": 2,
+    "change": 4,
+    "crash": 2,
+    "compact": 3,
+    "cut": 1,
+    "heal": 3,
+}
+NAMES = tuple(WEIGHTS)
+
+
+def drawn_moves(random: Random, count: int) -> list[Move]:
+    """Moves as often as they happen; the network is in order to a degree that is drawn as well."""
+    in_order = random.choice([0.3, 0.8, 0.95, 1.0])
+    moves = []
+    for name in random.choices(NAMES, list(WEIGHTS.values()), k=count):
+        first = random.randrange(1000)
+        if name in ("deliver", "duplicate", "drop") and random.random() < in_order:
+            first = 0
+        moves.append((name, first, random.randrange(1000)))
+    return moves
