@@ -176,19 +176,35 @@ def _delivery(
         smallest = min(sizes)
         _fit(largest)
         out = _written_uncompiled(batch, places, sizes, first_byte, template, digits)
-        total = len(out)
         size = sizes[0]
+    return _run_over(out, count, version, first_byte, variable, size, smallest, largest, topic)
+
+
+@cython.cfunc
+def _run_over(
+    out: bytes,
+    count: cython.Py_ssize_t,
+    version: cython.int,
+    first_byte: cython.int,
+    variable: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    smallest: cython.Py_ssize_t,
+    largest: cython.Py_ssize_t,
+    topic: bytes,
+) -> Run:
+    """The run that these packets are; the first has a content of ``size`` bytes."""
+    whole: cython.Py_ssize_t = largest + _header_length(largest)
     run: Run = Run(
         out,
         0,
-        total,
+        len(out),
         count,
-        largest + _header_length(largest) if largest == smallest else 0,
+        whole if largest == smallest else 0,
         version,
         first_byte,
         variable,
-        _header_length(size) + 2 + len(topic) if qos else 0,
-        largest + _header_length(largest),
+        _header_length(size) + 2 + len(topic) if first_byte & 6 else 0,
+        whole,
         topic,
     )
     run.kept = True
