@@ -1,4 +1,4 @@
-"""Micro-benchmarks of single parts: codecs, subscription tree, ring, and the generator's own inner loop.
+"""Micro-benchmarks of single parts: codecs, subscription tree, ring, batches, log, the generator's inner loop.
 
 A benchmark is a function that does a known number of items. It is repeated for a while and the best time
 counts: disturbances only ever make it slower. The tests run each once with few items, so they cannot rot.
@@ -6,6 +6,8 @@ counts: disturbances only ever make it slower. The tests run each once with few 
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -53,10 +55,9 @@ def timed(benchmark: Benchmark, seconds: float) -> Timed:
 
 
 def all_benchmarks(scale: int) -> Iterator[Benchmark]:
-    """Every benchmark there is, sized by ``scale`` messages, topics or records."""
-    from perf.micro import codecs, generator, ring, routing
-
-    for module in (codecs, generator, ring, routing):
+    """Every benchmark of every module here, sized by ``scale`` messages, topics or records."""
+    for found in sorted(pkgutil.iter_modules(__path__), key=lambda module: module.name):
+        module = importlib.import_module(f"{__name__}.{found.name}")
         yield from module.benchmarks(scale)
 
 
