@@ -44,6 +44,7 @@ def test_proposals_are_committed_in_order_once_they_are_durable() -> None:
     member.sync(1)
     member.collect()
     assert member.commands == [b"a", b"b"]
+    assert member.node.status().commit == 3, "what follows is still being written"
     cluster.settle()
     assert member.commands == [b"a", b"b", b"c"]
 
