@@ -266,8 +266,11 @@ class WriteAheadLog:
 
     def term(self, group: int, index: int) -> int | None:
         """Term of an entry, also of the one before the first; None when it is not known."""
+        state = self._groups[group]
         entry = self._writer.recent.get(group, index)
-        return self._groups[group].term(index) if entry is None else entry.term
+        if entry is not None:
+            return entry.term
+        return state.term(index) if index <= state.appended else None
 
     def entry(self, group: int, index: int) -> Entry:
         """An entry, also one that is not written yet: term, kind, body.
@@ -277,8 +280,9 @@ class WriteAheadLog:
         entry = self._writer.recent.get(group, index)
         if entry is not None:
             return entry
-        place = self._groups[group].place(index)
-        if place is None:
+        state = self._groups[group]
+        place = state.place(index)
+        if place is None or index > state.appended:
             raise LookupError(f"entry {index} of group {group} is not in the log")
         file = self._row.at(place.sequence)
         position = place.position

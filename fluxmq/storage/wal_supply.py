@@ -186,7 +186,9 @@ class FileRow:
         while not self._supply.busy or self._supply.done:
             if self._supply.busy:
                 self._take(now)
-            if self._supply.full is not None and now < self._retry_at:
+                if self._supply.full is not None:
+                    return
+            elif self._supply.full is not None and now < self._retry_at:
                 return
             following = (self.ready[-1] if self.ready else self.used[-1]).sequence + 1
             if len(self.used) > 1 and not is_needed(self.used[0]):

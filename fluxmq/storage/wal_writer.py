@@ -41,6 +41,9 @@ from fluxmq.storage.wal_supply import FileRow
 WAIT_SECONDS_MAX = 1.0
 """How long closing waits at once; a disk that is full says so after that."""
 
+_GONE = -1
+"""In place of a checkpoint's index: the group has left."""
+
 
 class LogWriter:
     """The writing side of a log. `groups` is shared with the log that owns it."""
@@ -163,8 +166,8 @@ class LogWriter:
         return numbers
 
     def _mark(self, group: GroupLog, index: int) -> None:
-        """A checkpoint became durable; index 0: the group's leaving did."""
-        if index:
+        """A checkpoint became durable, or the group's leaving did."""
+        if index != _GONE:
             group.checkpoint_durable = max(group.checkpoint_durable, index)
             return
         for file in self._row.used:
@@ -260,11 +263,11 @@ class LogWriter:
         elif kind == CHECKPOINT:
             group = self._groups[number]
             group.set_checkpoint(record.index, record.term)
-            self._marks.append((group, record.index))
+            self._marks.append((group, record.index))  # 0: none yet, as a new file repeats it
         elif kind == FORGET:
             group = self._groups.pop(number)
             self.prologue_bytes -= carried_bytes(group)
-            self._marks.append((group, 0))
+            self._marks.append((group, _GONE))
 
     # Files
 
