@@ -10,6 +10,7 @@ A frame is one record: a kind byte, then::
               client id; without wire bytes it deletes the topic
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
+    APPEND, DELIVER  batches for and from queues, see ``queues.remote``
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame that does
 not parse is a bug, not an attack. Deadlines are the node's monotonic clock.
@@ -28,6 +29,8 @@ SHARED = 2
 RETAINED = 3
 CONTROL = 4
 PIECE = 5
+APPEND = 6
+DELIVER = 7
 FIRST = 1
 LAST = 2
 

@@ -191,6 +191,10 @@ class Link:
         frame = frames.encode_control(name, *arguments)
         self._send_bytes(frame)
 
+    def send_frame(self, frame: bytes) -> None:
+        """Send a whole frame."""
+        self._send_bytes(frame)
+
     def feed(self, source: Iterator[bytes]) -> None:
         """Send many frames as the link has room for them."""
         self._feeds.append(source)

@@ -23,6 +23,7 @@ from fluxmq.shards import frames
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.links import Connect, Link
+from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 
@@ -72,6 +73,7 @@ class Peers:
         self.complete = False
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
+        self.queues: QueueLinks
         self.links = connect(self._received, self._full)
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -98,6 +100,11 @@ class Peers:
                 "owned": claims.on_owned,
             }
         )
+
+    def join_queues(self, queues: QueueLinks) -> None:
+        """Add what queues say to each other."""
+        self.queues = queues
+        self._handlers.update(queues.handlers())
 
     def start(self) -> None:
         """Say hello to everybody."""
@@ -172,6 +179,7 @@ class Peers:
         owned = self._owned(link.peer)
         for at in range(0, len(owned), FILTERS_PER_FRAME):
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
+        self.queues.tell_everything(link)
         told = frames.encode_control("synchronised", self.complete)
         link.feed(itertools.chain(self.retained.recent(), (told,)))
 
@@ -199,7 +207,7 @@ class Peers:
             stamp, run = frames.decode_retained(frame)
             self.retained.apply(run, stamp, limited=False)
         else:
-            raise AssertionError(f"unknown frame kind {kind}")
+            self.queues.received(link, frame)
 
     def _deliver(self, run: Any) -> None:
         """A run published on another shard: to the sessions of this one only."""
@@ -345,6 +353,7 @@ class Peers:
             self._routes.drop_shard(link.peer)
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
+            self.queues.lose(link.peer)
         self._heard.pop(link.peer, None)
         self._complete.discard(link.peer)
         self._sources.discard(link.peer)

@@ -105,6 +105,7 @@ class Worker:
         )
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
+        self.peers.join_queues(self.queues.join(self.peers.links))
         self.permissions = Permissions(self.reactor, self.broker, self.authentication)
         self._join_peers()
         self.intake = Intake(

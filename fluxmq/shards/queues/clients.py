@@ -203,9 +203,9 @@ class QueueClients:
         """An order of a client about messages it was delivered."""
         for consumer in self._consumers.get(client.session, {}).values():  # type: ignore[arg-type]
             wanted = consumer.wanted
-            if wanted.queue == settlement.queue and wanted.group == settlement.group:
-                if self._order(consumer, settlement, done):
-                    return
+            meant = wanted.queue == settlement.queue and wanted.group == settlement.group
+            if meant and self._order(consumer, settlement, done):
+                return
         done(Reason.NO_MATCHING_SUBSCRIBERS)
 
     def _order(

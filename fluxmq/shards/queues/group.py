@@ -36,7 +36,7 @@ Done = Callable[[Result], None]
 REFUSED = {
     Code.FULL: Reason.QUOTA_EXCEEDED,
     Code.LIMIT: Reason.QUOTA_EXCEEDED,
-    Code.TOO_LARGE: Reason.PACKET_TOO_LARGE,
+    Code.TOO_LARGE: Reason.QUOTA_EXCEEDED,
     Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
 }
 """What a client is told; anything else is an implementation specific error."""
@@ -165,7 +165,7 @@ class Group:
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR
         if self.full:
             return Reason.QUOTA_EXCEEDED
-        return Reason.PACKET_TOO_LARGE if len(batch) > self.batch_max else 0
+        return Reason.QUOTA_EXCEEDED if len(batch) > self.batch_max else 0
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
         """Make a queue, or change its configuration."""

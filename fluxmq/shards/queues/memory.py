@@ -8,7 +8,7 @@ from fluxmq._hot.batches import Batch, parse
 from fluxmq.model.errors import FluxmqError
 
 
-class OffsetGone(FluxmqError):
+class OffsetGoneError(FluxmqError):
     """The offset is not stored (any more)."""
 
 
@@ -29,10 +29,10 @@ class MemoryStore:
         """Nothing is written anywhere."""
 
     def read(self, offset: int) -> Batch:
-        """The batch that holds an offset. Raises OffsetGone."""
+        """The batch that holds an offset. Raises OffsetGoneError."""
         place = bisect_right(self._bases, offset) - 1
         if place < 0 or offset > self._batches[place].last_offset:
-            raise OffsetGone(str(offset))
+            raise OffsetGoneError(str(offset))
         return self._batches[place]
 
     def trim(self, start: int) -> None:

@@ -64,10 +64,12 @@ class QueueService:
         self.shard = shard
         self.names = names
         self.groups: dict[str, Hosted] = {}
-        self.held: dict[str, set[Connection]] = {}
+        self.held: set[Connection] = set()
+        """Connections that are not read because more appends are under way than is good."""
         self.dead_letters = DeadLetters(names, hosts, clock)
         self.before_groups: Callable[[], None] = lambda: None
         self.after_groups: Callable[[], None] = lambda: None
+        self.crowded_elsewhere: Callable[[], bool] = lambda: False
         self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
         self._settings = settings
         self._paths = paths
@@ -216,7 +218,7 @@ class QueueService:
             log.flush()
         self.after_groups()
         if self.held:
-            self._let_go()
+            self.let_go(self.crowded_elsewhere())
         self._set_timer(marked)
 
     def _set_timer(self, groups: Iterable[Group]) -> None:
@@ -242,23 +244,21 @@ class QueueService:
 
     # Flow
 
-    def hold(self, connection: Connection) -> bool:
-        """Stop reading a connection until its groups have room; False when they have."""
-        crowded = [group for group in self._all() if group.crowded]
-        for group in crowded:
-            self.held.setdefault(group.name, set()).add(connection)
-        if crowded:
-            self._reactor.pause(connection, PAUSED_QUEUE)
-        return bool(crowded)
+    def hold(self, connection: Connection, remote: bool) -> bool:
+        """Stop reading a connection until groups (``remote``: other shards') have room; False when they have."""
+        if not remote and not any(group.crowded for group in self._all()):
+            return False
+        self.held.add(connection)
+        self._reactor.pause(connection, PAUSED_QUEUE)
+        return True
 
-    def _let_go(self) -> None:
-        for name in list(self.held):
-            group = self.find(name)
-            if group is not None and not group.roomy:
-                continue
-            for connection in self.held.pop(name):
-                if not any(connection in others for others in self.held.values()):
-                    self._reactor.resume(connection, PAUSED_QUEUE)
+    def let_go(self, remote: bool) -> None:
+        """Go on reading the connections that were held, once everybody has room."""
+        if remote or not all(group.roomy for group in self._all()):
+            return
+        held, self.held = self.held, set()
+        for connection in held:
+            self._reactor.resume(connection, PAUSED_QUEUE)
 
     # Housekeeping
 

@@ -13,9 +13,13 @@ from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.links import Link
 from fluxmq.shards.queues.clients import QueueClients
+from fluxmq.shards.queues.hosting import Hosting
 from fluxmq.shards.queues.names import EPHEMERAL, QueueNames, number_of
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
+from fluxmq.shards.queues.queue_links import QueueLinks
+from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.storage.directory import DataPaths, Placement, name_of, read_placement
 from fluxmq.storage.files import Files
@@ -91,11 +95,12 @@ class Queues:
         dropped: Callable[[str, int], None],
     ) -> None:
         self.shard = shard
+        self.reactor = reactor
         self.places = Places(placement)
         self.names = QueueNames(settings, placement.workers, placement.local_groups)
         self.executor = ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint")
         self.paths = DataPaths(settings.storage.data_dir)
-        self.remote: Callable[[int], QueueHost] = lambda _shard: NOWHERE
+        self.remote: RemoteHosts
         self.service = QueueService(
             shard,
             settings,
@@ -141,17 +146,24 @@ class Queues:
         found = self.service.find(group)
         if found is not None:
             return found
-        return self.remote(self.places.shard_of(group))
+        return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
+
+    def join(self, links: dict[int, Link]) -> QueueLinks:
+        """Serve, and use, the other shards."""
+        self.remote = RemoteHosts(links, self.names, lambda: self.reactor.tally.now)
+        self.service.crowded_elsewhere = lambda: self.remote.crowded
+        return QueueLinks(Hosting(links, self.service, self.names, self.host), self.remote)
 
     def hold(self, connection: Connection) -> bool:
         """Stop reading a connection until there is room for its appends; False when there is."""
-        return self.service.hold(connection)
+        return self.service.hold(connection, self.remote.crowded)
 
     # Time
 
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         self.clients.housekeeping()
+        self.remote.housekeeping()
         self.service.housekeeping()
 
     async def drain(self, tick: Callable[[], None]) -> None:

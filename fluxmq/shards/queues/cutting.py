@@ -1,0 +1,85 @@
+"""A part of a batch as a batch of its own, for a consumer on another shard that gets only some of its messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+
+from fluxmq._hot.batch_format import encode_header
+from fluxmq._hot.batches import (
+    ATTRIBUTES,
+    DELAY,
+    EXPIRY,
+    HEADER_BYTES,
+    KEYS,
+    PRODUCER,
+    PROPERTIES,
+    TIMES,
+    Batch,
+    parse,
+)
+
+_WIDE = ((EXPIRY, "expiry_at"), (DELAY, "delay_at"))
+
+
+def cut(batch: Batch, first: int, count: int) -> bytes:
+    """Messages ``first`` to ``first + count`` of a batch, stamped as they are: offsets, times and term stay."""
+    if count == batch.count:
+        return batch.header() + bytes(batch.body())
+    data = memoryview(batch.data)
+    parts: list[bytes] = []
+    for flag, name in _WIDE:
+        if batch.flags & flag:
+            parts.append(_slice(data, getattr(batch, name), 8, first, count))
+    if batch.flags & PRODUCER:
+        parts.append(_slice(data, batch.producer_at, 8, first, count))
+        parts.append(_slice(data, batch.producer_at + 8 * batch.count, 8, first, count))
+    if batch.flags & ATTRIBUTES:
+        parts.append(_slice(data, batch.attributes_at, 4, first, count))
+    if batch.flags & TIMES:
+        parts.append(_slice(data, batch.times_at, 4, first, count))
+    areas: list[bytes] = []
+    sizes: list[int] = []
+    for uniform, ends_at, area_at, area_bytes in (
+        (not batch.flags & KEYS, batch.key_ends_at, batch.keys_at, batch.key_bytes),
+        (
+            not batch.flags & PROPERTIES,
+            batch.property_ends_at,
+            batch.properties_at,
+            batch.property_bytes,
+        ),
+        (False, batch.payload_ends_at, batch.payloads_at, batch.payload_bytes),
+    ):
+        start, end = 0, area_bytes
+        if not uniform:
+            ends = np.frombuffer(data, "<i4", count + 1, ends_at + 4 * first)
+            start, end = int(ends[0]), int(ends[-1])
+            parts.append((ends - ends[0]).astype("<i4").tobytes())
+        areas.append(bytes(data[area_at + start : area_at + end]))
+        sizes.append(end - start)
+    body = b"".join((*parts, *areas))
+    body += bytes(-len(body) % 8)
+    last = batch.time(first + count - 1) - batch.base_time
+    header = encode_header(
+        HEADER_BYTES + len(body),
+        batch.flags,
+        batch.base_offset + first,
+        batch.base_time,
+        xxhash.xxh3_64_intdigest(body),
+        count,
+        sizes[0],
+        sizes[1],
+        sizes[2],
+        batch.term,
+        last,
+    )
+    return header + body
+
+
+def _slice(data: memoryview, at: int, width: int, first: int, count: int) -> bytes:
+    return bytes(data[at + width * first : at + width * (first + count)])
+
+
+def received(frame: bytes, at: int) -> Batch:
+    """The batch at the end of a frame."""
+    return parse(frame, at)

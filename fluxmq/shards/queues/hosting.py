@@ -1,0 +1,227 @@
+"""This shard as the host of queues for clients on other shards.
+
+Control frames, from the clients' shard: ``attach``, ``settle``, ``commit``, ``detach``; to it: ``appended``,
+``attached``, ``settled``, ``cancelled``, ``queues``, ``queue``, ``no queue``. Answers to appends are gathered and
+sent once per tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fluxmq._hot.batches import Batch
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.config import QueueConfig
+from fluxmq.shards import frames
+from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
+from fluxmq.shards.queues.cutting import cut
+from fluxmq.shards.queues.names import QueueNames
+from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Wanted
+from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD
+from fluxmq.shards.queues.service import QueueService
+
+QUEUES_PER_FRAME = 500
+"""Queues told in one frame."""
+
+
+class RemotePort:
+    """A consumer on another shard."""
+
+    def __init__(self, link: Link, number: int, gone: Callable[[], object]) -> None:
+        self._link = link
+        self._number = number
+        self._gone = gone
+        self.held: Held | None = None
+
+    def deliver(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+        """Send messages over; a link that takes nothing more gets none, they go back to the queue."""
+        link = self._link
+        if link.up and link.backlog_bytes <= BACKLOG_BYTES_MAX:
+            head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts)
+            link.send_frame(head + cut(batch, first, count))
+        elif self.held is not None:
+            offset = batch.base_offset + first
+            self.held.settle(Verb.RELEASE, [(offset, offset + count - 1)], -1, b"", None)
+
+    def cancelled(self) -> None:
+        """The queue has gone."""
+        self._gone()
+        if self._link.up:
+            self._link.send_control("cancelled", self._number)
+
+
+class Hosting:
+    """What other shards ask of this one's groups."""
+
+    def __init__(
+        self,
+        links: dict[int, Link],
+        service: QueueService,
+        names: QueueNames,
+        host: Callable[[str], QueueHost],
+    ) -> None:
+        self._links = links
+        self._service = service
+        self._names = names
+        self._host = host
+        self._consumers: dict[int, dict[int, RemotePort]] = {peer: {} for peer in links}
+        self._done: dict[int, list[int]] = {}
+        self._refused: dict[int, list[int]] = {}
+        self._epochs = dict.fromkeys(links, 0)
+        """How often each peer was lost: answers to a former life's questions are not sent."""
+        service.after_groups = self.flush
+        service.told = self.tell
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {
+            "attach": self._on_attach,
+            "settle": self._on_settle,
+            "commit": self._on_commit,
+            "detach": self._on_detach,
+        }
+
+    # Appends
+
+    def append(self, link: Link, frame: bytes) -> None:
+        """An APPEND frame has come."""
+        _, number, length = APPEND_HEAD.unpack_from(frame)
+        at = APPEND_HEAD.size + length
+        queue = frame[APPEND_HEAD.size : at].decode()
+        peer, epoch = link.peer, self._epochs[link.peer]
+
+        def answered(reason: int) -> None:
+            if self._epochs[peer] != epoch:
+                return
+            if reason:
+                self._refused.setdefault(peer, []).extend((number, reason))
+            else:
+                self._done.setdefault(peer, []).append(number)
+            self._service.wake()
+
+        self._host(self._names.info(queue).group).append(queue, frame[at:], answered)
+
+    def flush(self) -> None:
+        """Send the answers of this tick."""
+        if not self._done and not self._refused:
+            return
+        done, self._done = self._done, {}
+        refused, self._refused = self._refused, {}
+        for peer in done.keys() | refused.keys():
+            self._links[peer].send_control("appended", done.get(peer, []), refused.get(peer, []))
+
+    # Consumers
+
+    def _on_attach(
+        self,
+        link: Link,
+        number: int,
+        queue: str,
+        group: str,
+        member: str,
+        pattern: bytes,
+        start: list[Any] | None,
+        limit: int,
+        qos: int,
+        explicit: bool,
+    ) -> None:
+        peer = link.peer
+        where = None if start is None else (str(start[0]), int(start[1]))
+        wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit)
+        port = RemotePort(link, number, lambda: self._forget(peer, number))
+        self._consumers[peer][number] = port
+
+        def attached(answer: Attached, held: Held | None) -> None:
+            if self._consumers[peer].get(number) is not port:
+                if held is not None:
+                    held.detach()
+                return
+            port.held = held
+            if held is None:
+                self._forget(peer, number)
+            link.send_control("attached", number, answer.reason, answer.group, answer.stream)
+
+        self._host(self._names.info(queue).group).attach(wanted, port, attached)
+
+    def _forget(self, peer: int, number: int) -> RemotePort | None:
+        return self._consumers[peer].pop(number, None)
+
+    def _on_settle(
+        self,
+        link: Link,
+        number: int,
+        verb: int,
+        flat: Sequence[int],
+        delay: int,
+        reason: bytes,
+        request: int,
+    ) -> None:
+        port = self._consumers[link.peer].get(number)
+        if port is None or port.held is None:
+            if request:
+                link.send_control("settled", request, 0x10)
+            return
+        ranges = list(zip(flat[::2], flat[1::2], strict=True))
+        port.held.settle(verb, ranges, delay, reason, self._settled(link, request))
+
+    def _on_commit(self, link: Link, number: int, offset: int, request: int) -> None:
+        port = self._consumers[link.peer].get(number)
+        if port is not None and port.held is not None:
+            port.held.commit(offset, self._settled(link, request))
+        elif request:
+            link.send_control("settled", request, 0x10)
+
+    def _settled(self, link: Link, request: int) -> Callable[[int], None] | None:
+        if not request:
+            return None
+        epoch = self._epochs[link.peer]
+
+        def answered(reason: int) -> None:
+            if self._epochs[link.peer] == epoch and link.up:
+                link.send_control("settled", request, reason)
+
+        return answered
+
+    def _on_detach(self, link: Link, number: int) -> None:
+        port = self._forget(link.peer, number)
+        if port is not None and port.held is not None:
+            port.held.detach()
+
+    # Coming and going
+
+    def tell_everything(self, link: Link) -> None:
+        """A peer has come: it learns which queues are here."""
+        here = [
+            self._described(info.name) for info in self._names.all() if self._is_here(info.group)
+        ]
+        for at in range(0, len(here), QUEUES_PER_FRAME):
+            link.send_control("queues", here[at : at + QUEUES_PER_FRAME], False)
+        link.send_control("queues", [], True)
+
+    def tell(self, name: str, config: QueueConfig | None) -> None:
+        """A queue of this shard has come or gone."""
+        for link in self._links.values():
+            if not link.up:
+                continue
+            if config is None:
+                link.send_control("no queue", name)
+            else:
+                link.send_control("queue", *self._described(name))
+
+    def _is_here(self, group: str) -> bool:
+        return self._service.find(group) is not None
+
+    def _described(self, name: str) -> list[Any]:
+        info = self._names.info(name)
+        return [info.name, info.group, info.type, list(info.topics)]
+
+    def lose(self, peer: int) -> None:
+        """A shard has died: its consumers hold nothing any more."""
+        self._epochs[peer] += 1
+        self._done.pop(peer, None)
+        self._refused.pop(peer, None)
+        ports, self._consumers[peer] = self._consumers[peer], {}
+        for port in ports.values():
+            if port.held is not None:
+                port.held.detach()

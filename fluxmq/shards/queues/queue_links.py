@@ -1,0 +1,40 @@
+"""What queues say over the links to other shards, both ways: as a host to clients there, as clients to hosts there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.shards import frames
+from fluxmq.shards.links import Link
+from fluxmq.shards.queues.hosting import Hosting
+from fluxmq.shards.queues.remote import RemoteHosts
+
+
+class QueueLinks:
+    """Joins ``Hosting`` and ``RemoteHosts`` to the links."""
+
+    def __init__(self, hosting: Hosting, remote: RemoteHosts) -> None:
+        self._hosting = hosting
+        self._remote = remote
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {**self._hosting.handlers(), **self._remote.handlers()}
+
+    def received(self, link: Link, frame: bytes) -> None:
+        """A frame that is no control frame has come."""
+        if frame[0] == frames.APPEND:
+            self._hosting.append(link, frame)
+        elif frame[0] == frames.DELIVER:
+            self._remote.deliver(link, frame)
+        else:
+            raise AssertionError(f"unknown frame kind {frame[0]}")
+
+    def tell_everything(self, link: Link) -> None:
+        """A shard has come: it learns which queues are here."""
+        self._hosting.tell_everything(link)
+
+    def lose(self, peer: int) -> None:
+        """A shard has died."""
+        self._hosting.lose(peer)
+        self._remote.lose(peer)

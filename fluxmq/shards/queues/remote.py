@@ -1,0 +1,278 @@
+"""Hosts on other shards: what this shard's clients ask of them, over the links.
+
+What is asked is kept until it is answered. A host that is away (its shard restarts) is waited for; appends are sent
+again when it is back, since nobody can say what became of them: the queue may then hold a message twice, never not at
+all. Consumers are cancelled and attach themselves anew.
+
+Frames beside the control frames named in ``hosting``::
+
+    APPEND   u8 kind, u64 number, u16 length of the queue's name, name, batch
+    DELIVER  u8 kind, u64 consumer, u32 attempts, batch with just the messages delivered
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple
+from typing import Any
+
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.shards import frames
+from fluxmq.shards.links import Link
+from fluxmq.shards.queues.cutting import received
+from fluxmq.shards.queues.names import QueueInfo, QueueNames
+from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
+
+APPEND_HEAD = struct.Struct("<BQH")
+DELIVER_HEAD = struct.Struct("<BQI")
+WAITING_BYTES_MAX = 16 << 20
+"""Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
+PATIENCE_SECONDS = 10.0
+"""How long a host that is away is waited for before what it is asked is refused."""
+
+
+class RemoteHost:
+    """One other shard, as the host of queues."""
+
+    def __init__(self, link: Link, now: Callable[[], float]) -> None:
+        self._link = link
+        self._now = now
+        self._numbers = itertools.count(1)
+        self._appends: dict[int, tuple[bytes, Answer | None]] = {}
+        """Appends not answered, in the order made: frame, and who is answered."""
+        self._bytes = 0
+        self._ports: dict[int, ConsumerPort] = {}
+        self._attaching: dict[int, tuple[Wanted, Callable[[Attached, Held | None], None]]] = {}
+        self._requests: dict[int, Answer] = {}
+        self.serving = False
+        """Whether the host has said which queues it has since its shard started."""
+        self._away_since = now()
+
+    # What is asked
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Store a batch there."""
+        if self._hopeless() or self._bytes > 4 * WAITING_BYTES_MAX:
+            if done is not None:
+                done(Reason.SERVER_BUSY)
+            return True
+        number = next(self._numbers)
+        name = queue.encode()
+        frame = APPEND_HEAD.pack(frames.APPEND, number, len(name)) + name + batch
+        self._appends[number] = (frame, done)
+        self._bytes += len(frame)
+        if self.serving:
+            self._link.send_frame(frame)
+        return self._bytes <= WAITING_BYTES_MAX
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer there."""
+        if self._hopeless():
+            done(Attached(Reason.SERVER_BUSY), None)
+            return
+        number = next(self._numbers)
+        self._ports[number] = port
+        self._attaching[number] = (wanted, done)
+        if self.serving:
+            self._link.send_control("attach", number, *astuple(wanted))
+
+    def settle(
+        self,
+        number: int,
+        verb: int,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: Answer | None,
+    ) -> None:
+        """Settle messages there."""
+        flat = [offset for span in ranges for offset in span]
+        request = self._request(done)
+        self._link.send_control("settle", number, int(verb), flat, delay, reason, request)
+
+    def commit(self, number: int, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset there."""
+        self._link.send_control("commit", number, offset, self._request(done))
+
+    def detach(self, number: int) -> None:
+        """A consumer goes."""
+        if self._ports.pop(number, None) is not None:
+            self._link.send_control("detach", number)
+
+    def _request(self, done: Answer | None) -> int:
+        if done is None:
+            return 0
+        request = next(self._numbers)
+        self._requests[request] = done
+        return request
+
+    def _hopeless(self) -> bool:
+        return not self.serving and self._now() > self._away_since + PATIENCE_SECONDS
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is unanswered than is good."""
+        return self._bytes > WAITING_BYTES_MAX
+
+    # What comes back
+
+    def on_appended(self, numbers: list[int], refused: list[int]) -> None:
+        """Appends became durable, or (number and reason in turn) were refused."""
+        for number in numbers:
+            self._answer(number, 0)
+        for at in range(0, len(refused), 2):
+            self._answer(refused[at], refused[at + 1])
+
+    def _answer(self, number: int, reason: int) -> None:
+        found = self._appends.pop(number, None)
+        if found is not None:
+            frame, done = found
+            self._bytes -= len(frame)
+            if done is not None:
+                done(reason)
+
+    def on_attached(self, number: int, reason: int, group: str, stream: bool) -> None:
+        """A consumer is attached, or not."""
+        found = self._attaching.pop(number, None)
+        if found is None:
+            return
+        if reason:
+            self._ports.pop(number, None)
+            found[1](Attached(reason), None)
+        else:
+            found[1](Attached(0, group, stream), RemoteHeld(self, number))
+
+    def on_settled(self, request: int, reason: int) -> None:
+        """What was settled or committed is durable, or was refused."""
+        done = self._requests.pop(request, None)
+        if done is not None:
+            done(reason)
+
+    def on_deliver(self, frame: bytes) -> None:
+        """Messages for a consumer of this shard."""
+        _, number, attempts = DELIVER_HEAD.unpack_from(frame)
+        port = self._ports.get(number)
+        if port is not None:
+            batch = received(frame, DELIVER_HEAD.size)
+            port.deliver(batch, 0, batch.count, attempts)
+
+    def on_cancelled(self, number: int) -> None:
+        """The consumer's queue is gone there."""
+        port = self._ports.pop(number, None)
+        if port is not None:
+            port.cancelled()
+
+    # Coming and going
+
+    def serve(self) -> None:
+        """The host is there with its queues: it gets what it has not answered."""
+        self.serving = True
+        for frame, _ in self._appends.values():
+            self._link.send_frame(frame)
+        for number, (wanted, _) in self._attaching.items():
+            self._link.send_control("attach", number, *astuple(wanted))
+
+    def lose(self) -> None:
+        """The host's shard has died."""
+        self.serving = False
+        self._away_since = self._now()
+        requests, self._requests = self._requests, {}
+        for done in requests.values():
+            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        gone = [number for number in self._ports if number not in self._attaching]
+        for number in gone:
+            self._ports.pop(number).cancelled()
+
+    def give_up(self) -> None:
+        """Refuse what has waited in vain for a host that does not come back."""
+        if not self._hopeless():
+            return
+        appends, self._appends = self._appends, {}
+        self._bytes = 0
+        for _, done in appends.values():
+            if done is not None:
+                done(Reason.SERVER_BUSY)
+        attaching, self._attaching = self._attaching, {}
+        for number, (_, attached) in attaching.items():
+            self._ports.pop(number, None)
+            attached(Attached(Reason.SERVER_BUSY), None)
+
+
+class RemoteHeld:
+    """A consumer attached on another shard."""
+
+    def __init__(self, host: RemoteHost, number: int) -> None:
+        self._host = host
+        self._number = number
+
+    def settle(
+        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        """Settle messages."""
+        self._host.settle(self._number, verb, ranges, delay, reason, done)
+
+    def commit(self, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset."""
+        self._host.commit(self._number, offset, done)
+
+    def detach(self) -> None:
+        """Go."""
+        self._host.detach(self._number)
+
+
+class RemoteHosts:
+    """All other shards."""
+
+    def __init__(self, links: dict[int, Link], names: QueueNames, now: Callable[[], float]) -> None:
+        self._names = names
+        self.hosts = {peer: RemoteHost(link, now) for peer, link in links.items()}
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {
+            "appended": self._to("on_appended"),
+            "attached": self._to("on_attached"),
+            "settled": self._to("on_settled"),
+            "cancelled": self._to("on_cancelled"),
+            "queues": self._on_queues,
+            "queue": self._on_queue,
+            "no queue": lambda _link, name: self._names.remove(name),
+        }
+
+    def _to(self, name: str) -> Callable[..., None]:
+        def handle(link: Link, *arguments: Any) -> None:
+            getattr(self.hosts[link.peer], name)(*arguments)
+
+        return handle
+
+    def _on_queues(self, link: Link, queues: Iterable[list[Any]], complete: bool) -> None:
+        """A shard tells which queues it hosts; it serves them when it has told all."""
+        for queue in queues:
+            self._on_queue(link, *queue)
+        if complete:
+            self.hosts[link.peer].serve()
+
+    def _on_queue(self, _link: Link, name: str, group: str, kind: int, topics: list[bytes]) -> None:
+        self._names.add(QueueInfo(name, group, kind, tuple(topics)))
+
+    def deliver(self, link: Link, frame: bytes) -> None:
+        """A DELIVER frame has come."""
+        self.hosts[link.peer].on_deliver(frame)
+
+    def lose(self, peer: int) -> None:
+        """A shard has died."""
+        self.hosts[peer].lose()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is unanswered anywhere than is good."""
+        return any(host.crowded for host in self.hosts.values())
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for host in self.hosts.values():
+            host.give_up()
