@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from fluxmq.raft.memberships import decode_membership
 from fluxmq.raft.types import MEMBERSHIP, Entry, HardState, Membership, Message, MessageKind
-from tests.sim.disk import Disk, Store
+from tests.sim.disk import Disk, Record, Store
 from tests.sim.history import History
 
 APPEND_ANSWER = MessageKind.APPEND_ANSWER
@@ -83,6 +83,18 @@ class Invariants:
                 f"member {member} leads term {term} without entry {index}"
                 f" of term {committed[index][0]}",
             )
+
+    def forgotten(self, member: int, term: int, durable: int, lost: Sequence[Record]) -> None:
+        """A leader crashed before its term was durable or anybody had heard of it: the term never was.
+
+        Only a group's sole voter can lead without others' votes; it may lead the same term again.
+        """
+        if durable >= term or self.leaders.get(term) != member:
+            return
+        del self.leaders[term]
+        for _, content in lost:
+            if isinstance(content, Entry) and content.term == term:
+                self._entries.pop((content.index, term), None)
 
     # Logs
 

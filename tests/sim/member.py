@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 COMMAND_ID_BYTES = 8
 APPEND_ANSWER = MessageKind.APPEND_ANSWER
+PRE_VOTES = (MessageKind.PRE_VOTE, MessageKind.PRE_VOTE_ANSWER)
+"""Their term is none that the sender is in."""
 
 Answers = list[Message]
 
@@ -48,6 +50,8 @@ class Member:
         self.node: Node | None = None
         self.life = 0
         """Counts starts: what an earlier life asked for comes to nothing."""
+        self.announced = 0
+        """The highest term in which another member has heard from it."""
         self.removed = False
         self.paused_until = 0
         swarm = world.swarm
@@ -103,12 +107,16 @@ class Member:
         """Lose the process, and of the disk what was not synced."""
         self.node = None
         disk = self.disk
+        written = disk.pending.copy()
         before = len(disk.pending)
         lost = disk.crash(self.random, self.world.swarm.torn)
         self.world.seen["records lost"] += lost
         kept = before - lost
         if kept:
             self._hard_states_durable()
+        if self.role is Role.LEADER and self.announced < self.term:
+            term = disk.durable.hard_state.term
+            self.world.invariants.forgotten(self.id, self.term, term, written[kept:])
 
     # What the host does
 
@@ -151,7 +159,7 @@ class Member:
                 last = (ready.snapshot.mark.index, ready.snapshot.mark.term)
             if not writes and not self._waiting:
                 for message in answers:
-                    world.send(message)
+                    self._send(message)
             else:
                 self._waiting.append((self._written, last, answers))
                 self._sync_wanted = True
@@ -172,7 +180,12 @@ class Member:
             if message.commit > world.invariants.commit and message.kind is not APPEND_ANSWER:
                 self._committed(message.commit)
             world.invariants.sends_at_once(self.id, message, durable)
-            world.send(message)
+            self._send(message)
+
+    def _send(self, message: Message) -> None:
+        if message.term > self.announced and message.kind not in PRE_VOTES:
+            self.announced = message.term
+        self.world.send(message)
 
     @property
     def voters(self) -> tuple[int, ...]:
@@ -286,7 +299,7 @@ class Member:
         while self._waiting and self._waiting[0][0] <= self._synced:
             _, last, answers = self._waiting.popleft()
             for message in answers:
-                self.world.send(message)
+                self._send(message)
             persisted = last or persisted
             if each and last is not None:
                 node.advance(persisted=last)

@@ -6,7 +6,8 @@ behind a little of everything. All times are virtual microseconds, all rates are
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from random import Random
 
 TICK_US = 10_000
@@ -35,6 +36,8 @@ class Swarm:
     """Messages that take fifty times as long."""
     # Disk
     sync_us: int
+    slow_disk: bool
+    """Whether the first member's disk takes ten times as long."""
     torn: float
     sync_covers_all: bool
     """Whether one report of durability covers all writes before it, or each write is reported."""
@@ -46,6 +49,8 @@ class Swarm:
     # What happens how often
     fault_us: int
     cut: float
+    cut_us: int
+    """Longest cut."""
     one_way: float
     """How many of the cuts are one-way."""
     crash: float
@@ -62,8 +67,8 @@ class Swarm:
     """Reads per command."""
 
 
-def draw(seed: int, voters: int | None = None) -> Swarm:
-    """The options of a seed; `voters` overrides its own choice."""
+def mixed(seed: int, voters: int | None = None) -> Swarm:
+    """A bit of anything, or much of it; `voters` overrides the seed's own choice."""
     random = Random(f"swarm {seed}")
     pick, chance = random.choice, random.random
     election = pick((4, 4, 6, 10))
@@ -86,6 +91,7 @@ def draw(seed: int, voters: int | None = None) -> Swarm:
         duplicate=0.0 if calm else pick((0.0, 0.0, 0.05, 0.2)),
         straggle=0.0 if calm else pick((0.0, 0.0, 0.01, 0.05)),
         sync_us=pick((0, 500, 5_000, 30_000)),
+        slow_disk=chance() < 0.2,
         torn=pick((0.0, 0.5, 0.9)),
         sync_covers_all=chance() < 0.5,
         hard_state_first=chance() < 0.5,
@@ -93,8 +99,9 @@ def draw(seed: int, voters: int | None = None) -> Swarm:
         apply_us=pick((0, 0, 2_000, 20_000)),
         fault_us=pick((20_000, 50_000, 100_000)),
         cut=0.0 if calm else pick((0.0, 0.1, 0.3)),
+        cut_us=pick((300_000, 2_000_000)),
         one_way=pick((0.0, 0.3, 1.0)),
-        crash=pick((0.0, 0.05, 0.2)),
+        crash=pick((0.0, 0.02, 0.06, 0.2)),
         power_cut=pick((0.0, 0.0, 0.03)),
         pause=pick((0.0, 0.0, 0.1)),
         transfer=pick((0.0, 0.0, 0.1)),
@@ -105,3 +112,61 @@ def draw(seed: int, voters: int | None = None) -> Swarm:
         payload=pick((0, 40, 400)),
         read=pick((0.0, 0.2, 1.0)),
     )
+
+
+def storm(seed: int, voters: int | None = None) -> Swarm:
+    """Leaders change all the time, old ones go on unheard, and appends bring one entry each: logs part."""
+    random = Random(f"storm {seed}")
+    return replace(
+        mixed(seed, voters or random.choice((3, 5))),
+        election_ticks=random.choice((3, 5)),
+        heartbeat_ticks=1,
+        pre_vote=False,
+        check_quorum=random.random() < 0.2,
+        max_message_bytes=random.choice((1, 100)),
+        max_inflight_bytes=random.choice((1, 100, 2_000)),
+        cut=random.choice((0.05, 0.2)),
+        cut_us=300_000,
+        slow_disk=random.random() < 0.5,
+        one_way=random.choice((0.0, 0.3)),
+        crash=random.choice((0.0, 0.02, 0.06)),
+        campaign=random.choice((0.1, 0.3)),
+        fault_us=random.choice((20_000, 50_000)),
+        delay_us=random.choice((200, 2_000)),
+        jitter_us=random.choice((1_000, 6_000, 20_000)),
+        sync_us=random.choice((200, 2_000, 10_000)),
+        command_us=random.choice((2_000, 8_000)),
+        read=random.choice((0.0, 0.5)),
+        payload=0,
+        batch=1,
+    )
+
+
+def moving(seed: int, voters: int | None = None) -> Swarm:
+    """Members come and go all the time while leaders change."""
+    random = Random(f"moving {seed}")
+    return replace(
+        mixed(seed, voters or random.choice((1, 2, 3, 3, 4))),
+        spares=random.choice((2, 4)),
+        membership=random.choice((0.2, 0.6)),
+        campaign=random.choice((0.0, 0.1)),
+        cut=random.choice((0.02, 0.1)),
+        crash=random.choice((0.0, 0.02, 0.06)),
+        election_ticks=random.choice((3, 5)),
+        heartbeat_ticks=1,
+        fault_us=20_000,
+        command_us=20_000,
+        delay_us=random.choice((200, 2_000)),
+        jitter_us=random.choice((1_000, 6_000)),
+        sync_us=random.choice((200, 2_000, 10_000)),
+        power_cut=0.0,
+    )
+
+
+THEMES: tuple[Callable[[int, int | None], Swarm], ...] = (mixed, storm, mixed, moving)
+"""How seeds draw their options, in turn: what random mixes find seldom has a theme of its own."""
+
+
+def draw(seed: int, voters: int | None = None) -> Swarm:
+    """The options of a seed; `voters` overrides its own choice."""
+    return THEMES[seed % len(THEMES)](seed, voters)

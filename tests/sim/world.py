@@ -47,6 +47,8 @@ NAMES = (
 )
 EVENTS = 4_000
 """Events of the first part unless told otherwise."""
+OUTSTANDING_MAX = 300
+"""Clients wait when so many entries are not committed."""
 CALM_DELAY_US = 2_000
 CALM_SYNC_US = 1_000
 CALM_ELECTIONS = 60
@@ -282,6 +284,8 @@ class World:
     def sync_later(self, member: Member) -> None:
         """A member's disk is syncing; it takes a while."""
         longest = CALM_SYNC_US if self.calm else self.swarm.sync_us
+        if member.id == 1 and self.swarm.slow_disk:
+            longest *= 10
         self.at(int(longest * self.chance()), SYNCED, member, member.life)
 
     def applied_later(self, member: Member, index: int) -> None:
@@ -362,6 +366,8 @@ class World:
         self._note(COMMAND, member.id if member is not None else 0)
         if member is None or member.paused_until > self.now_us:
             return
+        if member.disk.view.last_index() - member.applied > OUTSTANDING_MAX:
+            return
         self.propose(member, 1 + int(swarm.batch * chance()))
         if swarm.read and chance() < swarm.read:
             self._contexts += 1
@@ -423,7 +429,7 @@ class World:
         if chance() < 0.3 and others:
             others = [others[int(chance() * len(others))]]
         one_way = chance() < self.swarm.one_way
-        until = int(chance() * 2_000_000)
+        until = int(chance() * self.swarm.cut_us)
         outward = chance() < 0.5
         for one in side:
             for other in others:

@@ -1,0 +1,187 @@
+"""The consensus core under the simulator: some hundred seeds, regressions, and that a seed is one run.
+
+The two passes of the tests run different seeds: the core has no compiled part, so the same ones twice would say
+nothing new.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fluxmq.raft.types import Message
+from tests.sim.__main__ import main, seed_range
+from tests.sim.campaign import Summary, run_many, run_seeds
+from tests.sim.member import Member
+from tests.sim.swarm import draw, storm
+from tests.sim.world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+SEEDS = 300
+CHUNK = 50
+FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
+
+REGRESSIONS: dict[int, str] = {
+    316: "a sole voter forgets a term that nobody has heard of, and leads it again",
+    1168: "a window of one byte: slow is not stuck",
+}
+"""Seeds that once found something, with what they found."""
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+def test_seeds_keep_every_promise(first: int) -> None:
+    summary = run_seeds(range(first, first + CHUNK))
+    assert summary.violations == []
+    for what in ("acknowledged", "terms", "logs cut", "crashes", "snapshots installed", "reads"):
+        assert summary.seen[what] > 0, f"{what}: seeds in which nothing happens prove nothing"
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_what_a_seed_once_found_stays_away(seed: int) -> None:
+    assert run_seeds([seed]).violations == []
+
+
+@pytest.mark.parametrize("voters", [1, 2, 3, 5, 7])
+def test_any_number_of_voters(voters: int) -> None:
+    summary = run_seeds(range(12), voters, 2_000)
+    assert summary.violations == []
+    assert summary.seen["acknowledged"] > 0
+
+
+# A seed is one run
+
+
+def text_of(seed: int) -> str:
+    """Every event of a seed."""
+    lines: list[str] = []
+    world = World(seed, trace=lines.append)
+    assert world.run(1_500)
+    lines.append(str(world.digest))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_a_seed_runs_the_same_twice(seed: int) -> None:
+    assert text_of(seed) == text_of(seed)
+
+
+def test_a_seed_runs_the_same_under_other_hashes(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "tests.sim", "--seed", "5", "--events", "1500", "--trace"]
+    outputs = [
+        subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hashes},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for hashes in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert main(["--seed", "5", "--events", "1500", "--trace"]) == 0
+    assert capsys.readouterr().out.encode() == outputs[0]
+
+
+def test_seeds_differ() -> None:
+    digests = set()
+    for seed in range(20):
+        world = World(seed)
+        assert world.run(500)
+        digests.add(world.digest)
+    assert len(digests) == 20
+
+
+# The harness notices hosts that break their part; for cores see tests/mutations/simulation.py
+
+
+class SyncsNothing(Member):
+    """Says that a write is durable as soon as it is made."""
+
+    def pump(self) -> None:
+        """Report every write, and send what waits for it, before the disk has it."""
+        super().pump()
+        while self._waiting and self.node is not None:
+            _, last, answers = self._waiting.popleft()
+            self._send_all(answers)
+            if last is not None:
+                self.node.advance(persisted=last)
+            super().pump()
+
+    def _send_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self.world.send(message)
+
+
+class ForgetsVotes(Member):
+    """Loses the vote when it crashes, as if it had never been written."""
+
+    def crash(self) -> None:
+        """The term stays, the vote does not."""
+        super().crash()
+        for store in (self.disk.view, self.disk.durable):
+            store.hard_state = store.hard_state._replace(vote=0)
+
+
+class ForgetsTheTail(Member):
+    """Loses the last entry it had synced."""
+
+    def crash(self) -> None:
+        """A disk that lies about its cache."""
+        super().crash()
+        for store in (self.disk.view, self.disk.durable):
+            del store.log[-1:]
+
+
+@pytest.mark.parametrize(
+    ("broken", "seeds"), [(SyncsNothing, 20), (ForgetsVotes, 300), (ForgetsTheTail, 60)]
+)
+def test_broken_hosts_are_noticed(broken: type[Member], seeds: int) -> None:
+    for seed in range(seeds):
+        if not World(seed, storm(seed, 3), member_type=broken).run():
+            return
+    pytest.fail(f"{broken.__name__} was not noticed")
+
+
+# The command line
+
+
+def test_many_seeds_in_processes_are_the_same_seeds(tmp_path: Path) -> None:
+    total = Summary()
+    for chunk in run_many(1, 4, None, 500, 2):
+        total.add(chunk)
+    alone = run_seeds(range(1, 5), None, 500)
+    assert (total.seeds, total.events, total.seen) == (4, alone.events, alone.seen)
+    path = tmp_path / "summary.json"
+    total.record(path, "a test", 1, 4)
+    content = json.loads(path.read_text())
+    assert content["seeds"] == 4
+    assert content["violations"] == []
+
+
+def test_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    command = ["--seeds", "1..3", "--nodes", "3", "--events", "300", "--record", str(path)]
+    assert main(command) == 0
+    assert capsys.readouterr().out.startswith("3 seeds, ")
+    assert path.exists()
+    assert main(["--seed", "2", "--events", "300"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("ok")
+    assert seed_range("3..9") == (3, 9)
+    for wrong in (["--seeds", "9..3"], ["--seeds", "3"], []):
+        with pytest.raises(SystemExit):
+            main(wrong)
+
+
+def test_seeds_draw_all_kinds_of_groups() -> None:
+    drawn = [draw(seed) for seed in range(200)]
+    assert {each.voters for each in drawn} == {1, 2, 3, 4, 5}
+    assert any(each.spares for each in drawn)
+    assert (
+        {each.pre_vote for each in drawn} == {each.check_quorum for each in drawn} == {True, False}
+    )
