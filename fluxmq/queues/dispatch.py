@@ -409,7 +409,7 @@ class Dispatch:
         due = min((time for time in times if time is not None), default=None)
         self._alarms.pop(queue.id, None)
         if due is not None:
-            self._alarm(queue.id, max(due, now + TIMER_GRANULE))
+            self._alarm(queue.id, due if due > now else now + TIMER_GRANULE)
 
     def _alarm(self, queue_id: int, time: int) -> None:
         """Run a queue at `time` at the latest."""

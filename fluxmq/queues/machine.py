@@ -47,7 +47,7 @@ from fluxmq.queues.limits import (
     QUEUES_MAX,
 )
 from fluxmq.queues.results import Applied, Code, Result
-from fluxmq.queues.states import Queue
+from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
 VERSION: Final = 1
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index."""
@@ -387,7 +387,9 @@ def _claim(
     result, whole = group.claim(
         queue.config, applied.time, queue.next_offset, holder, (cursor, target), ranges, others
     )
-    if group_id == 0 and whole:
+    if others:
+        applied.woken[queue.id] = None  # some may have died, and are to be handed out
+    if group_id == NOBODYS_GROUP and whole:
         queue.forget_below(applied, group.cursor)
     applied.claims.append((queue.id, group_id, whole))
     return result

@@ -18,7 +18,7 @@ _BYTES: Final = itemgetter(1)
 _TIME: Final = itemgetter(2)
 
 Mark = tuple[int, int, int]
-"""Offset, bytes of everything before it since the queue was made, time of the message at it in µs."""
+"""Offset, bytes of everything before it since the queue was made, time of the last message before it in µs."""
 
 
 class Marks:
@@ -33,12 +33,12 @@ class Marks:
         self.stride = 1
         self.skipped = 0
 
-    def append(self, offset: int, size: int, time: int, last_time: int) -> None:
-        """A batch of `size` bytes was stored at `offset`."""
+    def append(self, offset: int, size: int, last_time: int) -> None:
+        """A batch of `size` bytes was stored at `offset`; its last message is of `last_time`."""
         self.skipped += 1
         if self.skipped >= self.stride or not self.marks:
             self.skipped = 0
-            self.marks.append((offset, self.end_bytes, time))
+            self.marks.append((offset, self.end_bytes, self.last_time))
             if len(self.marks) > MARKS_MAX:
                 del self.marks[1::2]
                 self.stride *= 2
@@ -72,13 +72,8 @@ class Marks:
         at = bisect_right(self.marks, time, key=_TIME)
         return self.marks[at - 1][0] if at else 0
 
-    def time_from(self, offset: int) -> int | None:
-        """A time not after that of the message at `offset`; None when nothing is stored."""
-        at = bisect_right(self.marks, offset, key=_OFFSET)
-        return self.marks[at - 1][2] if at else None
-
     def next_time(self, start: int) -> int | None:
-        """When the next mark after `start` was made, or the last message: what retention by age cuts at next."""
+        """The time of the last of the oldest messages after `start` that retention by age can cut; None without any."""
         at = bisect_right(self.marks, start, key=_OFFSET)
         if at < len(self.marks):
             return self.marks[at][2]

@@ -237,7 +237,11 @@ class Ledger:
             del ranges[at]
             return at
         self._head += 1
-        if self._head > 32 and 2 * self._head > len(ranges):
+        if self._head == len(ranges):
+            ranges.clear()
+            self._timers.clear()
+            self._head = 0
+        elif self._head > 32 and 2 * self._head > len(ranges):
             del ranges[: self._head]
             self._head = 0
         return self._head

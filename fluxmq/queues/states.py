@@ -184,7 +184,7 @@ class Queue:
         base = self.next_offset
         batch.stamp(base, applied.time, applied.term)
         self.next_offset = base + batch.count
-        self.marks.append(base, batch.length, applied.time, batch.last_time)
+        self.marks.append(base, batch.length, batch.last_time)
         applied.batches.append((self.id, batch))
         applied.woken[self.id] = None
         return Result(Code.OK, base)
