@@ -95,6 +95,8 @@ class Worker:
             self.later,
         )
         self.reactor.host = self.broker
+        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
+        self._join_peers()
         self.queues = Queues(
             launch.index,
             settings,
@@ -106,8 +108,6 @@ class Worker:
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
-        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
-        self._join_peers()
         self.intake = Intake(
             launch.handoff_fds[0],
             self.reactor,

@@ -93,6 +93,7 @@ class Queues:
         reactor: Reactor,
         later: Callable[[float, Callable[[], None]], None],
         dropped: Callable[[str, int], None],
+        clock: Callable[[], int] = microseconds_now,
     ) -> None:
         self.shard = shard
         self.reactor = reactor
@@ -109,7 +110,7 @@ class Queues:
             self.host,
             reactor,
             self.executor,
-            microseconds_now,
+            clock,
             later,
         )
         self.clients = QueueClients(
@@ -117,7 +118,7 @@ class Queues:
             self.names,
             self,
             reactor,
-            microseconds_now,
+            clock,
             self.service.wake,
             dropped,
         )

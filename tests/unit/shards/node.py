@@ -29,8 +29,10 @@ from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import Blocked, Link, Received
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.system_topics import SystemTopics
+from fluxmq.storage.directory import Placement
 from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.client import Client
@@ -157,6 +159,18 @@ class Shard:
             self.peers.links,
         )
         self.peers.join(self.claims, self.broker.retained)
+        self.queues = Queues(
+            index,
+            settings,
+            Placement(node.workers, settings.queue_manager.local_groups),
+            self.reactor,
+            self.later,
+            self.broker.count_drop,
+            lambda: round(node.clock() * 1_000_000),
+        )
+        self.broker.queues = self.queues
+        self.broker.routes.sinks = self.queues.clients.sinks
+        self.peers.join_queues(self.queues.join(self.peers.links))
         acceptor, ours = handoff.pair()
         self.acceptor = acceptor
         self.intake = Intake(
@@ -171,6 +185,7 @@ class Shard:
         self.system = SystemTopics(
             index, self.broker, self.peers, lambda: sum(self.intake.open_now)
         )
+        self.queues.open(lambda: None)
         self.intake.start()
         self.peers.start()
 
@@ -209,6 +224,7 @@ class Shard:
         """What the worker does ten times a second."""
         self.reactor.tally.now = self.node.clock()
         self.broker.run_timers()
+        self.queues.housekeeping()
         self.peers.check()
         self.broker.retained.housekeeping()
 
@@ -221,6 +237,7 @@ class Shard:
         for connection in list(self.reactor.connections.values()):
             self.reactor.discard(connection)
         self.authentication.close()
+        self.queues.executor.shutdown()
         self.intake.stop()
         self.intake._socket.close()
         self.acceptor.close()
