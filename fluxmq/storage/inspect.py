@@ -334,8 +334,8 @@ def log_batches(files: Files, directory: str, first_offset: int | None = None) -
     first_offset = start if first_offset is None else max(start, first_offset)
     bases = segment_bases(files, directory)
     expected: int | None = None
-    for base, following in zip(bases, [*bases[1:], None], strict=True):
-        if following is not None and following <= first_offset:
+    for number, base in enumerate(bases):
+        if number + 1 < len(bases) and bases[number + 1] <= first_offset:
             continue
         path = f"{directory}/{segment_name(base)}"
         if expected is not None and base != expected:
