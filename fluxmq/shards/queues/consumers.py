@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fluxmq._hot.batches import Batch, OffsetProperties, delivery_runs
+from fluxmq._hot.batches import EXPIRY, Batch, OffsetProperties, delivery_runs
 from fluxmq._hot.portion import GROWTH_MAX, Portion
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.message_properties import from_block
@@ -61,7 +61,7 @@ class QueueConsumer:
         """Messages claimed for this consumer."""
         if self.ended or self.session.delivery.connection is None:
             return  # they go back to the queue with everything else that is held
-        if batch.uniform_key and batch.uniform_properties and not batch.expiry_at:
+        if batch.uniform_key and batch.uniform_properties and not batch.flags & EXPIRY:
             self._send(batch, first, count, attempts, 0)
             return
         for index in range(first, first + count):
