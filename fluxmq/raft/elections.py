@@ -81,11 +81,12 @@ class Elections:
 
     def _record(self, node: int, *, granted: bool) -> Outcome:
         """Count a vote; only the first of a node counts, and only of voters."""
-        self.votes.setdefault(node, granted)
         voters = self._state.memberships.current.voters
+        if node in voters:
+            self.votes.setdefault(node, granted)
         needed = len(voters) // 2 + 1
-        yes = sum(self.votes.get(voter) is True for voter in voters)
-        no = sum(self.votes.get(voter) is False for voter in voters)
+        yes = sum(self.votes.values())
+        no = len(self.votes) - yes
         if yes >= needed:
             return Outcome.WON
         if len(voters) - no < needed:

@@ -16,7 +16,7 @@ from typing import Final
 
 from fluxmq.raft.errors import Compacted
 from fluxmq.raft.memberships import changed, encode_membership
-from fluxmq.raft.progress import Progress
+from fluxmq.raft.progress import ENTRY_OVERHEAD_BYTES, Progress
 from fluxmq.raft.state import State
 from fluxmq.raft.types import (
     COMMAND,
@@ -101,8 +101,9 @@ class Leadership:
         log = state.log
         if self.transferee:
             return NotLeader(self.transferee)
-        if log.tail_bytes > state.config.max_unstable_bytes:
-            return Overloaded(log.tail_bytes)
+        held = log.tail_bytes + ENTRY_OVERHEAD_BYTES * len(log.tail)
+        if held > state.config.max_unstable_bytes:
+            return Overloaded(held)
         term = state.term
         first = log.last_index + 1
         if len(data) == 1:

@@ -88,8 +88,11 @@ class Log:
             )
         self.persisted = self.given = self.last_index
         self.handed = applied
-        # A torn write may have kept the hard state and lost entries that came with it; they were never acknowledged.
-        self.commit = max(min(commit, self.last_index), applied)
+        if commit > self.last_index:
+            raise InconsistentLog(
+                f"committed up to {commit}, but the log ends at {self.last_index}"
+            )
+        self.commit = max(commit, applied)
         self.tail: list[Entry] = []
         self.tail_bytes = 0
         self.offset = self.last_index + 1
@@ -178,7 +181,9 @@ class Log:
                 self.append(entries[place:] if place else entries)
                 return entry.index
             if self.term(entry.index) != entry.term:
-                assert entry.index > self.commit, "an append from before the commit is not looked at"
+                assert entry.index > self.commit, (
+                    "an append from before the commit is not looked at"
+                )
                 self._cut(entry.index)
                 self.append(entries[place:])
                 return entry.index

@@ -57,7 +57,7 @@ class Node:
 
     `membership` is the one in effect at `applied` (that of the snapshot, or the group's first); changes in the log
     after it are found by reading the log once. `random(n)` gives a number from 0 to n - 1. Raises InconsistentLog when
-    `applied` is not within the log.
+    `applied`, or what is known to be committed, is not within the log.
     """
 
     __slots__ = (
@@ -345,16 +345,22 @@ class Node:
         )
 
     def _new_hard_state(self, *, with_commit: bool) -> HardState | None:
-        """The hard state if it is to be written: a commit index alone waits for entries to be written with."""
+        """The hard state if it is to be written: a commit index alone waits for entries to be written with.
+
+        The commit index in it covers nothing that is not durable already, so a write torn between entries and hard
+        state, in whichever order, never calls something committed that the entries would have overwritten.
+        """
         state = self._state
+        log = self._log
         term, vote, commit = self._given
-        if (
-            state.term == term
-            and state.vote == vote
-            and not (with_commit and self._log.commit != commit)
-        ):
+        if with_commit:
+            safe = min(log.persisted, log.commit)
+            if safe > commit:
+                self._given = HardState(state.term, state.vote, safe)
+                return self._given
+        if state.term == term and state.vote == vote:
             return None
-        self._given = HardState(state.term, state.vote, self._log.commit)
+        self._given = HardState(state.term, state.vote, commit)
         return self._given
 
     def advance(self, persisted: tuple[int, int] | None = None, applied: int | None = None) -> None:

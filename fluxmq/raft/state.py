@@ -24,7 +24,7 @@ class Config:
     * `max_message_bytes`: data of one append message; an entry larger than that goes alone.
     * `pre_vote`: ask before campaigning whether it would succeed (dissertation section 9.6).
     * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
-    * `max_unstable_bytes`: proposed data that is not both durable and committed; more is refused.
+    * `max_unstable_bytes`: what a leader keeps in memory of entries not both durable and committed; more is refused.
     * `max_apply_bytes`: data read from disk for one `Ready.committed`.
     """
 

@@ -144,8 +144,8 @@ class Ready:
 
     * `messages` may leave at once, before anything is written.
     * `snapshot` is installed first and `entries` are then written after it; the first entry may overwrite entries
-      written before, which cuts the log there. `hard_state` is written with or after them. All of it is to be synced;
-      a commit index that moved by itself is not among it, it comes with the next entries.
+      written before, which cuts the log there. `hard_state` may be written before or after them. All of it is to
+      be synced; a commit index that moved by itself is not among it, it comes with the next entries.
     * `messages_after_persistence` leave when everything to be persisted in this **and every earlier** Ready is.
     * `committed` is applied in order, after the snapshot; EMPTY and MEMBERSHIP entries mean nothing to a state machine
       but count as applied. All of it is persisted here, so a state machine is never ahead of the log. At most a portion is given at a time: call `ready` until it answers None.

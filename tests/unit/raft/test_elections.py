@@ -223,6 +223,16 @@ def test_late_votes_of_an_earlier_campaign_do_not_count() -> None:
     assert cluster[1].node.status().role is Role.LEADER
 
 
+def test_a_pre_vote_for_another_term_does_not_count() -> None:
+    """It was given when this node was in the term before; since then its voter may have voted in this one."""
+    cluster = Cluster(3)
+    cluster[1].node.campaign()
+    cluster[1].node.step(Message(MessageKind.PRE_VOTE_ANSWER, 2, 1, 5))
+    assert cluster[1].node.status().role is Role.PRE_CANDIDATE
+    cluster[1].node.step(Message(MessageKind.PRE_VOTE_ANSWER, 2, 1, 1))
+    assert cluster[1].node.status().role is Role.CANDIDATE
+
+
 def test_a_refused_pre_vote_ends_the_campaign_and_leaves_the_term() -> None:
     cluster = Cluster(3)
     for number in (2, 3):

@@ -143,6 +143,22 @@ def test_a_committed_entry_is_never_cut() -> None:
     assert terms(member) == [1, 1]
 
 
+def test_the_commit_written_is_of_what_is_durable_already() -> None:
+    """The entries of this very write replace others: torn between the two, it must not commit those."""
+    member = follower(1, 1, 1)
+    member.node.step(append(2, 1, 1, entries(2, 2), commit=2))
+    ready = member.node.ready()
+    assert ready is not None
+    assert ready.entries == entries(2, 2)
+    assert ready.hard_state == HardState(2, 0, 1)
+    member.disk.write(ready)
+    member.node.advance(persisted=(2, 2))
+    member.node.step(append(2, 2, 2, entries(3, 2), commit=2))
+    ready = member.node.ready()
+    assert ready is not None
+    assert ready.hard_state == HardState(2, 0, 2)
+
+
 def test_an_append_below_the_commit_is_answered_with_the_commit() -> None:
     member = follower(1, 1, 1, commit=3)
     member.node.step(append(1, 0, 0, entries(1, 1)))

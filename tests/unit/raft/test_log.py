@@ -49,8 +49,9 @@ def test_applied_must_lie_within_the_log() -> None:
             log_on(1, 1, base=10, base_term=1, applied=applied)
 
 
-def test_a_commit_index_beyond_a_torn_log_is_lowered() -> None:
-    assert Log(Disk(Membership((1,)), entries(1, 1, 1)), 9, 1).commit == 2
+def test_a_log_that_ends_before_what_is_committed_has_lost_it() -> None:
+    with pytest.raises(InconsistentLog, match="ends at 2"):
+        Log(Disk(Membership((1,)), entries(1, 1, 1)), 3, 1)
 
 
 def test_a_slice_comes_from_disk_or_from_memory() -> None:

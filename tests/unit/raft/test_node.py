@@ -84,10 +84,12 @@ def test_a_turn_is_one_append_per_peer() -> None:
 
 
 def test_what_is_neither_durable_nor_committed_is_bounded() -> None:
-    cluster = Cluster(1, max_unstable_bytes=100)
+    """In bytes, and in entries, which weigh 32 bytes besides their data."""
+    cluster = Cluster(1, max_unstable_bytes=180)
     member = cluster.elect(1)
     cluster.propose(1, b"x" * 60)
     cluster.propose(1, b"x" * 60)
-    assert member.node.propose([b"x"]) == Overloaded(120)
+    assert member.node.propose([b"x"]) == Overloaded(184)
     cluster.settle()
-    cluster.propose(1, b"x")
+    cluster.propose(1, *[b""] * 6)
+    assert member.node.propose([b""]) == Overloaded(192)
