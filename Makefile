@@ -8,6 +8,8 @@ SHELL := /bin/bash
 VENV ?= .venv
 CONFIG ?= config/single-node.yaml
 WORKERS ?= auto
+SEED ?= 1
+ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
@@ -19,7 +21,7 @@ KEYS := setup.cfg setup.py pyproject.toml
 HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run install test check fix native bench docs coverage clean
+.PHONY: help run install test check fix native bench sim powercut docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -29,6 +31,8 @@ help:
 	@echo "make fix       format, and mend what ruff can mend"
 	@echo "make native    compile the hot path in place"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
+	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
+	@echo "make powercut  cut a running node's power again and again (needs root): make powercut ROUNDS=200"
 	@echo "make docs      write the generated pages of docs/ anew"
 	@echo "make coverage  the tests once, uncompiled, with a coverage report"
 	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
@@ -87,6 +91,12 @@ fix: $(VENV)/.installed-test
 
 bench: $(VENV)/.installed-test $(VENV)/.compiled
 	@$(BIN)/python -m perf compare $(ARGS)
+
+sim: $(VENV)/.installed-test
+	@$(BIN)/python -m tests.sim --seed $(SEED) $(ARGS)
+
+powercut: $(VENV)/.installed-test $(VENV)/.compiled
+	@$(BIN)/python -m tests.powercut --rounds $(ROUNDS) $(ARGS)
 
 docs: $(VENV)/.installed
 	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
