@@ -24,8 +24,8 @@ MUTATIONS = [
         "raft_vote_is_persisted",
         "A vote is durable before it is answered, also when the term was durable before (paper figure 2).",
         NODE,
-        "            and state.vote == vote\n",
-        "",
+        "        if state.term == term and state.vote == vote:",
+        "        if state.term == term:",
         OF_ELECTIONS + "test_nobody_votes_twice_in_a_term_restart_or_not",
     ),
     Mutation(
