@@ -35,7 +35,7 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
         Item(Kind.DEAD_ATTEMPTS, dead.attempts),
         Item(Kind.DEAD_FIRST_TIME, dead.first_time),
         Item(Kind.DEAD_TIME, dead.died or now_us),
-        Item(Kind.DEAD_TRANSFER, dead.producer),
+        Item(Kind.DEAD_TRANSFER, b"%016x:%d" % (dead.producer, dead.offset)),
     ]
     return build_message(
         key,

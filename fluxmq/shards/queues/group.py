@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fluxmq._hot.batches import Batch
+from fluxmq.logs import get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode
@@ -32,6 +33,8 @@ RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
 Done = Callable[[Result], None]
+
+_log = get_logger("fluxmq.queues")
 
 REFUSED = {
     Code.FULL: Reason.QUOTA_EXCEEDED,
@@ -239,9 +242,20 @@ class Group:
     # The tick
 
     def work(self) -> bool:
-        """Hand out what can be handed out and propose the tick's entry; whether there is more to do at once."""
+        """Hand out what can be handed out and propose the tick's entry; whether there is more to do at once.
+
+        An error of our own, or of the disk, ends this group and no other: half a tick must not be built upon.
+        """
         if self.failed or not self.keeper.leading:
             return False
+        try:
+            return self._work()
+        except Exception as error:
+            _log.exception("a group has failed", extra={"group": self.name})
+            self.fail(repr(error))
+            return False
+
+    def _work(self) -> bool:
         more = False
         for queue_id in self.dispatch.due(self.clock()):
             more |= self._hand_out(queue_id)

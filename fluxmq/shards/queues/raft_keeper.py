@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fluxmq.logs import get_logger
 from fluxmq.raft.node import Node
 from fluxmq.raft.types import COMMAND, Entry, ProposalAccepted, Ready, Role
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.group_log import GroupLog
 from fluxmq.shards.queues.shared_log import SharedLog
+
+_log = get_logger("fluxmq.queues")
 
 
 class RaftKeeper:
@@ -103,9 +106,15 @@ class RaftKeeper:
             group.dispatch.reset()
 
     def persisted(self, index: int, term: int) -> None:
-        """The log is durable up to an entry."""
-        self.node.advance(persisted=(index, term))
-        self.pump()
+        """The log is durable up to an entry. An error of our own, or of the disk, ends this group and no other."""
+        if self.group.failed:
+            return
+        try:
+            self.node.advance(persisted=(index, term))
+            self.pump()
+        except Exception as error:
+            _log.exception("a group has failed", extra={"group": self.group.name})
+            self.log_failed(repr(error))
 
     def log_failed(self, why: str) -> None:
         """The log takes nothing more: step down for good."""
