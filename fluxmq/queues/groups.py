@@ -95,6 +95,8 @@ class Group:
         if len(self.pending) + len(ranges) + len(others) > PENDING_RANGES_MAX:
             return Result(Code.LIMIT), False
         fresh, again = self._pieces(config, time, holder, passage, ranges, others)
+        if fresh and fresh[-1][1] >= target:
+            return Result(Code.STALE), False
         for (_, end, _), (first, _, _) in pairwise(fresh):
             if first <= end:
                 return Result(Code.STALE), False
@@ -129,10 +131,10 @@ class Group:
         for first, last in ranges:
             if first < cursor:
                 again.append((first, min(last, cursor - 1)))
-            if low <= last < target:
+            if low <= last:
                 fresh.append((max(first, low), last, fate))
         for first, last, not_before in others:
-            if low <= last < target:
+            if low <= last:
                 reason = Reason.EXPIRED if not_before == EXPIRED_AT else Reason.NONE
                 waits = Fate(NOBODY, max(not_before, 0), 0, 0, 0, reason)
                 fresh.append((max(first, low), last, waits))
