@@ -6,6 +6,7 @@ sequence made of the source, so that one sent twice (after a crash between the t
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 from fluxmq._hot.batches import build_message
@@ -35,7 +36,7 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
         Item(Kind.DEAD_ATTEMPTS, dead.attempts),
         Item(Kind.DEAD_FIRST_TIME, dead.first_time),
         Item(Kind.DEAD_TIME, dead.died or now_us),
-        Item(Kind.DEAD_TRANSFER, b"%016x:%d" % (dead.producer, dead.offset)),
+        Item(Kind.DEAD_TRANSFER, struct.pack(">QQ", dead.producer, dead.offset)),
     ]
     return build_message(
         key,

@@ -250,7 +250,7 @@ class Group:
             return False
         try:
             return self._work()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the group's outermost frame)
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
             return False

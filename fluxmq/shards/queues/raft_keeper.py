@@ -112,7 +112,7 @@ class RaftKeeper:
         try:
             self.node.advance(persisted=(index, term))
             self.pump()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (the group's outermost frame)
             _log.exception("a group has failed", extra={"group": self.group.name})
             self.log_failed(repr(error))
 
