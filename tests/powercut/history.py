@@ -8,7 +8,8 @@ a round goes through one connection. So, whatever happens:
 * a settlement that was confirmed is for ever: its message is not delivered to that group again (I3);
 * an offset holds one message for ever, and a message has one offset (I5);
 * in the order of offsets a publisher's numbers ascend, and of what it sent in a round a beginning survives: a
-  message that is there has all before it of that round there too, but for refused ones (I7).
+  message that is there has all before it of that round there too, but for those that were answered with an
+  error (I7).
 
 The identifiers are those of the fault matrix. A broken rule is a sentence in ``violations``.
 """
@@ -35,6 +36,7 @@ class Sent:
     rounds: list[int] = field(default_factory=list)
     confirmed: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -77,9 +79,10 @@ class History:
         """The broker said that it has it."""
         self.publishers[publisher].confirmed.add(sequence)
 
-    def refuse(self, publisher: int, sequence: int) -> None:
-        """The broker said that it has it not."""
-        self.publishers[publisher].refused.add(sequence)
+    def refuse(self, publisher: int, sequence: int, certain: bool = True) -> None:
+        """The broker said that it does not take it. Not ``certain``: it failed on the way, and it may be there."""
+        sent = self.publishers[publisher]
+        (sent.refused if certain else sent.failed).add(sequence)
 
     # --- what consumers see ------------------------------------------------------------------------------------
 
@@ -169,7 +172,7 @@ class History:
                 of_round = [number for number in range(first, end) if number in there]
                 if not of_round:
                     continue
-                holes = set(range(first, of_round[-1])) - there - sent.refused
+                holes = set(range(first, of_round[-1])) - there - sent.refused - sent.failed
                 if holes:
                     self.violated(
                         f"{queue}: {publisher}/{of_round[-1]} is there without {min(holes)}"

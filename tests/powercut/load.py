@@ -32,6 +32,9 @@ READ_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 20.0
 POLL_S = 0.02
 IDENTIFIERS = 65_535
+CERTAIN = (0x87, 0x90, 0x95, 0x97)
+"""Reason codes by which a message was not looked at further: not authorised, topic, size, quota. Any other says that
+something failed, possibly after the message was written."""
 
 
 class ReadError(RuntimeError):
@@ -70,7 +73,7 @@ class Publisher:
         """PUBACK."""
         sequence = self.under_way.pop(identifier)
         if reason >= FAILURE:
-            self.history.refuse(self.number, sequence)
+            self.history.refuse(self.number, sequence, reason in CERTAIN)
         else:
             self.history.confirm(self.number, sequence)
         self.send()
@@ -132,9 +135,9 @@ class Consumer:
         self.connection.publish(topic, self.identifier, b"", properties)
 
     def confirmed(self, identifier: int, reason: int) -> None:
-        """PUBACK of an order. A refused one settles nothing for certain."""
+        """PUBACK of an order. Only 0 says that it took effect; 0x10, that the consumer does not hold them."""
         offsets = self.under_way.pop(identifier)
-        if reason < FAILURE:
+        if reason == 0:
             self.history.settled(self.queue, self.group, offsets)
 
 
