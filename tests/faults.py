@@ -163,6 +163,8 @@ class PowerCutFiles(FailingFiles):
         self._stash = stash
         os.makedirs(stash, exist_ok=True)
         self._stashed = 0
+        self.all_changes: list[Change] = []
+        """Every change of a file's bytes, durable or not."""
         self._disks: dict[int, Disk] = {}
         self._namings: list[Naming] = []
         self._lock = threading.RLock()
@@ -199,6 +201,7 @@ class PowerCutFiles(FailingFiles):
         def after(written: int) -> None:
             end = max(size, position + written)
             disk.pending.append(Change(position, old[:written], size, new[:written], end))
+            self.all_changes.append(disk.pending[-1])
 
         return after
 

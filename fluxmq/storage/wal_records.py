@@ -138,7 +138,7 @@ def decode(data: memoryview, position: int, tie: FileSeed, base: int = 0) -> Fou
     length, type_, kind, mark, group, start, term, index = _HEAD.unpack_from(data, at + 8)
     if mark != tie.mark or type_ not in TYPES or start > position:
         return None
-    if at + record_bytes(length) > len(data):
+    if at + HEADER_BYTES + length > len(data):
         return None
     seed = xxh3_64_intdigest(
         data[at + HEADER_BYTES : at + HEADER_BYTES + length], (tie.seed + position) & _WORD

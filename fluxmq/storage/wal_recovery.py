@@ -87,6 +87,8 @@ def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> 
     recovery = Recovery()
     begun = [has_first_record(files, file) for file in logs]
     count = begun.index(False) if False in begun else len(begun)
+    if True in begun[count:]:
+        raise Corruption(logs[count].path, 0, "a bad first record, though a later file was begun")
     for number, file in enumerate(logs[:count]):
         following = logs[number + 1] if number + 1 < count else None
         recovery.used.append(file)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,14 @@ def small(**settings: Any) -> WalOptions:
 class Bench:
     """A log in a directory, with a disk and a syncer that do what the test says."""
 
-    def __init__(self, folder: Path, files: FailingFiles | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        files: FailingFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock
         self.folder = folder
         self.files = FailingFiles() if files is None else files
         self.options = small(**settings)
@@ -40,6 +48,7 @@ class Bench:
             self.syncer,
             self.options,
             on_sync=self.seconds.append,
+            clock=self.clock,
         )
         self.running = True
 
