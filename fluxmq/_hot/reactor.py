@@ -162,11 +162,11 @@ class Reactor:
         self.ticking = True
         try:
             for ticks in range(TICKS_MAX):
-                if self.tick() < BUSY_MIN and not self.dirty:
+                if self.tick() < BUSY_MIN and not self.dirty and not self.unfinished:
                     break
         finally:
             self.ticking = False
-        if self.dirty:
+        if self.dirty or self.unfinished:
             self.host.schedule()
         for link in self.inbound:
             link.sleep()
