@@ -33,6 +33,7 @@ from fluxmq.raft.types import (
     PeerStatus,
     ProposalAccepted,
     Replication,
+    Role,
     Snapshot,
 )
 
@@ -75,12 +76,19 @@ class Leadership:
         self.reads: list[tuple[int, int]] = []
         self.snapshot_wanted: list[int] = []
         self.term_durable = not unopposed
-        """Whether this term is known to be durable here. Others' votes prove it. Without any, nothing of this term
-        may reach a peer before: after a crash this node could lead the same term again, with other entries."""
+        """Whether this term is known to be durable here. Others' votes prove it. Without any, a crash could undo the
+        vote: then this node could lead the term again with other entries, or vote for another node in it. So until
+        the term's first entry is durable nothing of it reaches a peer, and the role shown is still CANDIDATE."""
+        self._show_role()
         self.first_index = state.log.last_index + 1
         """The first entry of this term."""
         self._configure()
         state.log.append_one(Entry(state.term, self.first_index, EMPTY, b""))
+
+    def _show_role(self) -> None:
+        if self.term_durable:
+            self._state.role = Role.LEADER
+            self._state.leader = self._state.id
 
     def _configure(self) -> None:
         """Take on the membership in effect."""
@@ -159,6 +167,7 @@ class Leadership:
         """More of the log is durable here."""
         if not self.term_durable and self._state.log.persisted >= self.first_index:
             self.term_durable = True
+            self._show_role()
         self.advance_commit()
 
     def removed(self) -> bool:

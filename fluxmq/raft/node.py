@@ -9,7 +9,8 @@ docstring says, in order. `advance` reports what has been done. The host drives 
         send ready.messages; write ready.entries and ready.hard_state; apply ready.committed; ...
     when a write is durable: send its messages_after_persistence, node.advance(persisted=(index, term)), again
 
-A node alone in its group goes through the same steps: it votes for itself, and commits when its own write is durable.
+A node alone in its group goes through the same steps: it votes for itself, and leads and commits when its own write is
+durable.
 
 What it refuses to know: sockets, files, clocks, chance (times are ticks, random numbers are injected), what entries
 mean, and whether a directory is the one the node has always had (a node restored from a copy has broken its promises;
@@ -129,10 +130,11 @@ class Node:
         elif kind in _REQUESTS:
             self._elections.on_request(message)
         elif kind is MessageKind.TIMEOUT_NOW:
-            if state.role is not Role.LEADER and state.may_campaign():
+            if self._leadership is None and state.may_campaign():
                 self._campaign(pre_vote=False, transfer=True)
         elif kind is MessageKind.VOTE_ANSWER or kind is MessageKind.PRE_VOTE_ANSWER:
-            self._settle(self._elections.on_answer(message))
+            if self._leadership is None:
+                self._settle(self._elections.on_answer(message))
         elif self._leadership is not None:
             if kind is MessageKind.APPEND_ANSWER:
                 self._leadership.on_append_answer(message)
@@ -189,7 +191,11 @@ class Node:
             self.campaign()
 
     def campaign(self) -> None:
-        """Try to become leader now. A group's only voter becomes it at once; who leads already stays so."""
+        """Try to become leader now; who leads already stays so.
+
+        A group's only voter takes proposals at once, and shows itself as leader when `advance` reports that the first
+        entry of its term is durable.
+        """
         if self._leadership is None and self._state.may_campaign():
             self._campaign(pre_vote=self._config.pre_vote)
 
@@ -212,11 +218,8 @@ class Node:
                 self._lead(unopposed=False)
 
     def _lead(self, *, unopposed: bool) -> None:
-        state = self._state
-        state.role = Role.LEADER
-        state.leader = state.id
-        state.elapsed = 0
-        self._leadership = Leadership(state, unopposed=unopposed)
+        self._state.elapsed = 0
+        self._leadership = Leadership(self._state, unopposed=unopposed)
 
     def _follow(self, term: int, leader: int) -> None:
         if self._leadership is not None:

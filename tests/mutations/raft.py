@@ -214,6 +214,14 @@ MUTATIONS = [
         "        self.term_durable = True",
         OF_LEADING + "test_a_leader_that_nobody_voted_for_sends_nothing_before_its_term_is_durable",
     ),
+    Mutation(
+        "raft_unopposed_shows",
+        "Nor does it show as leader before: a crash would undo its vote, and another could lead this term.",
+        LEADING,
+        "        if self.term_durable:\n            self._state.role",
+        "        if True:\n            self._state.role",
+        OF_LEADING + "test_such_a_leader_does_not_show_before_either",
+    ),
     # Membership
     Mutation(
         "raft_one_change",

@@ -6,11 +6,14 @@ import pytest
 
 import fluxmq.raft.leading
 from fluxmq.raft.types import (
+    ChangeVerb,
     Membership,
+    MembershipChange,
     Message,
     MessageKind,
     NotLeader,
     Overloaded,
+    ProposalAccepted,
     Replication,
     Role,
     Snapshot,
@@ -85,6 +88,28 @@ def test_a_leader_that_nobody_voted_for_sends_nothing_before_its_term_is_durable
     cluster.propose(1, b"c")
     cluster[1].collect()
     assert [message.kind for message in cluster.network] == [MessageKind.APPEND]
+
+
+def test_such_a_leader_does_not_show_before_either() -> None:
+    """A crash undoes its vote for itself. Node 2, which does not know yet that it was removed, is elected with node
+    1's vote in the same term, and must be the only one that ever led it."""
+    cluster = Cluster(2)
+    cluster.elect(2)
+    change = MembershipChange(ChangeVerb.REMOVE, 2)
+    assert isinstance(cluster[2].node.propose_membership(change), ProposalAccepted)
+    cluster.settle(lambda message: message.kind is not MessageKind.APPEND_ANSWER)
+    cluster.network.clear()
+    for number in (1, 2):
+        cluster[number].crash()
+    cluster[1].node.campaign()
+    cluster[1].collect()
+    assert cluster[1].node.status().term == 2
+    assert cluster[1].node.status().role is Role.CANDIDATE
+    cluster[1].node.step(Message(MessageKind.VOTE_ANSWER, 2, 1, 2))
+    cluster[1].crash()
+    cluster[2].node.campaign()
+    cluster.settle()
+    assert cluster.leaders == {1: 2, 2: 2}
 
 
 # Replication

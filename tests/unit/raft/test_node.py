@@ -19,7 +19,7 @@ def test_a_single_voter_leads_and_commits_by_its_own_disk() -> None:
     member.node.campaign()
     ready = member.node.ready()
     assert ready is not None
-    assert ready.role is Role.LEADER
+    assert (ready.role, ready.leader) == (Role.CANDIDATE, 0)
     assert ready.hard_state == (1, 1, 0)
     assert [(entry.index, entry.kind) for entry in ready.entries] == [(1, EMPTY)]
     assert ready.committed == []
@@ -28,9 +28,19 @@ def test_a_single_voter_leads_and_commits_by_its_own_disk() -> None:
     member.node.advance(persisted=(1, 1))
     ready = member.node.ready()
     assert ready is not None
+    assert (ready.role, ready.leader) == (Role.LEADER, 1)
     assert [entry.index for entry in ready.committed] == [1]
     assert ready.hard_state is None, "a commit index is not worth a write of its own"
     assert member.node.ready() is None
+
+
+def test_a_single_voter_may_take_proposals_before_it_shows_as_leader() -> None:
+    cluster = Cluster(1)
+    cluster[1].node.campaign()
+    cluster.propose(1, b"a")
+    cluster.settle()
+    assert cluster[1].commands == [b"a"]
+    assert cluster[1].node.status().role is Role.LEADER
 
 
 def test_proposals_are_committed_in_order_once_they_are_durable() -> None:
