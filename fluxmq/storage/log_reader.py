@@ -31,6 +31,9 @@ WINDOW_BYTES: Final = 256 << 10
 WINDOWS_MAX: Final = 4
 """Stretches one log keeps: consumer groups that read old messages at different places."""
 
+WALKED_MESSAGES_MAX: Final = 256
+"""How far behind the walked part of a stretch an offset is looked for there; farther ahead the index is quicker."""
+
 OPEN_SEGMENTS_MAX: Final = 256
 """Segments open for reading in a shard, so that old messages of many queues do not use up descriptors."""
 
@@ -97,7 +100,8 @@ class LogReader:
     def read(self, extent: Extent, offset: int) -> Batch:
         """Return the batch that holds an offset of this segment. Raises Corruption and other StorageErrors."""
         for window in reversed(self._windows):
-            if window.base == extent.base_offset:
+            ahead = offset - window.next_offset
+            if window.base == extent.base_offset and ahead < WALKED_MESSAGES_MAX:
                 batch = self._find(window, extent, offset)
                 if batch is not None:
                     self._cache.used(window)

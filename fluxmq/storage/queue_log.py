@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fluxmq._hot.batches import Batch
@@ -29,8 +28,6 @@ from fluxmq.model.segments import (
     INDEX_SUFFIX,
     PAGE_BYTES,
     QUEUE_NAME_BYTES_MAX,
-    SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN,
     TIME_NONE,
     base_of,
     index_name,
@@ -38,58 +35,21 @@ from fluxmq.model.segments import (
 )
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.errors import FileMissing, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import HeadFile
+from fluxmq.storage.log_options import BatchTooLarge, OffsetOutOfRange, SegmentOptions
 from fluxmq.storage.log_reader import LogReader, OpenSegments, first_not_before
 from fluxmq.storage.log_state import LogState, SegmentState
 from fluxmq.storage.segment_index import Extent
 from fluxmq.storage.segments import OpenFile, SegmentWriter, sealed_extent
 from fluxmq.storage.shape import check_growing, check_sealed
 
+__all__ = ["BatchTooLarge", "OffsetOutOfRange", "QueueLog", "SegmentOptions", "Unsynced"]
+
 DROPPED_WHOLE_PART: Final = 4
 """A segment whose messages are all consumed while it still grows is given up once it has a quarter of its size: a queue
 whose consumers keep up then keeps little on disk, and still makes a new file only every few megabytes."""
-
-
-class OffsetOutOfRange(StorageError):  # noqa: N818 (the name of the condition)
-    """No message has this offset: it was removed, or is yet to come."""
-
-    def __init__(self, queue: str, offset: int, start: int, next_offset: int) -> None:
-        super().__init__(f"queue {queue!r} has offsets {start} up to {next_offset}, not {offset}")
-        self.offset = offset
-        self.start = start
-        self.next_offset = next_offset
-
-
-class BatchTooLarge(StorageError):  # noqa: N818 (the name of the condition)
-    """A batch that no segment of this log can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentOptions:
-    """When segments roll, and how dense their index is: bytes, µs (0: age does not matter), bytes.
-
-    The first two have to be the same in every replica of a log and when entries are replayed: they decide what is in
-    which file.
-    """
-
-    segment_bytes: int = 64 << 20
-    segment_age: int = 7 * 86_400 * 1_000_000
-    index_bytes: int = 64 << 10
-
-    def __post_init__(self) -> None:
-        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
-            raise ValueError(
-                f"segments of {self.segment_bytes} bytes; {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}"
-            )
-        if self.segment_age < 0 or self.index_bytes <= 0:
-            raise ValueError("no segment age is below zero, no index interval zero")
-
-    @property
-    def batch_bytes_max(self) -> int:
-        """The largest batch that fits into a segment."""
-        return self.segment_bytes - PAGE_BYTES - FOOTER_BYTES
 
 
 class Unsynced(NamedTuple):
@@ -107,7 +67,11 @@ class Unsynced(NamedTuple):
             self.storage.fdatasync(file.fd)
         if self.directory is not None:
             self.storage.reach("segment.sync_directory")
-            self.storage.fsync_directory(self.directory)
+            try:
+                self.storage.fsync_directory(self.directory)
+            except FileMissing:
+                # The queue was deleted meanwhile: there is nothing to keep.
+                return
 
 
 class QueueLog:
@@ -348,10 +312,11 @@ class QueueLog:
 
     # Removing
 
-    def trim(self, start: int) -> None:
+    def trim(self, start: int, *, purge: bool = False) -> None:
         """Give up everything before an offset; whole segments below it are removed from the disk. Raises StorageError.
 
-        Nothing happens when it is not beyond `start_offset`. Which segments go follows from the offsets alone.
+        Nothing happens when it is not beyond `start_offset`. Which segments go follows from the arguments alone. The
+        segment that grows goes only if all of it is given up, and it is large or this is a `purge`.
         """
         assert start <= self._next, "only what exists is given up"
         if start <= self._start:
@@ -361,7 +326,7 @@ class QueueLog:
         self._cache.drop_below(self._recent, start)
         removed = [self._extent(state) for state in self._take_sealed(start)]
         growing = self._growing
-        if growing is not None and start == self._next and self._is_worth_dropping(growing):
+        if growing is not None and start == self._next and (purge or self._is_large(growing)):
             removed.append(growing.extent())
             self.trimmed_bytes += growing.length
             self._release(growing.files())
@@ -382,7 +347,7 @@ class QueueLog:
             self._files.reach("segment.trim")
             self._unlink(removed)
 
-    def _is_worth_dropping(self, segment: SegmentWriter) -> bool:
+    def _is_large(self, segment: SegmentWriter) -> bool:
         return segment.length * DROPPED_WHOLE_PART >= self.options.segment_bytes
 
     @staticmethod

@@ -66,11 +66,17 @@ def snapshot_index(name: str) -> int | None:
 
 
 def write_snapshot(files: Files, directory: str, index: int, term: int, content: bytes) -> None:
-    """Write a snapshot and remove those before the last two. Durable when it returns. Raises StorageError."""
+    """Write a snapshot and remove those before the last two. Durable when it returns. Raises StorageError.
+
+    What a crash left half written goes first.
+    """
     header = _HEADER.pack(_MAGIC, VERSION, index, term, len(content))
     digest = xxhash.xxh3_64(header)
     digest.update(content)
     files.make_directory(directory)
+    for name in files.listdir(directory):
+        if snapshot_index(name.removesuffix(".tmp")) is not None and name.endswith(".tmp"):
+            files.unlink(f"{directory}/{name}")
     files.reach("snapshot.write")
     data = b"".join((header, _CHECK.pack(digest.intdigest()), content))
     files.write_whole(f"{directory}/{snapshot_name(index)}", data)

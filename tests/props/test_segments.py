@@ -152,7 +152,9 @@ class Logs(RuleBasedStateMachine):
 
 
 TestLogs = Logs.TestCase
-TestLogs.settings = settings(stateful_step_count=40)
+TestLogs.settings = settings(
+    max_examples=settings.default.max_examples // 2, stateful_step_count=40
+)
 
 
 @given(st.lists(PAYLOADS, max_size=40), st.integers(0, 2**20), st.binary(min_size=1, max_size=8))

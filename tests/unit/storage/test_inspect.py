@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import select
 import shutil
 from pathlib import Path
 from random import Random
@@ -19,6 +20,9 @@ from fluxmq.storage.inspect import log_batches, scan_log
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.queue_log import QueueLog
 from fluxmq.storage.snapshots import GroupState, snapshot_name, write_snapshot
+from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
 from fluxmq.supervisor.directory import open_directory
 from tests.unit.storage.logs import SMALL, batch_of, batches, checkpoint, fill, payload
 
@@ -194,6 +198,51 @@ def test_a_copy_of_a_log_has_to_be_whole(data: Path, tmp_path: Path) -> None:
     code, _, complaints = run(data, "verify", path=copy)
     assert code == 1
     assert "is cut short" in complaints
+
+
+def write_ahead(data: Path, first: int, count: int) -> Path:
+    """Give shard 0 entries of the group; the path of the log's first file."""
+    directory = DataPaths(str(data)).wal(0)
+    syncer = Syncer()
+    wal = WriteAheadLog.open(Files(), directory, syncer, WalOptions(1 << 20, background=False))
+    group = wal.number("default")
+    if first > 1:
+        wal.append_checkpoint(group, first - 1, 1)
+    for index in range(first, first + count):
+        wal.append_entry(group, 1, index, 0, b"entry" * 20)
+    write = wal.flush()
+    while wal.completed() < write:
+        select.select([syncer.fileno()], [], [], 10)
+    wal.append_entry(group, 1, first + count, 0, b"written after the others were synced")
+    wal.close()
+    syncer.close()
+    return min(Path(directory).glob("*.wal"))
+
+
+def test_write_ahead_logs_are_read(data: Path) -> None:
+    path = write_ahead(data, 1, 20)
+    code, out, complaints = run(data, "verify")
+    assert (code, complaints) == (0, "")
+    assert f"{path.parent}: 1 files, 21 entries" in out
+    flip(path, 600)
+    code, _, complaints = run(data, "verify")
+    assert code == 1
+    assert f"damaged: {path}, byte" in complaints
+
+
+def test_entries_between_snapshot_and_log_are_missed(data: Path) -> None:
+    write_ahead(data, 10, 5)
+    code, _, complaints = run(data, "verify")
+    assert code == 1
+    assert "entries 8 to 9 are in no snapshot and in no write-ahead log" in complaints
+
+
+def test_a_lost_key_is_named(data: Path) -> None:
+    path = write_ahead(data, 1, 5)
+    (path.parent / "wal.key").unlink()
+    code, _, complaints = run(data, "verify")
+    assert code == 1
+    assert "wal.key, byte 0: the key is missing" in complaints
 
 
 # --- which directory -------------------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, TIME_NONE, Footer, Page, segment_name
@@ -256,6 +258,17 @@ def test_a_consumed_log_keeps_little(tmp_path: Path) -> None:
     assert_holds(opened(tmp_path / "orders", state), 25, 35)
 
 
+def test_a_purge_leaves_nothing(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(3))
+    log.trim(2, purge=True)
+    assert log.segments == 1
+    log.trim(3, purge=True)
+    assert contents(tmp_path / "orders") == {}
+    fill(log, batches(2, first=3))
+    assert_holds(log, 3, 5)
+
+
 def test_what_is_trimmed_before_it_was_written_is_never_written(tmp_path: Path) -> None:
     log = opened(tmp_path / "orders")
     for each in batches(100):
@@ -381,6 +394,17 @@ def test_the_log_goes_on_while_a_checkpoint_is_under_way(tmp_path: Path) -> None
     under_way.sync()
     log.synced(under_way)
     assert all(file.fd < 0 for file in under_way.files)
+
+
+def test_a_queue_that_is_deleted_meanwhile_does_not_spoil_a_checkpoint(tmp_path: Path) -> None:
+    log = opened(tmp_path / "orders")
+    fill(log, batches(60))
+    unsynced = log.unsynced()
+    log.delete()
+    unsynced.sync()
+    log.synced(unsynced)
+    assert all(file.fd < 0 for file in unsynced.files)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_after_a_failed_sync_nothing_is_written(tmp_path: Path) -> None:
@@ -554,3 +578,51 @@ def test_reading_a_backlog_takes_one_call_for_many_batches(tmp_path: Path) -> No
         assert log.read(offset).payload(0) == payload(offset, 100)
     assert calls < 10
     assert log.bytes > PAGE_BYTES
+
+
+def test_reading_a_backlog_takes_little_memory(tmp_path: Path) -> None:
+    """However long it is: what is kept is what the caches may hold, and the stretch being read."""
+    log = QueueLog.open(
+        Files(),
+        str(tmp_path / "orders"),
+        "orders",
+        SegmentOptions(segment_bytes=1 << 20),
+        cache=BatchCache(recent_bytes=100_000, window_bytes=600_000),
+    )
+    for offset in range(1000):
+        log.append(batch(offset, payload(offset, 10_000)))
+        if offset % 10 == 0:
+            log.flush()
+    log.flush()
+    tracemalloc.start()
+    try:
+        for offset in range(1000):
+            assert log.read(offset).base_offset == offset
+        for offset in range(0, 1000, 7):
+            assert log.offset_at(offset * SECOND) == offset
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert log.bytes > 10_000_000
+    assert peak < 2_500_000
+
+
+def test_opening_reads_no_batches(tmp_path: Path) -> None:
+    """A log is opened by what its state says; nothing is read but pages and footers."""
+    log = opened(tmp_path / "orders")
+    fill(log, batches(400), per_flush=50)
+    state = checkpoint(log)
+    log.close()
+    read = 0
+
+    class Counting(Files):
+        def pread(self, fd: int, size: int, position: int) -> bytes:
+            nonlocal read
+            read += size
+            return super().pread(fd, size, position)
+
+    assert len(state.segments) > 8
+    assert len(msgpack.packb(state.pack())) < 80 * len(state.segments)
+    again = opened(tmp_path / "orders", state, files=Counting())
+    assert read <= len(state.segments) * (PAGE_BYTES + FOOTER_BYTES) + 200
+    assert again.next_offset == 400

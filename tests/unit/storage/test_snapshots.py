@@ -40,11 +40,12 @@ def test_the_latest_is_read_and_two_are_kept(tmp_path: Path) -> None:
     assert sorted(os.listdir(directory)) == [snapshot_name(70), snapshot_name(800)]
 
 
-def test_other_files_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "notes.snap").write_text("mine")
-    (tmp_path / f"{snapshot_name(900)}.tmp").write_text("half of one")
+def test_what_a_crash_left_half_written_goes_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("notes.snap", "notes.tmp", f"{snapshot_name(900)}.tmp"):
+        (tmp_path / name).write_text("half of one")
     written(tmp_path, 1, 2, 3)
-    assert len(os.listdir(tmp_path)) == 4
+    expected = [snapshot_name(2), snapshot_name(3), "notes.snap", "notes.tmp"]
+    assert sorted(os.listdir(tmp_path)) == expected
     assert find_snapshots(Files(), str(tmp_path)).damaged == ()
 
 
