@@ -182,9 +182,6 @@ class Leadership:
 
     def flush(self) -> None:
         """Send what every peer is owed and has room for."""
-        if not self.peers:
-            self._confirm_reads()
-            return
         if self._reads_asked and self._state.log.commit >= self.first_index:
             self._start_read_round()
         for peer, progress in self.peers.items():
@@ -374,10 +371,6 @@ class Leadership:
         leaders have committed.
         """
         state = self._state
-        if self._reads_asked and not self.peers and state.log.commit >= self.first_index:
-            self._read_round += 1
-            self._rounds.append((self._read_round, state.log.commit, self._reads_asked))
-            self._reads_asked = []
         if not self._rounds:
             return
         voters = state.memberships.current.voters

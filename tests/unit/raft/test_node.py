@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fluxmq.raft.types import (
     EMPTY,
+    Entry,
     MessageKind,
     NotLeader,
     Overloaded,
     ProposalAccepted,
     Role,
 )
-from tests.unit.raft.cluster import Cluster
+from tests.unit.raft.cluster import Cluster, Disk
 
 
 def test_a_single_voter_leads_and_commits_by_its_own_disk() -> None:
@@ -57,6 +58,38 @@ def test_proposals_are_committed_in_order_once_they_are_durable() -> None:
     assert member.node.status().commit == 3, "what follows is still being written"
     cluster.settle()
     assert member.commands == [b"a", b"b", b"c"]
+
+
+def test_the_usual_course_asks_the_disk_nothing() -> None:
+    """Proposals, writes and commits of a group of one work on memory alone, however long its log is."""
+
+    class Silent(Disk):
+        asked = 0
+
+        def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
+            self.asked += 1
+            return super().entries(low, high, max_bytes)
+
+        def term(self, index: int) -> int:
+            self.asked += 1
+            return super().term(index)
+
+    cluster = Cluster(1)
+    disk = Silent(cluster.membership, [Entry(1, index, 0, b"") for index in range(1, 1001)])
+    node = cluster.add(1, disk).node
+    cluster.elect(1)
+    disk.asked = 0
+    for number in range(100):
+        accepted = cluster.propose(1, b"%d" % number)
+        ready = node.ready()
+        assert ready is not None
+        disk.write(ready)
+        node.advance(persisted=(accepted.first_index, accepted.term))
+        ready = node.ready()
+        assert ready is not None
+        assert [entry.index for entry in ready.committed] == [accepted.first_index]
+        node.advance(applied=accepted.first_index)
+    assert disk.asked == 0
 
 
 def test_three_nodes_elect_replicate_and_commit() -> None:
