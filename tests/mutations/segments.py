@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_LOG = "tests/unit/storage/test_queue_log.py::"
+OF_RECOVERY = "tests/unit/storage/test_queue_log_recovery.py::"
 OF_FAULTS = "tests/unit/storage/test_queue_log_faults.py::"
 OF_SEGMENTS = "tests/unit/storage/test_segments.py::"
 OF_FORMAT = "tests/unit/model/test_segments.py::"
@@ -64,7 +65,7 @@ MUTATIONS = [
         "fluxmq/storage/queue_log.py",
         "        files = [file for file in self._rolled.values() if file.dirty]\n",
         "        files = []\n",
-        OF_LOG + "test_a_rolled_segment_is_synced_with_its_directory",
+        OF_RECOVERY + "test_a_rolled_segment_is_synced_with_its_directory",
     ),
     Mutation(
         "directory_not_synced",
@@ -72,7 +73,7 @@ MUTATIONS = [
         "fluxmq/storage/queue_log.py",
         "        directory = self.directory if self._names_changed else None\n",
         "        directory = None\n",
-        OF_LOG + "test_a_rolled_segment_is_synced_with_its_directory",
+        OF_RECOVERY + "test_a_rolled_segment_is_synced_with_its_directory",
     ),
     Mutation(
         "sync_failure_forgotten",
@@ -88,7 +89,7 @@ MUTATIONS = [
         "fluxmq/storage/queue_log.py",
         "        if self._recovering or not self._head_moved:\n",
         "        if not self._head_moved:\n",
-        OF_LOG + "test_the_head_never_goes_back_in_a_recovery",
+        OF_RECOVERY + "test_the_head_never_goes_back_in_a_recovery",
     ),
     Mutation(
         "stale_segments_kept",
@@ -96,7 +97,7 @@ MUTATIONS = [
         "fluxmq/storage/queue_log.py",
         "        for name in names - wanted:\n",
         "        for name in ():\n",
-        OF_LOG + "test_what_is_behind_the_end_is_cut",
+        OF_RECOVERY + "test_what_is_behind_the_end_is_cut",
     ),
     Mutation(
         "stale_bytes_kept",
@@ -106,7 +107,7 @@ MUTATIONS = [
         files.truncate(fd, length)
 """,
         "",
-        OF_LOG + "test_what_is_behind_the_end_is_cut",
+        OF_RECOVERY + "test_what_is_behind_the_end_is_cut",
     ),
     Mutation(
         "lost_segment_accepted",

@@ -99,3 +99,13 @@ def checkpoint(log: QueueLog) -> LogState:
     unsynced.sync()
     log.synced(unsynced)
     return unsynced.state
+
+
+def assert_holds(log: QueueLog, first: int, end: int, size: int = 600) -> None:
+    """Every offset reads as what was appended under it."""
+    assert (log.start_offset, log.next_offset) == (first, end)
+    for offset in range(first, end):
+        found = log.read(offset)
+        assert found.base_offset == offset
+        assert found.payload(0) == payload(offset, size)
+        assert found.time(0) == offset * SECOND
