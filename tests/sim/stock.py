@@ -7,18 +7,17 @@ takes it again (its leader may be gone in between). The package is unmodified: i
 messages in memory, its own journal file is a perfect disk (a crash abandons the object and loses nothing that
 was written), and two names of its module are replaced while a seed runs, the clock and the random source.
 
-Links are FIFO as TCP is: delays vary, nothing overtakes, a reset loses what is under way and reconnects later.
+Links are FIFO as TCP is: nothing overtakes, a reset loses what is under way.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,15 +30,12 @@ from pysyncobj.transport import Transport
 from tests.sim.campaign import Summary
 from tests.sim.history import History, Violation
 
-TICK_US = 10_000
-FAULTS_US = 8_000_000
-"""Faults act in this first part of a run."""
-CALM_US = 12_000_000
-"""Then nothing fails any more, and all members have this long to agree."""
-LAST_US = 4_000_000
-"""So long before the end comes the last command."""
-STEPS_MAX = 30_000
-"""The library may send the same again and again without end; such a run ends without a verdict."""
+STEPS = 1_500
+"""Steps while faults happen."""
+STEP_US = 10_000
+SETTLE_TURNS = 400
+"""Then every member runs and every message arrives, so often."""
+SETTLE_US = 50_000
 
 
 class Link(Transport):  # type: ignore[misc]
@@ -92,100 +88,79 @@ class ReplicatedLog(SyncObj):  # type: ignore[misc]
         return index
 
 
-@dataclass
 class World:
-    """Three or five members, their connections and their clients under one virtual clock."""
+    """Three or five members, their connections and their clients; a seed decides what happens next, step by step.
 
-    seed: int
-    folder: Path
-    members: int = 3
-    history: History = field(default_factory=History)
-    now_us: int = 0
-    steps: int = 0
+    A step is one message delivered, one tick of a member, one command given, or a fault. Any link may be the next to
+    deliver, each in its own order, so that one member can be far behind without any delay being named.
+    """
 
-    def __post_init__(self) -> None:
-        self.random = Random(self.seed)
-        self.members = self.random.choice((3, 3, 3, 5))
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.history = History()
+        self.steps = 0
+        self.now_us = 0
+        self.random = random = Random(seed)
+        self.members = random.choice((3, 3, 3, 5))
         self.nodes = {number: Node(number) for number in range(1, self.members + 1)}
-        self.delay_us = self.random.choice((5_000, 20_000, 50_000))
-        self.command_us = self.random.choice((1_000, 2_000, 5_000))
-        # As commands of 40 kB are to the library's own 64 KiB: a few to a message.
-        self.batch_bytes = self.random.choice((100, 300, 1_000))
-        self.slow_rate = self.random.choice((0.01, 0.02, 0.05))
-        self.reset_rate = self.random.choice((0.0, 0.01))
-        self.crash_rate = self.random.choice((0.01, 0.02, 0.04))
-        self.events: list[tuple[int, int, Callable[[], None]]] = []
-        self.made = 0
+        self.batch_bytes = random.choice((60, 100, 300))
+        """As commands of 40 kB are to the library's own 64 KiB: a few to a message."""
+        self.weights = (
+            random.choice((0.4, 0.6)),  # deliver
+            0.25,  # tick
+            random.choice((0.1, 0.2, 0.4)),  # command
+            random.choice((0.0, 0.002, 0.01)),  # reset
+            random.choice((0.002, 0.005, 0.01)),  # crash
+            0.02,  # restart
+            0.02,  # connect
+        )
         self.running: dict[int, ReplicatedLog] = {}
-        self.connected: dict[tuple[int, int], int] = {}
-        """Number of the connection between two members; messages of an earlier one are lost."""
-        self.slow: dict[int, int] = {}
-        """Until when messages to a member take twenty times as long."""
-        self.last_arrival: dict[tuple[int, int], int] = {}
+        self.links: dict[tuple[int, int], deque[Any]] = {}
+        """Messages under way between two members that are connected."""
         self.commands = 0
-        self.calm = False
-
-    def at(self, delay_us: int, action: Callable[[], None]) -> None:
-        """Do `action` in `delay_us`; in the order given when at the same time."""
-        self.made += 1
-        heapq.heappush(self.events, (self.now_us + delay_us, self.made, action))
 
     # Connections
 
     def send(self, source: int, target: int, message: Any) -> bool:
-        """Deliver after a delay, never before what was sent earlier on this connection."""
-        number = self.connected.get((min(source, target), max(source, target)))
-        if number is None:
+        """Put a message behind those under way; False when there is no connection."""
+        link = self.links.get((source, target))
+        if link is None:
             return False
-        delay = int(self.delay_us * (0.2 + self.random.expovariate(1.0)))
-        if self.slow.get(target, 0) > self.now_us and not self.calm:
-            delay *= 10
-        arrival = max(self.now_us + delay, self.last_arrival.get((source, target), 0))
-        self.last_arrival[source, target] = arrival
-
-        def deliver() -> None:
-            if self.connected.get((min(source, target), max(source, target))) == number:
-                log = self.running[target]
-                log.link.receive(source, message)
-                log.doTick(0)
-
-        self.at(arrival - self.now_us, deliver)
+        link.append(message)
         return True
+
+    def deliver(self, source: int, target: int) -> None:
+        """The first message that is under way arrives."""
+        message = self.links[source, target].popleft()
+        log = self.running[target]
+        log.link.receive(source, message)
+        log.doTick(0)
 
     def connect(self, one: int, other: int) -> None:
         """Make the connection of two running members."""
-        pair = (min(one, other), max(one, other))
-        if pair in self.connected or not {one, other} <= self.running.keys():
+        if (one, other) in self.links or not {one, other} <= self.running.keys():
             return
-        self.made += 1
-        self.connected[pair] = self.made
-        for source, target in (pair, pair[::-1]):
-            self.last_arrival[source, target] = self.now_us
+        for source, target in ((one, other), (other, one)):
+            self.links[source, target] = deque()
+        for source, target in ((one, other), (other, one)):
             self.running[source].link.connection(target, True)
 
     def disconnect(self, one: int, other: int) -> None:
-        """Reset a connection; members try again as soon as they may."""
-        pair = (min(one, other), max(one, other))
-        if self.connected.pop(pair, None) is None:
+        """Reset a connection; what is under way is lost."""
+        if self.links.pop((one, other), None) is None:
             return
-        for source, target in (pair, pair[::-1]):
+        del self.links[other, one]
+        for source, target in ((one, other), (other, one)):
             if source in self.running:
                 self.running[source].link.connection(target, False)
-        self.at(self._reconnect_us(), lambda: self.connect(one, other))
-
-    def _reconnect_us(self) -> int:
-        return 100_000 if self.calm else int(self.random.uniform(10_000, 2_000_000))
 
     # Members
 
     def start(self, me: int) -> None:
         """Start or restart a member on its journal."""
-        if me in self.running:
-            return
-        self.running[me] = ReplicatedLog(self, me, self.folder / f"{me}.journal")
-        for peer in list(self.running):
-            if peer != me:
-                self.connect(me, peer)
+        if me not in self.running:
+            self.running[me] = ReplicatedLog(self, me, self.folder / f"{me}.journal")
 
     def crash(self, me: int) -> None:
         """The process ends between two of its steps; what it wrote stays."""
@@ -193,73 +168,92 @@ class World:
         for peer in self.nodes:
             self.disconnect(me, peer)
         log.destroy()
-        self.at(int(self.random.uniform(50_000, 3_000_000)), lambda: self.start(me))
 
-    def tick(self, me: int) -> None:
-        """A member's own timer."""
-        if me in self.running:
-            self.running[me].doTick(0)
-        self.at(TICK_US, lambda: self.tick(me))
-
-    # Clients and faults
+    def leaders(self) -> list[ReplicatedLog]:
+        """Who believes that it leads."""
+        return [log for log in self.running.values() if log._isLeader()]
 
     def propose(self) -> None:
-        """A client gives the next command to a leader, if it knows one; it may be an old one."""
-        if self.now_us > FAULTS_US + CALM_US - LAST_US:
+        """A client gives the next command to a leader, if there is one; it may be an old one."""
+        leaders = self.leaders()
+        if not leaders:
             return
-        leaders = [log for log in self.running.values() if log._isLeader()]
-        if leaders:
-            self.commands += 1
-            command = self.commands
-            log = self.random.choice(leaders)
+        self.commands += 1
+        command = self.commands
+        log = self.random.choice(leaders)
 
-            def answered(index: int | None, failure: int) -> None:
-                if failure == FAIL_REASON.SUCCESS and index is not None:
-                    self.history.acknowledge(index, command)
+        def answered(index: int | None, failure: int) -> None:
+            if failure == FAIL_REASON.SUCCESS and index is not None:
+                self.history.acknowledge(index, command)
 
-            log.append(command, callback=answered)
-            log.doTick(0)
-        self.at(int(self.command_us * self.random.uniform(0.2, 1.8)), self.propose)
+        log.append(command, callback=answered)
+        log.doTick(0)
 
-    def fault(self) -> None:
-        """Every 50 ms something may happen."""
-        if self.calm:
-            return
-        if self.random.random() < self.reset_rate and self.connected:
-            self.disconnect(*self.random.choice(sorted(self.connected)))
-        if self.random.random() < self.slow_rate:
-            until = self.now_us + int(self.random.uniform(500_000, 3_000_000))
-            self.slow[self.random.choice(sorted(self.nodes))] = until
-        if self.random.random() < self.crash_rate and self.running:
-            leaders = [number for number, log in self.running.items() if log._isLeader()]
-            crashed = leaders if leaders and self.random.random() < 0.9 else sorted(self.running)
-            self.crash(self.random.choice(crashed))
-        self.at(50_000, self.fault)
+    # The run
+
+    def step(self) -> None:
+        """Whatever comes next."""
+        random = self.random
+        action = random.choices(range(len(self.weights)), self.weights)[0]
+        busy = [link for link, messages in self.links.items() if messages]
+        if action == 0 and busy:
+            self.deliver(*random.choice(busy))
+        elif action == 1 and self.running:
+            self.running[random.choice(list(self.running))].doTick(0)
+        elif action == 2:
+            self.propose()
+        elif action == 3 and self.links:
+            self.disconnect(*random.choice(list(self.links)))
+        elif action == 4 and self.running:
+            leaders = [log.me for log in self.leaders()]
+            at_leader = leaders and random.random() < 0.7
+            self.crash(random.choice(leaders if at_leader else list(self.running)))
+        elif action == 5:
+            self.start(random.choice(list(self.nodes)))
+        elif action == 6:
+            self.connect(*random.sample(list(self.nodes), 2))
 
     def run(self) -> list[Violation]:
         """The whole life of the seed."""
         for me in self.nodes:
             self.start(me)
-            self.at(self.random.randrange(TICK_US), lambda me=me: self.tick(me))  # type: ignore[misc]
-        self.at(2_000_000, self.propose)
-        self.at(2_000_000, self.fault)
-        while self.now_us < FAULTS_US + CALM_US and not self.history.violations:
-            if self.steps == STEPS_MAX:
-                break
-            if self.now_us >= FAULTS_US and not self.calm:
-                self.calm = True
-                self.command_us = 500_000
-                for me in self.nodes:
-                    self.start(me)
-            self.now_us, _, action = heapq.heappop(self.events)
-            self.history.now_us = self.now_us
-            self.steps += 1
-            action()
-        if not self.history.violations and self.steps < STEPS_MAX:
-            self.history.finish({me: log.content for me, log in self.running.items()})
+        self._connect_all()
+        violations = self.history.violations
+        while self.steps < STEPS and not violations:
+            self._pass(STEP_US)
+            self.step()
+        if not violations:
+            self._settle()
         for log in self.running.values():
             log.destroy()
-        return self.history.violations
+        return violations
+
+    def _pass(self, time_us: int) -> None:
+        self.now_us += time_us
+        self.history.now_us = self.now_us
+        self.steps += 1
+
+    def _connect_all(self) -> None:
+        for one in self.nodes:
+            for other in self.nodes:
+                if one < other:
+                    self.connect(one, other)
+
+    def _settle(self) -> None:
+        """Nothing fails any more; commands go on for a while, then all members must hold the same."""
+        for me in self.nodes:
+            self.start(me)
+        self._connect_all()
+        for turn in range(SETTLE_TURNS):
+            self._pass(SETTLE_US)
+            for log in self.running.values():
+                log.doTick(0)
+            if turn % 20 == 0 and turn < SETTLE_TURNS // 2:
+                self.propose()
+            for link, messages in self.links.items():
+                for _ in range(len(messages)):
+                    self.deliver(*link)
+        self.history.finish({me: log.content for me, log in self.running.items()})
 
 
 @contextmanager

@@ -143,23 +143,28 @@ def storm(seed: int, voters: int | None = None) -> Swarm:
 
 
 def moving(seed: int, voters: int | None = None) -> Swarm:
-    """Members come and go all the time while leaders change."""
+    """Members come and go all the time while leaders change; old leaders go on unheard and change members as well."""
     random = Random(f"moving {seed}")
+    patient = random.random() < 0.4
     return replace(
-        mixed(seed, voters or random.choice((1, 2, 3, 3, 4))),
+        mixed(seed, voters or random.choice((1, 1, 2, 3, 3, 4))),
         spares=random.choice((2, 4)),
-        membership=random.choice((0.2, 0.6)),
-        campaign=random.choice((0.0, 0.1)),
-        cut=random.choice((0.02, 0.1)),
+        membership=random.choice((0.2, 0.6, 1.0)),
+        pre_vote=patient,
+        check_quorum=patient,
+        campaign=random.choice((0.0, 0.1, 0.3)),
+        cut=random.choice((0.02, 0.1, 0.2)),
+        cut_us=300_000,
         crash=random.choice((0.0, 0.02, 0.06)),
         election_ticks=random.choice((3, 5)),
         heartbeat_ticks=1,
-        fault_us=20_000,
-        command_us=20_000,
+        fault_us=random.choice((5_000, 20_000)),
+        command_us=random.choice((20_000, 60_000)),
         delay_us=random.choice((200, 2_000)),
         jitter_us=random.choice((1_000, 6_000)),
         sync_us=random.choice((200, 2_000, 10_000)),
         power_cut=0.0,
+        batch=1,
     )
 
 

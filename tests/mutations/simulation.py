@@ -1,0 +1,149 @@
+"""Mutations of the consensus core that random schedules notice within the seeds of CI.
+
+Most of them have a directed test as well (see ``raft``); here they show that the simulator is awake.
+"""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+SEEDS = "tests/sim/test_sim.py::test_seeds_keep_every_promise"
+
+MUTATIONS = [
+    # Durability
+    Mutation(
+        "simulated_follower_answers_before_fsync",
+        "A follower acknowledges an append after its own fsync.",
+        "fluxmq/raft/following.py",
+        "        )\n    state.answer(answer)\n",
+        "        )\n    state.send(answer)\n",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_leader_counts_before_fsync",
+        "A leader counts itself for an entry after its own fsync.",
+        "fluxmq/raft/leading.py",
+        "self._state.log.persisted if voter == own else",
+        "self._state.log.last_index if voter == own else",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_vote_before_fsync",
+        "A vote leaves after it is durable (paper figure 2: updated on stable storage before responding).",
+        "fluxmq/raft/elections.py",
+        "state.answer(Message(kind, state.id, message.source, message.term))",
+        "state.send(Message(kind, state.id, message.source, message.term))",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_vote_not_persisted",
+        "A vote survives a restart, so that a node votes once per term.",
+        "fluxmq/raft/node.py",
+        "self._given = HardState(state.term, state.vote, self._log.commit)\n        return self._given",
+        "self._given = HardState(state.term, state.vote, self._log.commit)\n"
+        "        return HardState(state.term, 0, self._log.commit)",
+        SEEDS,
+    ),
+    # The log
+    Mutation(
+        "simulated_duplicates_cut",
+        "An append cuts the log where it conflicts and nowhere else (paper figure 2, AppendEntries 3).",
+        "fluxmq/raft/log.py",
+        "if self.term(entry.index) != entry.term:",
+        "if entry.index > self.commit:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_previous_entry_unchecked",
+        "An append is refused unless the entry before it matches (paper figure 2, AppendEntries 2).",
+        "fluxmq/raft/following.py",
+        "elif log.matches(message.index, message.log_term):",
+        "elif message.index <= log.last_index:",
+        SEEDS,
+    ),
+    # Elections
+    Mutation(
+        "simulated_vote_ignores_log",
+        "Votes go only to a log at least as complete (paper section 5.4.1).",
+        "fluxmq/raft/elections.py",
+        "if not (free and complete):",
+        "if not free:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_votes_twice",
+        "One vote per term (paper section 5.2).",
+        "fluxmq/raft/elections.py",
+        "or (state.vote == 0 and state.leader == 0)",
+        "or True",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_elected_by_half",
+        "A leader has the votes of a majority.",
+        "fluxmq/raft/elections.py",
+        "needed = len(voters) // 2 + 1",
+        "needed = (len(voters) + 1) // 2",
+        SEEDS,
+    ),
+    # Commit
+    Mutation(
+        "simulated_commit_on_minority",
+        "Committed is what a majority holds.",
+        "fluxmq/raft/leading.py",
+        "return matches[(len(voters) - 1) // 2]",
+        "return matches[len(voters) // 2 + (len(voters) > 2)]",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_commit_of_earlier_terms",
+        "Entries of earlier terms are not committed by counting (paper section 5.4.2, figure 8).",
+        "fluxmq/raft/leading.py",
+        "if index > log.commit and index >= self.first_index:",
+        "if index > log.commit:",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_heartbeat_commits_unproven",
+        "A heartbeat tells no more of the commit index than the receiver is proven to hold.",
+        "fluxmq/raft/leading.py",
+        "commit = min(progress.match, state.log.commit)",
+        "commit = state.log.commit",
+        SEEDS,
+    ),
+    # Reads
+    Mutation(
+        "simulated_reads_without_quorum",
+        "A read waits until a majority has said that this is still the leader.",
+        "fluxmq/raft/leading.py",
+        "confirmed = answered[(len(voters) - 1) // 2]",
+        "confirmed = answered[-1]",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_reads_before_own_commit",
+        "A new leader answers reads after an entry of its own term is committed.",
+        "fluxmq/raft/leading.py",
+        "if self._reads_asked and self._state.log.commit >= self.first_index:",
+        "if self._reads_asked:",
+        SEEDS,
+    ),
+    # Membership
+    Mutation(
+        "simulated_two_changes_at_once",
+        "No membership change while an earlier one is uncommitted.",
+        "fluxmq/raft/leading.py",
+        "if state.memberships.since > log.commit:",
+        "if False:",
+        SEEDS,
+    ),
+    # Liveness
+    Mutation(
+        "simulated_lost_appends_are_forgotten",
+        "A follower that lost an append is asked again.",
+        "fluxmq/raft/leading.py",
+        "            progress.due = True\n        if message.context",
+        "            pass\n        if message.context",
+        SEEDS,
+    ),
+]
