@@ -137,24 +137,33 @@ def _verify(files: Files, path: str, _: argparse.Namespace, out: Writer, complai
         out(
             f"{path}: snapshot {snapshot.index}, term {snapshot.term}, {len(snapshot.content)} bytes"
         )
+    elif _has_logs(files, path):
+        _verify_node(files, DataPaths(path), found, out)
     else:
-        paths = DataPaths(path)
-        entries: dict[str, tuple[int, int]] = {}
-        for wal in verify_wals(files, paths):
-            entries |= wal.entries
-            held = sum(max(0, last - first + 1) for first, last in wal.entries.values())
-            out(f"{wal.directory}: {wal.files} files, {grouped(held)} entries")
-            found.problems(wal.problems)
-        for group in verify_groups(files, paths, entries):
-            snapshot_text = (
-                "no snapshot" if group.snapshot is None else f"snapshot {group.snapshot}"
-            )
-            out(f"group {group.name}: {snapshot_text}, {len(group.logs)} queues")
-            found.problems(group.problems)
-            for log, promised in group.logs:
-                found.log(verify_log(files, log, promised))
+        complain(f"fluxmqctl: {path} is no data directory, none of a queue, and no file of either")
+        return EXIT_USAGE
     out(f"{found.damages} damaged, {found.notes} to be mended by the next start")
     return EXIT_DAMAGED if found.damages else EXIT_DONE
+
+
+def _has_logs(files: Files, path: str) -> bool:
+    names = ("VERSION", "groups", "shards")
+    return Path(path).is_dir() and any(files.exists(f"{path}/{name}") for name in names)
+
+
+def _verify_node(files: Files, paths: DataPaths, found: _Findings, out: Writer) -> None:
+    entries: dict[str, tuple[int, int]] = {}
+    for wal in verify_wals(files, paths):
+        entries |= wal.entries
+        held = sum(max(0, last - first + 1) for first, last in wal.entries.values())
+        out(f"{wal.directory}: {wal.files} files, {grouped(held)} entries")
+        found.problems(wal.problems)
+    for group in verify_groups(files, paths, entries):
+        snapshot = "no snapshot" if group.snapshot is None else f"snapshot {group.snapshot}"
+        out(f"group {group.name}: {snapshot}, {len(group.logs)} queues")
+        found.problems(group.problems)
+        for log, promised in group.logs:
+            found.log(verify_log(files, log, promised))
 
 
 class _Findings:

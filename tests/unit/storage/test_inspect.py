@@ -274,6 +274,17 @@ def test_no_such_path(data: Path) -> None:
     assert "is not there" in complaints
 
 
+def test_a_path_that_has_nothing_to_verify(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.wal").write_bytes(b"")
+    for name in ("empty", "a.wal"):
+        code, _, complaints = run(data, "verify", path=tmp_path / name)
+        assert code == 2
+        assert "is no data directory" in complaints
+    open_directory(tmp_path / "new").close()
+    assert run(data, "verify", path=tmp_path / "new")[0] == 0
+
+
 # --- stat ------------------------------------------------------------------------------------------------------------
 
 
