@@ -119,10 +119,10 @@ class Desk:
         given = 0
         hungry = self.hungry
         while hungry and given < budget:
-            consumer = hungry.popleft()
-            consumer.hungry = False
+            consumer = hungry.popleft()  # and stays marked as hungry while it is served
             room = consumer.room
             if room <= 0:
+                consumer.hungry = False
                 continue
             share = min(room, budget - given)
             if hungry:
@@ -130,9 +130,9 @@ class Desk:
             got = self._serve(step, consumer, share, now)
             given += got
             if got < share:
-                consumer.hungry = True
                 hungry.appendleft(consumer)
                 break
+            consumer.hungry = False
             self.feed(consumer)
         if self._cursor < self.queue.next_offset and not (given >= budget and hungry):
             self._pass_head(step, now)

@@ -108,10 +108,10 @@ class StreamDesk:
         given = 0
         hungry = self.hungry
         while hungry and given < budget:
-            consumer = hungry.popleft()
-            consumer.hungry = False
+            consumer = hungry.popleft()  # and stays marked as hungry while it is served
             room = consumer.room
             if room <= 0:
+                consumer.hungry = False
                 continue
             share = min(room, budget - given)
             if hungry:
@@ -119,9 +119,9 @@ class StreamDesk:
             got = self._serve(step, consumer, share, now)
             given += got
             if got < share:
-                consumer.hungry = True
                 hungry.appendleft(consumer)
                 break
+            consumer.hungry = False
             self.feed(consumer)
         return given
 

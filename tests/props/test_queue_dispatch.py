@@ -144,6 +144,7 @@ class World:
         host.release()
         for consumer in list(self.consumers):
             self.detach(consumer)
+        host.flush()
         host.pass_time(400 * SECOND)
         self.attach(0, 1_000)
         self.attach(1, 1_000)

@@ -130,6 +130,10 @@ class Host:
         for entry in waiting:
             self.apply(entry)
 
+    def release_one(self) -> None:
+        """The disk has done with one entry more."""
+        self.apply(self.held_back.pop(0))
+
     def apply(self, entry: bytes) -> list[Result]:
         """Apply one entry and carry out its effects."""
         self.entries.append(entry)

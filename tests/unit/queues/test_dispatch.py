@@ -167,26 +167,31 @@ def test_only_what_is_held_is_settled() -> None:
     assert pending(group_of(queue)) == [(7, 9, two.holder, 1)]
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_overdue_messages_go_to_anybody_and_late_settlements_do_nothing(alone: bool) -> None:
+def test_overdue_messages_come_back_to_the_only_consumer() -> None:
     host = Host()
     queue = host.declare()
-    slow = host.attach(queue, "slow")
+    consumer = host.attach(queue)
     host.publish(queue, 4)
     host.run()
-    other = slow if alone else host.attach(queue, "other")
-    assert host.dispatch.next_due() is not None
+    assert host.dispatch.next_due() == NOW + LATE
     host.pass_time(LATE - 1)
     assert host.run() == []
     host.pass_time(1)
-    found = host.run()
-    assert [(offset, attempts) for _, offset, attempts in found] == [(n, 2) for n in range(4)]
-    if not alone:
-        taken = offsets(found, "other") or offsets(found, "slow")
-        thief = other if offsets(found, "other") else slow
-        loser = slow if thief is other else other
-        assert host.settle(loser, Verb.ACK, (taken[0], taken[-1]))[0] == 0
-        assert host.settle(thief, Verb.ACK, (taken[0], taken[-1])) == (len(taken), 0)
+    assert host.run() == [("m", offset, 2) for offset in range(4)]
+    assert host.settle(consumer, Verb.ACK, (0, 3)) == (4, 0)
+
+
+def test_overdue_messages_go_to_anybody_and_late_settlements_do_nothing() -> None:
+    host = Host()
+    queue = host.declare()
+    slow = host.attach(queue, "slow", credit=4)
+    host.publish(queue, 4)
+    host.run()
+    other = host.attach(queue, "other")
+    host.pass_time(LATE)
+    assert host.run() == [("other", offset, 2) for offset in range(4)]
+    assert host.settle(slow, Verb.ACK, (0, 3)) == (0, 4)
+    assert host.settle(other, Verb.ACK, (0, 3)) == (4, 0)
 
 
 def test_detaching_releases_everything_in_one_command() -> None:
@@ -681,3 +686,48 @@ def test_a_new_configuration_takes_effect_at_once() -> None:
     host.run()
     host.pass_time(SECOND + CLAIM_GRANULE)
     assert host.run() == [("m", 0, 2)]
+
+
+def test_a_consumer_that_takes_from_itself_stands_in_line_once() -> None:
+    host = Host()
+    queue = host.declare()
+    consumer = host.attach(queue, limit=9)
+    host.publish(queue, 6)
+    host.run()
+    host.pass_time(LATE)
+    assert len(host.run()) == 6
+    host.do(*host.dispatch.detach(consumer))
+    host.publish(queue, 1)
+    assert host.run() == []
+
+
+def test_redeliveries_that_were_refused_come_again() -> None:
+    host = Host()
+    queue = host.declare()
+    consumer = host.attach(queue)
+    host.publish(queue, 3)
+    host.run()
+    host.settle(consumer, Verb.RELEASE, (0, 2))
+    step = host.dispatch.run(queue.id, host.now, 10)
+    assert offsets(given(step.deliveries)) == [0, 1, 2]
+    leave = host.dispatch.detach(consumer)
+    host.do(*leave, *step.commands)  # a claim by somebody who has gone is refused
+    host.attach(queue, "new")
+    assert host.run() == [("new", offset, 2) for offset in range(3)]
+
+
+def test_a_range_that_grows_while_it_is_claimed_is_not_given_again() -> None:
+    host = Host()
+    queue = host.declare()
+    consumer = host.attach(queue)
+    host.publish(queue, 2)
+    host.run()
+    host.hold = True
+    host.settle(consumer, Verb.RELEASE, (0, 0))
+    host.settle(consumer, Verb.RELEASE, (1, 1))
+    host.release_one()
+    assert host.run() == [("m", 0, 2)]
+    host.release_one()  # now 0, whose claim still waits, and 1 are one range
+    assert host.run() == [("m", 1, 2)]
+    host.release()
+    assert host.run() == []

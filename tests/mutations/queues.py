@@ -1,0 +1,180 @@
+"""Mutations of what durable queues promise."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_MACHINE = "tests/unit/queues/test_machine.py::"
+OF_DISPATCH = "tests/unit/queues/test_dispatch.py::"
+OF_COMMANDS = "tests/unit/queues/test_commands.py::"
+GROUPS = "fluxmq/queues/groups.py"
+STATES = "fluxmq/queues/states.py"
+MACHINE = "fluxmq/queues/machine.py"
+DESKS = "fluxmq/queues/desks.py"
+
+MUTATIONS = [
+    Mutation(
+        "dead_before_append",
+        "A dead message stays in its queue until its dead-letter append is committed.",
+        STATES,
+        "if first is not None and first < kept:",
+        "if False:",
+        OF_MACHINE + "test_the_dead_stay_until_their_append_is_committed",
+    ),
+    Mutation(
+        "dead_forgotten",
+        "A rejected message is dead, not gone.",
+        GROUPS,
+        "                if verb == Verb.REJECT:\n",
+        "                if False:\n",
+        OF_MACHINE + "test_the_dead_stay_until_their_append_is_committed",
+    ),
+    Mutation(
+        "dead_again",
+        "A new leader hands out again what its predecessor may not have dead-lettered.",
+        DESKS,
+        "\n        group.dead.arm_all()\n",
+        "\n",
+        OF_DISPATCH + "test_the_dead_are_handed_out_once_and_again_to_a_new_leader",
+    ),
+    Mutation(
+        "offset_reused",
+        "No offset is used twice.",
+        STATES,
+        "self.next_offset = base + batch.count",
+        "self.next_offset = base + batch.count - (batch.count > 1)",
+        OF_MACHINE + "test_offsets_count_up_and_are_never_reused",
+    ),
+    Mutation(
+        "foreign_ack",
+        "Only who holds a message settles it.",
+        GROUPS,
+        """                first, last, lambda fate: fate.holder == holder
+""",
+        """                first, last
+""",
+        OF_MACHINE + "test_only_the_holder_settles",
+    ),
+    Mutation(
+        "foreign_ack_at_the_desk",
+        "A claim that was taken over is no longer held by its former consumer.",
+        DESKS,
+        "                holder.held.remove(first, last)\n",
+        "",
+        OF_DISPATCH + "test_overdue_messages_go_to_anybody_and_late_settlements_do_nothing",
+    ),
+    Mutation(
+        "attempts_not_counted",
+        "Every delivery counts as an attempt.",
+        GROUPS,
+        "fate.attempts + 1, fate.first_time",
+        "fate.attempts, fate.first_time",
+        OF_MACHINE + "test_a_release_waits_for_nobody_and_counts_as_a_delivery",
+    ),
+    Mutation(
+        "claimed_before_deadline",
+        "What is held is not claimed again before its deadline.",
+        GROUPS,
+        "lambda fate: fate.due <= time and (not limit or fate.attempts < limit)",
+        "lambda fate: not limit or fate.attempts < limit",
+        OF_MACHINE + "test_what_is_held_cannot_be_claimed_before_its_deadline",
+    ),
+    Mutation(
+        "floor_past_pending",
+        "The acknowledged floor never passes a pending range.",
+        GROUPS,
+        "return self.cursor if first is None else first",
+        "return self.cursor",
+        OF_MACHINE + "test_the_floor_never_passes_a_pending_range",
+    ),
+    Mutation(
+        "claim_skips",
+        "A claim that leaves out messages below it settles nothing silently.",
+        GROUPS,
+        "if self.cursor < cursor or not",
+        "if not",
+        OF_MACHINE + "test_a_claim_that_does_not_fit_claims_nothing",
+    ),
+    Mutation(
+        "duplicates_forgotten",
+        "Duplicates are recognised after a restart.",
+        STATES,
+        "queue.producers = Producers.unpack(producers)",
+        "queue.producers = Producers()",
+        OF_MACHINE + "test_duplicates_are_known_after_a_snapshot",
+    ),
+    Mutation(
+        "refusal_remembered",
+        "A refused batch is not taken for stored when it is repeated.",
+        STATES,
+        """            return _FULL
+        self.producers.remember([messages[index] for index in fresh])
+""",
+        """            self.producers.remember([messages[index] for index in fresh])
+            return _FULL
+        self.producers.remember([messages[index] for index in fresh])
+""",
+        OF_MACHINE + "test_a_refused_batch_is_not_remembered",
+    ),
+    Mutation(
+        "claimed_twice",
+        "A claim under way is not handed out again.",
+        DESKS,
+        """        self._cursor = target
+""",
+        "",
+        OF_DISPATCH + "test_claims_under_way_are_not_handed_out_twice",
+    ),
+    Mutation(
+        "reclaimed_twice",
+        "Two consumers are not given one message while its claim is under way.",
+        DESKS,
+        "for first, last in self._claiming.missing(low, high):",
+        "for first, last in [(low, high)]:",
+        OF_DISPATCH + "test_a_range_that_grows_while_it_is_claimed_is_not_given_again",
+    ),
+    Mutation(
+        "refused_claim_forgotten",
+        "A claim that was refused in part is made again from what the machine says.",
+        DESKS,
+        """        if not whole:
+            self._refused = True
+""",
+        "",
+        OF_DISPATCH + "test_redeliveries_that_were_refused_come_again",
+    ),
+    Mutation(
+        "limit_of_unsettled",
+        "A consumer never holds more than its limit.",
+        "fluxmq/queues/consumers.py",
+        "return min(self.credit, self.limit - self.held.count)",
+        "return self.credit",
+        OF_DISPATCH + "test_nobody_gets_more_than_limit_and_credit",
+    ),
+    Mutation(
+        "time_back",
+        "Time in the machine never goes back.",
+        MACHINE,
+        "self.time = time = max(time, self.time)",
+        "self.time = time",
+        OF_MACHINE + "test_time_never_goes_back",
+    ),
+    Mutation(
+        "unknown_command",
+        "An entry that cannot be understood stops the machine.",
+        MACHINE,
+        """            raise CommandError(f"a command of kind {kind}")
+""",
+        """            return _OK
+""",
+        OF_COMMANDS + "test_an_unknown_kind_stops_the_machine",
+    ),
+    Mutation(
+        "stream_commit",
+        "A stream's committed offset never passes what a consumer may still need.",
+        "fluxmq/queues/stream_desks.py",
+        "floor = min(floor, consumer.held.firsts[0])",
+        "pass",
+        OF_DISPATCH + "test_a_streams_group_shares_a_cursor_and_commits_what_is_acknowledged",
+    ),
+]
