@@ -18,3 +18,7 @@ class InconsistentLog(FluxmqError):  # noqa: N818 - says what is the case
 
 class Compacted(FluxmqError):  # noqa: N818 - says what is the case
     """Entries before the log's beginning were asked for; they are in a snapshot now."""
+
+
+class MalformedMessage(FluxmqError):  # noqa: N818 - says what is the case
+    """A peer's message is not one that a node sends: its parts do not fit together."""

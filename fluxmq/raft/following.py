@@ -9,15 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fluxmq.raft.errors import InconsistentLog
+from fluxmq.raft.errors import InconsistentLog, MalformedMessage
 from fluxmq.raft.memberships import Memberships, decode_membership
 from fluxmq.raft.state import State
 from fluxmq.raft.types import MEMBERSHIP, Entry, Message, MessageKind
 
 
 def on_append(state: State, message: Message) -> None:
-    """Take entries if what precedes them matches, else say from where on it may (sections 5.3 and 5.4)."""
+    """Take entries if what precedes them matches, else say from where on it may (sections 5.3 and 5.4).
+
+    Raises MalformedMessage when the entries do not follow each other.
+    """
     log = state.log
+    for index, entry in enumerate(message.entries, message.index + 1):
+        if entry.index != index or entry.term > message.term:
+            raise MalformedMessage(f"entry {entry.index} of term {entry.term} at {index}")
     answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
     if message.index < log.commit:
         # What is committed is the leader's too, so this is an old message and the answer is as good as any.
@@ -72,11 +78,14 @@ def on_heartbeat(state: State, message: Message) -> None:
 
 
 def on_snapshot(state: State, message: Message) -> None:
-    """Install a snapshot unless this log has it all already; the answer follows when it is durable (section 7)."""
+    """Install a snapshot unless this log has it all already; the answer follows when it is durable (section 7).
+
+    Raises MalformedMessage when there is none in the message.
+    """
     log = state.log
     snapshot = message.snapshot
     if snapshot is None:
-        return
+        raise MalformedMessage("a SNAPSHOT without a snapshot")
     mark = snapshot.mark
     answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
     if mark.index > log.commit:

@@ -115,7 +115,8 @@ class Node:
     def step(self, message: Message) -> None:
         """A message from a peer has come. Late, repeated and reordered ones do no harm.
 
-        Raises InconsistentLog when it shows that this node or the sender has lost what it acknowledged.
+        Raises InconsistentLog when it shows that this node or the sender has lost what it acknowledged, and
+        MalformedMessage when no node sends such a thing.
         """
         state = self._state
         if message.term > state.term:
@@ -354,14 +355,10 @@ class Node:
         state, in whichever order, never calls something committed that the entries would have overwritten.
         """
         state = self._state
-        log = self._log
-        term, vote, commit = self._given
+        commit = self._given.commit
         if with_commit:
-            safe = min(log.persisted, log.commit)
-            if safe > commit:
-                self._given = HardState(state.term, state.vote, safe)
-                return self._given
-        if state.term == term and state.vote == vote:
+            commit = max(commit, min(self._log.commit, self._log.persisted))
+        if (state.term, state.vote, commit) == self._given:
             return None
         self._given = HardState(state.term, state.vote, commit)
         return self._given

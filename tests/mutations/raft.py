@@ -24,8 +24,8 @@ MUTATIONS = [
         "raft_vote_is_persisted",
         "A vote is durable before it is answered, also when the term was durable before (paper figure 2).",
         NODE,
-        "        if state.term == term and state.vote == vote:",
-        "        if state.term == term:",
+        "        if (state.term, state.vote, commit) == self._given:",
+        "        if (state.term, commit) == self._given[::2]:",
         OF_ELECTIONS + "test_nobody_votes_twice_in_a_term_restart_or_not",
     ),
     Mutation(
@@ -202,8 +202,8 @@ MUTATIONS = [
         "raft_written_commit",
         "A written commit index covers only what was durable before.",
         NODE,
-        "safe = min(log.persisted, log.commit)",
-        "safe = log.commit",
+        "commit = max(commit, min(self._log.commit, self._log.persisted))",
+        "commit = self._log.commit",
         OF_FOLLOWING + "test_the_commit_written_is_of_what_is_durable_already",
     ),
     Mutation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluxmq.raft.errors import InconsistentLog
+from fluxmq.raft.errors import InconsistentLog, MalformedMessage
 from fluxmq.raft.types import (
     COMMAND,
     Entry,
@@ -88,6 +88,20 @@ def test_a_duplicate_append_cuts_nothing() -> None:
     member.node.step(append(1, 3, 1, entries(4, 1, 1)))
     assert answer(member).index == 5
     assert terms(member) == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [entries(3, 1), entries(2, 1) + entries(2, 1), entries(2, 2)],
+    ids=["gap", "twice", "term"],
+)
+def test_entries_that_do_not_follow_are_no_message(new: list[Entry]) -> None:
+    member = follower(1)
+    with pytest.raises(MalformedMessage):
+        member.node.step(append(1, 1, 1, new))
+    with pytest.raises(MalformedMessage):
+        member.node.step(Message(MessageKind.SNAPSHOT, 1, 2, 1))
+    assert member.node.status().last_index == 1
 
 
 def test_a_conflict_cuts_from_there() -> None:
