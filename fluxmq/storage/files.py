@@ -84,13 +84,19 @@ class Files:
         path = self.path_of(fd)
         written = 0
         for first in range(0, len(buffers), BUFFERS_MAX):
-            part: Sequence[Buffer] = buffers[first : first + BUFFERS_MAX]
-            while part:
+            part = [
+                buffer if type(buffer) is bytes else memoryview(buffer).cast("B")
+                for buffer in buffers[first : first + BUFFERS_MAX]
+            ]
+            left = sum(map(len, part))
+            while left:
                 done = self.call("pwritev", path, os.pwritev, fd, part, position + written)
-                written += done
-                part = _behind(part, done)
-                if done == 0 and part:
+                if done == 0:
                     raise WriteFailed(f"pwritev of {path}: nothing was written")
+                written += done
+                left -= done
+                if left:
+                    part = _behind(part, done)
         return written
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
@@ -230,11 +236,10 @@ class Files:
             return
 
 
-def _behind(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
+def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
     """What is left of the buffers behind the first `written` bytes."""
     for number, buffer in enumerate(buffers):
-        view = memoryview(buffer).cast("B")
-        if written < len(view):
-            return [view[written:], *buffers[number + 1 :]]
-        written -= len(view)
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[number + 1 :]]
+        written -= len(buffer)
     return []

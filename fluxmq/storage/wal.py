@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import ZEROES, Files
@@ -37,6 +38,17 @@ from fluxmq.storage.wal_writer import LogWriter, carried_bytes
 
 READ_BYTES = 4096
 """What is read of an entry at first; most are shorter."""
+
+
+WINDOW_BYTES = 1 << 20
+"""What is read at once when entries are read in order."""
+
+
+class Window(NamedTuple):
+    """Bytes of a file. `place`: its sequence above, their position below 32 bits."""
+
+    data: bytes
+    place: int
 
 
 class WriteAheadLog:
@@ -125,8 +137,9 @@ class WriteAheadLog:
         """What the log holds of a group, entries read from the files. Raises Corruption, ReadFailed."""
         group = self._groups[self._numbers[name]]
         entries = []
+        window = Window(b"", 0)
         for index in range(group.first, group.last + 1):
-            entry = self.entry(group.number, index)
+            entry, window = self._read(group, index, window, WINDOW_BYTES)
             entries.append(RecoveredEntry(entry.term, index, entry.kind, entry.body))
         return Recovered(
             group.hard_state, group.first, entries, group.checkpoint, group.checkpoint_term
@@ -281,22 +294,34 @@ class WriteAheadLog:
         if entry is not None:
             return entry
         state = self._groups[group]
-        place = state.place(index)
-        if place is None or index > state.appended:
+        if index > state.appended:
             raise LookupError(f"entry {index} of group {group} is not in the log")
+        return self._read(state, index, Window(b"", 0), READ_BYTES)[0]
+
+    def _read(
+        self, group: GroupLog, index: int, window: Window, ahead: int
+    ) -> tuple[Entry, Window]:
+        """An entry from its file, and what was read of the file: `window` if that held it, else `ahead` bytes or more."""
+        place = group.place(index)
+        if place is None:
+            raise LookupError(f"entry {index} of group {group.number} is not in the log")
         file = self._row.at(place.sequence)
         position = place.position
-        data = self._files.pread(file.fd, READ_BYTES, position)
-        size = claimed_bytes(data) if len(data) >= HEADER_BYTES else 0
-        if READ_BYTES < size <= file.size - position:
-            data = self._files.pread(file.fd, size, position)
-        view = memoryview(data)
-        found = decode(view, position, file.tie, position)
-        if found is None or (found.type, found.group, found.index) != (ENTRY, group, index):
-            raise Corruption(file.path, position, f"entry {index} of group {group} is damaged")
-        return Entry(
-            found.term, found.kind, bytes(view[HEADER_BYTES : HEADER_BYTES + found.length])
-        )
+        base = window.place - (place.sequence << 32)
+        found = decode(memoryview(window.data), position, file.tie, base) if window.data else None
+        if found is None:
+            data = self._files.pread(file.fd, ahead, position)
+            size = claimed_bytes(data) if len(data) >= HEADER_BYTES else 0
+            if ahead < size <= file.size - position:
+                data = self._files.pread(file.fd, size, position)
+            base = position
+            window = Window(data, place.sequence << 32 | position)
+            found = decode(memoryview(data), position, file.tie, base)
+        if found is None or (found.type, found.group, found.index) != (ENTRY, group.number, index):
+            what = f"entry {index} of group {group.number} is damaged"
+            raise Corruption(file.path, position, what)
+        at = position - base + HEADER_BYTES
+        return Entry(found.term, found.kind, window.data[at : at + found.length]), window
 
 
 def _make_good(files: Files, recovery: Recovery, file_bytes: int) -> None:

@@ -39,7 +39,7 @@ class GroupLog:
         """`last`, `term`: of the entry before the first that will be seen."""
         self.number = number
         self.name = name
-        self.hard_state = HardStateRecord(0, 0, 0)
+        self.hard_record = Record(HARD_STATE, 0, number, 0, 0, bytes(8))
         self.checkpoint = 0
         self.checkpoint_term = 0
         self.checkpoint_durable = 0
@@ -48,6 +48,8 @@ class GroupLog:
         """Entries up to here are not wanted any longer."""
         self.appended = last
         """Last index handed in, written or not."""
+        self.last = last
+        """Index of the last entry written, or of the checkpoint when there is none behind it."""
         self._first = last + 1
         self._places: array[int] = array("Q")
         self._runs: list[tuple[int, int]] = [(last, term)]
@@ -59,9 +61,10 @@ class GroupLog:
         return self._first
 
     @property
-    def last(self) -> int:
-        """Index of the last entry written, or of the checkpoint when there is none behind it."""
-        return self._first + len(self._places) - 1
+    def hard_state(self) -> HardStateRecord:
+        """The last hard state written; zeroes when there was none."""
+        record = self.hard_record
+        return HardStateRecord(record.term, int.from_bytes(record.body, "little"), record.index)
 
     def place(self, index: int) -> Place | None:
         """Where an entry stands; None when it is not kept."""
@@ -78,13 +81,15 @@ class GroupLog:
 
     # What records do
 
-    def add_entry(self, index: int, term: int, sequence: int, position: int) -> None:
-        """An entry: what stood at its index and behind it is void. Behind a gap, what stood before it is given up."""
-        if index <= self.last:
-            self.truncate(index)
+    def add_entry(self, index: int, term: int, place: int) -> None:
+        """An entry at `place`: what stood at its index and behind it is void. Behind a gap, what stood before it is
+        given up."""
         if index != self.last + 1:
-            self._start(index - 1, 0)
-        self._places.append(sequence << 32 | position)
+            self.truncate(index)
+            if index != self.last + 1:
+                self._start(index - 1, 0)
+        self._places.append(place)
+        self.last = index
         if self._runs[-1][1] != term:
             self._runs.append((index, term))
 
@@ -92,6 +97,7 @@ class GroupLog:
         """Entries from `index` on are void."""
         if index <= self.last:
             del self._places[max(0, index - self._first) :]
+            self.last = max(index, self._first) - 1
             while len(self._runs) > 1 and self._runs[-1][0] >= index:
                 self._runs.pop()
 
@@ -115,6 +121,7 @@ class GroupLog:
 
     def _start(self, last: int, term: int) -> None:
         """Begin anew behind an entry that is not here."""
+        self.last = last
         self._first = last + 1
         del self._places[:]
         self._runs = [(last, term)]
@@ -125,9 +132,8 @@ class GroupLog:
         declared = Record(
             GROUP, 0, self.number, self.term(last) or 0, last, self.name.encode("utf-8")
         )
-        vote = self.hard_state.vote.to_bytes(8, "little")
         return [
             declared,
-            Record(HARD_STATE, 0, self.number, self.hard_state.term, self.hard_state.commit, vote),
+            self.hard_record,
             Record(CHECKPOINT, 0, self.number, self.checkpoint_term, self.checkpoint, b""),
         ]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_files import LogFile, unpin
-from fluxmq.storage.wal_groups import GroupLog, HardStateRecord
+from fluxmq.storage.wal_groups import GroupLog
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
     CLOSED,
@@ -30,6 +30,7 @@ from fluxmq.storage.wal_records import (
     TRUNCATION,
     FileSeed,
     Found,
+    Record,
     decode,
     records_behind,
 )
@@ -179,11 +180,11 @@ def _apply(recovery: Recovery, file: LogFile, found: Found, data: memoryview) ->
     if found.type == ENTRY:
         if found.index <= group.last:
             unpin(recovery.used, group.number, found.index)
-        group.add_entry(found.index, found.term, file.sequence, found.position)
+        group.add_entry(found.index, found.term, file.sequence << 32 | found.position)
         file.last_index[group.number] = found.index
     elif found.type == HARD_STATE:
-        vote = int.from_bytes(data[at : at + found.length], "little")
-        group.hard_state = HardStateRecord(found.term, vote, found.index)
+        vote = bytes(data[at : at + found.length])
+        group.hard_record = Record(HARD_STATE, 0, found.group, found.term, found.index, vote)
     elif found.type == TRUNCATION:
         unpin(recovery.used, group.number, found.index)
         group.truncate(found.index)

@@ -19,7 +19,7 @@ from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
-from fluxmq.storage.wal_groups import GroupLog, HardStateRecord
+from fluxmq.storage.wal_groups import GroupLog
 from fluxmq.storage.wal_options import SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     BODY_BYTES_MAX,
@@ -84,7 +84,7 @@ class LogWriter:
 
     def append(self, record: Record) -> None:
         """Take a record for the next write. Raises DiskFull when too much waits."""
-        waiting = self.buffered_bytes + record_bytes(len(record.body))
+        waiting = self.buffered_bytes + HEADER_BYTES + (len(record.body) + 7 & ~7)
         if waiting > self._options.buffered_bytes_max:
             raise DiskFull(f"{self.buffered_bytes} bytes wait to be written to the log")
         self._buffer.append(record)
@@ -190,8 +190,7 @@ class LogWriter:
         file = self._row.used[-1]
         start = file.end
         parts, positions, end = encode(records, file.tie, start, start)
-        for record, position in zip(records, positions, strict=True):
-            self._apply(record, file, position)
+        self._apply(records, file, positions)
         self._writing_bytes -= size
         file.end = end
         try:
@@ -245,29 +244,30 @@ class LogWriter:
             records += group.carried()
         return records
 
-    def _apply(self, record: Record, file: LogFile, position: int) -> None:
-        """Note what a record that goes to the file means."""
-        kind, number = record.type, record.group
-        if kind == ENTRY:
-            group = self._groups[number]
-            if record.index <= group.last:
-                unpin(self._row.used, number, record.index)
-            group.add_entry(record.index, record.term, file.sequence, position)
-            file.last_index[number] = record.index
-        elif kind == HARD_STATE:
-            vote = int.from_bytes(record.body, "little")
-            self._groups[number].hard_state = HardStateRecord(record.term, vote, record.index)
-        elif kind == TRUNCATION:
-            unpin(self._row.used, number, record.index)
-            self._groups[number].truncate(record.index)
-        elif kind == CHECKPOINT:
-            group = self._groups[number]
-            group.set_checkpoint(record.index, record.term)
-            self._marks.append((group, record.index))  # 0: none yet, as a new file repeats it
-        elif kind == FORGET:
-            group = self._groups.pop(number)
-            self.prologue_bytes -= carried_bytes(group)
-            self._marks.append((group, _GONE))
+    def _apply(self, records: list[Record], file: LogFile, positions: list[int]) -> None:
+        """Note what records that go to the file mean."""
+        groups, last_index = self._groups, file.last_index
+        sequence = file.sequence << 32
+        for record, position in zip(records, positions, strict=True):
+            kind, _, number, term, index, _ = record
+            if kind == ENTRY:
+                group = groups[number]
+                if index <= group.last:
+                    unpin(self._row.used, number, index)
+                group.add_entry(index, term, sequence | position)
+                last_index[number] = index
+            elif kind == HARD_STATE:
+                groups[number].hard_record = record
+            elif kind == TRUNCATION:
+                unpin(self._row.used, number, index)
+                groups[number].truncate(index)
+            elif kind == CHECKPOINT:
+                groups[number].set_checkpoint(index, term)
+                self._marks.append((groups[number], index))  # 0: none yet, as a new file repeats it
+            elif kind == FORGET:
+                group = groups.pop(number)
+                self.prologue_bytes -= carried_bytes(group)
+                self._marks.append((group, _GONE))
 
     # Files
 
