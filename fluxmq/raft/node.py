@@ -275,7 +275,8 @@ class Node:
         """The SNAPSHOT message for a peer named in `Ready.snapshot_wanted`; None when it is not wanted any more.
 
         The host carries it in as many pieces as it likes and steps it at the peer once, whole; then it calls
-        `report_snapshot`. The peer answers by itself when the snapshot is durable there.
+        `report_snapshot`. The peer answers by itself when the snapshot is durable there. What the log holds behind the
+        snapshot should be kept until then, or the peer needs the next snapshot.
         """
         return None if self._leadership is None else self._leadership.offer_snapshot(peer, snapshot)
 

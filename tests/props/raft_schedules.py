@@ -24,18 +24,20 @@ from tests.unit.raft.cluster import Cluster, Disk, Violation
 Move = tuple[str, int, int]
 NETWORK_MAX = 200
 LIVENESS_TICKS = 400
-STRANGERS = (4, 5)
-"""Nodes that are no members at first."""
+NODES = 5
+"""Those that are no voters at first may join."""
 
 
 class Schedule:
-    """A cluster of three, with two strangers that may join, and the moves that can be made."""
+    """A cluster with strangers that may join, and the moves that can be made."""
 
-    def __init__(self, random: Callable[[int], int], **options: int | bool) -> None:
+    def __init__(
+        self, random: Callable[[int], int], voters: int = 3, **options: int | bool
+    ) -> None:
         options.setdefault("max_message_bytes", 30)
         options.setdefault("max_inflight_bytes", 200)
-        self.cluster = Cluster(3, random=random, **options)
-        for number in STRANGERS:
+        self.cluster = Cluster(voters, random=random, **options)
+        for number in range(voters + 1, NODES + 1):
             self.cluster.add(number, Disk(Membership(())))
         self.proposed = 0
         self.snapshots = 0

@@ -25,11 +25,13 @@ def test_any_short_schedule(
     schedule.finish()
 
 
-@given(st.integers(0, 2**32), st.booleans(), st.booleans())
-def test_long_schedules_in_proportion(seed: int, pre_vote: bool, check_quorum: bool) -> None:
+@given(st.integers(0, 2**32), st.integers(1, 5), st.booleans(), st.booleans())
+def test_long_schedules_in_proportion(
+    seed: int, voters: int, pre_vote: bool, check_quorum: bool
+) -> None:
     """Moves as often as they happen, so that much is committed between the faults."""
     random = Random(seed)
-    schedule = Schedule(random.randrange, pre_vote=pre_vote, check_quorum=check_quorum)
+    schedule = Schedule(random.randrange, voters, pre_vote=pre_vote, check_quorum=check_quorum)
     schedule.run(drawn_moves(random, 800))
     schedule.finish()
 
