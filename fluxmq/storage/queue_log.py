@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from fluxmq._hot.batches import Batch
 from fluxmq.model.segments import (
@@ -35,7 +35,7 @@ from fluxmq.model.segments import (
 )
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.errors import FileMissing, StorageError
+from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import HeadFile
 from fluxmq.storage.log_options import BatchTooLarge, OffsetOutOfRange, SegmentOptions
@@ -44,34 +44,13 @@ from fluxmq.storage.log_state import LogState, SegmentState
 from fluxmq.storage.segment_index import Extent
 from fluxmq.storage.segments import OpenFile, SegmentWriter, sealed_extent
 from fluxmq.storage.shape import check_growing, check_sealed
+from fluxmq.storage.unsynced import Unsynced
 
 __all__ = ["BatchTooLarge", "OffsetOutOfRange", "QueueLog", "SegmentOptions", "Unsynced"]
 
 DROPPED_WHOLE_PART: Final = 4
 """A segment whose messages are all consumed while it still grows is given up once it has a quarter of its size: a queue
 whose consumers keep up then keeps little on disk, and still makes a new file only every few megabytes."""
-
-
-class Unsynced(NamedTuple):
-    """What has to be synced before `state` may be believed after a power cut; from `QueueLog.unsynced`."""
-
-    state: LogState
-    storage: Files
-    files: tuple[OpenFile, ...]
-    directory: str | None
-
-    def sync(self) -> None:
-        """Sync it all; may be called in any one thread. Raises StorageError, after which the state is worth nothing."""
-        for file in self.files:
-            self.storage.reach("segment.sync")
-            self.storage.fdatasync(file.fd)
-        if self.directory is not None:
-            self.storage.reach("segment.sync_directory")
-            try:
-                self.storage.fsync_directory(self.directory)
-            except FileMissing:
-                # The queue was deleted meanwhile: there is nothing to keep.
-                return
 
 
 class QueueLog:
@@ -109,9 +88,10 @@ class QueueLog:
         self._reader = LogReader(files, cache, segments, options.index_bytes)
         self._head = HeadFile(files, directory)
         self._head_moved = True
-        # Files of rolled segments that no checkpoint has synced; and whether names in the directory changed.
+        # Files of rolled segments that no checkpoint has synced; changes of names in the directory, and those synced.
         self._rolled: dict[str, OpenFile] = {}
-        self._names_changed = True
+        self._names = 1
+        self._names_synced = 0
         self._recovering = True
         self._failed: StorageError | None = None
 
@@ -204,7 +184,7 @@ class QueueLog:
                 self._files, self.directory, self.queue, batch, self.options.index_bytes
             )
             self._growing = segment
-            self._names_changed = True
+            self._names += 1
         segment.append(batch)
         self._next = segment.next_offset
         self._unwritten.append(batch)
@@ -380,7 +360,7 @@ class QueueLog:
             for path in (extent.path, extent.index_path):
                 if path.rpartition("/")[2] in names:
                     self._files.unlink(path)
-        self._names_changed = True
+        self._names += 1
 
     # Checkpoints
 
@@ -398,23 +378,28 @@ class QueueLog:
         a time. The log may be used meanwhile.
         """
         self.flush()
-        files = [file for file in self._rolled.values() if file.dirty]
-        self._release(file for file in self._rolled.values() if not file.dirty)
-        self._rolled.clear()
+        files = list(self._rolled.values())
         if self._growing is not None:
-            files += [file.shared() for file in self._growing.files() if file.dirty]
-        for file in files:
-            file.dirty = False
-        directory = self.directory if self._names_changed else None
-        self._names_changed = False
-        return Unsynced(self.state(), self._files, tuple(files), directory)
+            files += self._growing.files()
+        names = self._names if self._names_synced < self._names else None
+        return Unsynced(self._files, self.directory, self.state(), files, names)
 
     def synced(self, unsynced: Unsynced, failure: StorageError | None = None) -> None:
-        """Say that `Unsynced.sync` is done. After a failure nothing is written to the log any more: what the kernel
-        dropped cannot be known, and a later sync would not report it again."""
-        self._release(unsynced.files)
-        if failure is not None:
-            self._failed = failure
+        """Say that what `unsynced` returned has been dealt with; `failure`: what ended the checkpoint early.
+
+        If it was a sync of this log that failed, nothing is written to the log any more: what the kernel dropped cannot be
+        known, and a later sync would not report it. If it was something else, this log has to be synced again, no more.
+        """
+        assert failure is not None or unsynced.done, (
+            "a checkpoint ends well only with everything synced"
+        )
+        unsynced.end()
+        if unsynced.failure is not None:
+            self._failed = unsynced.failure
+        if unsynced.done and unsynced.names is not None:
+            self._names_synced = unsynced.names
+        for path in [path for path, file in self._rolled.items() if not file.dirty]:
+            self._rolled.pop(path).release()
 
     # Recovery, end
 
@@ -437,7 +422,7 @@ class QueueLog:
         for name in names - wanted:
             if base_of(name) is not None or base_of(name, INDEX_SUFFIX) is not None:
                 self._files.unlink(f"{self.directory}/{name}")
-                self._names_changed = True
+                self._names += 1
         self._files.reach("segment.cut")
 
     def close(self) -> None:

@@ -26,23 +26,32 @@ from fluxmq.storage.segment_index import Extent, IndexWriter
 
 
 class OpenFile:
-    """A file that is written to, opened when first needed; closed when its last user releases it."""
+    """A file that is written to, opened when first needed; closed when its last user releases it.
 
-    __slots__ = ("_users", "dirty", "fd", "files", "path")
+    `writes` counts them, `synced` how many of them are known to be synced.
+    """
+
+    __slots__ = ("_users", "fd", "files", "path", "synced", "writes")
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
         self.path = path
         self.fd = -1
-        self.dirty = False
+        self.writes = 0
+        self.synced = 0
         self._users = 1
 
     def write(self, buffers: list[Buffer], position: int) -> None:
         """Write at a position; the file is made if need be. Raises StorageError."""
         if self.fd < 0:
             self.fd = self.files.open_(self.path, create=True)
-        self.dirty = True
+        self.writes += 1
         self.files.pwritev(self.fd, buffers, position)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether something was written that is not known to be synced."""
+        return self.synced < self.writes
 
     def shared(self) -> OpenFile:
         """Return it for one more user."""
