@@ -45,6 +45,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports do not derive from asyncio's.
         self._transport = transport = cast(asyncio.Transport, transport)
+        self._conversation.send = self._send
         transport.write(self._conversation.connected())
 
     def data_received(self, data: bytes) -> None:
@@ -56,8 +57,12 @@ class _Connection(asyncio.Protocol):
             self._log.event(logging.WARNING, "refused", "control connection ended: %s", problem)
             transport.abort()
             return
-        if not answers:
-            return
+        if answers:
+            self._send(answers)
+
+    def _send(self, answers: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
         if transport.get_write_buffer_size() + len(answers) > OUTPUT_BYTES_MAX:
             self._log.event(
                 logging.WARNING, "output", "control connection ended: control does not read"

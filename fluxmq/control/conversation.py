@@ -8,8 +8,8 @@ shard by asking.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from fluxmq.control.framing import FrameDecoder, encode_frame
@@ -21,6 +21,7 @@ from fluxmq.control.messages import (
     REPLY,
     STATUS,
     USERS,
+    Body,
     Failure,
     Hello,
     Message,
@@ -44,6 +45,13 @@ REPORTED_ATTEMPT: Final = 6
 _HELLO_ID: Final = 1
 
 
+Answered = Callable[[Body | Failure], None]
+"""Called with the answer to an order, at once or later; what comes too late for its connection is dropped."""
+
+Order = Callable[[Body, Answered], None]
+"""Something control orders that may take its time. Raises MessageError for a body that is not understood."""
+
+
 class RefusedError(FluxmqError):
     """The control process refused this peer; the text says why (another version, foreign user)."""
 
@@ -55,11 +63,13 @@ class Handlers:
     `users` takes a new snapshot (called only when its revision is newer than the last one taken);
     `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
     process's own loop and must not block. `users` is None for processes that authenticate nobody.
+    `orders`, by kind of message, are what may be answered later.
     """
 
     collect: Callable[[], Iterable[Sample]]
     status: Callable[[], ProcessNumbers]
     users: Callable[[Users], None] | None = None
+    orders: Mapping[str, Order] = field(default_factory=dict)
 
 
 def back_off(attempt: int) -> float:
@@ -74,23 +84,36 @@ class Conversation:
     again and gets the snapshot again; a revision already held is confirmed without another call.
     """
 
-    __slots__ = ("_decoder", "_handlers", "_hello", "established", "users_revision")
+    __slots__ = (
+        "_connection",
+        "_decoder",
+        "_handlers",
+        "_hello",
+        "established",
+        "send",
+        "users_revision",
+    )
 
     def __init__(self, hello: Hello, handlers: Handlers) -> None:
         self._hello = hello
         self._handlers = handlers
         self._decoder = FrameDecoder()
+        self._connection = 0
         self.established = False
         self.users_revision = -1
+        self.send: Callable[[bytes], None] | None = None
+        """Sends an answer that was not ready at once; set by the adapter of a process that takes orders."""
 
     def connected(self) -> bytes:
         """Begin a connection; return the first bytes to send."""
         self._decoder = FrameDecoder()
+        self._connection += 1
         self.established = False
         return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
 
     def disconnected(self) -> None:
         """Note that the connection is gone."""
+        self._connection += 1
         self.established = False
 
     def receive(self, data: bytes | bytearray | memoryview) -> bytes:
@@ -115,7 +138,28 @@ class Conversation:
             return reply(message, self._handlers.status().to_body())
         if message.kind == USERS and self._handlers.users is not None:
             return self._take_users(message, self._handlers.users)
+        order = self._handlers.orders.get(message.kind)
+        if order is not None:
+            return self._obey(message, order)
         return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    def _obey(self, message: Message, order: Order) -> Message | None:
+        connection = self._connection
+
+        def answered(answer: Body | Failure) -> None:
+            if self._connection != connection or self.send is None:
+                return
+            if isinstance(answer, Failure):
+                refusal = error(message.id, answer.code, answer.text)
+                self.send(encode_frame(refusal.to_wire()))
+            else:
+                self.send(encode_frame(reply(message, answer).to_wire()))
+
+        try:
+            order(message.body, answered)
+        except MessageError as problem:
+            return error(message.id, problem.code, str(problem))
+        return None
 
     def _take_users(self, message: Message, take: Callable[[Users], None]) -> Message:
         try:

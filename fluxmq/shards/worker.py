@@ -44,7 +44,8 @@ from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
-from fluxmq.shards.queues.wiring import Queues, placement_of
+from fluxmq.shards.queues.placement import placement_of
+from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.streams.tls import TlsSettingsError

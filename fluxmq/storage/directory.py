@@ -181,14 +181,17 @@ def locked(files: Files, paths: DataPaths) -> Iterator[None]:
 class Placement:
     """Which shard hosts which group, as last written.
 
-    `pins` is what the operator asked for; `groups` is where each group's log entries are, which a start with another
-    number of workers has to know.
+    `pins` is what the operator asked for; `groups` is where a group is that is neither pinned nor where its name puts
+    it. `moving`: groups that are on their way to another shard, which no shard may open until it is decided where they
+    are; all else still says where they were. `revision` counts the writes.
     """
 
     workers: int
     local_groups: int
     pins: Mapping[str, int] = field(default_factory=dict)
     groups: Mapping[str, int] = field(default_factory=dict)
+    moving: Mapping[str, int] = field(default_factory=dict)
+    revision: int = 0
 
 
 def write_placement(files: Files, paths: DataPaths, placement: Placement) -> None:
@@ -198,7 +201,10 @@ def write_placement(files: Files, paths: DataPaths, placement: Placement) -> Non
         "local_groups": placement.local_groups,
         "pins": dict(placement.pins),
         "groups": dict(placement.groups),
+        "moving": dict(placement.moving),
+        "revision": placement.revision,
     }
+    files.reach("placement.write")
     files.write_whole(paths.placement, orjson.dumps(content, option=orjson.OPT_INDENT_2))
 
 
@@ -220,11 +226,13 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
             "local_groups": int(local_groups),
             "pins": dict(pins),
             "groups": dict(groups),
+            "moving": dict(moving),
+            "revision": int(revision),
         } if workers > 0 and local_groups > 0:
-            placement = Placement(workers, local_groups, pins, groups)
+            placement = Placement(workers, local_groups, pins, groups, moving, revision)
         case _:
             raise Corruption(paths.placement, 0, "workers, local_groups, pins or groups is wrong")
-    for group, shard in (*pins.items(), *groups.items()):
+    for group, shard in (*pins.items(), *groups.items(), *moving.items()):
         if type(shard) is not int or shard < 0:
             raise Corruption(paths.placement, 0, f"group {group!r} is on shard {shard!r}")
     return placement

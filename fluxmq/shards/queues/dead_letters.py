@@ -14,6 +14,7 @@ from fluxmq.model.properties import Item, Kind, decode, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Reason
 from fluxmq.queues.consumers import DeadLetter
+from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.ports import QueueHost
@@ -64,6 +65,7 @@ class DeadLetters:
         self._names = names
         self._host = host
         self._clock = clock
+        self.counts = QueueCounts()
         self.moved = 0
         self.failed = 0
 
@@ -80,6 +82,7 @@ class DeadLetters:
                 group.dispatch.retry_dead(dead.queue_id, self._clock() + RETRY_US)
                 return
             self.moved += 1
+            self.counts.dead[state.config.name] += 1
             if not group.failed:
                 span = [(dead.offset, dead.offset)]
                 group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))

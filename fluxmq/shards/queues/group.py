@@ -25,6 +25,8 @@ from fluxmq.queues.dispatch import AttachError, CommitError, Dispatch
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
+from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
+from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
 
 ENTRY_BYTES_MAX = 4 << 20
@@ -127,6 +129,9 @@ class Group:
         """Whether the disk has no room for appends; everything else goes on."""
         self.failed = ""
         """Why this group takes nothing any more; empty while it does."""
+        self.leaving = False
+        """Whether it is about to move to another shard: nothing is handed out any more."""
+        self.counts = QueueCounts()
         self.on_leading: Callable[[Group], None] = lambda _group: None
         self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
         self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
@@ -155,6 +160,7 @@ class Group:
         state = self.machine.queue(queue)
         refusal = self.refusal(state, batch)
         if refusal or state is None:
+            self.counts.refused[self._refused_for(state)] += 1
             if done is not None:
                 done(refusal)
             return True
@@ -169,6 +175,11 @@ class Group:
         if self.full:
             return Reason.QUOTA_EXCEEDED
         return Reason.QUOTA_EXCEEDED if len(batch) > self.batch_max else 0
+
+    def _refused_for(self, state: Queue | None) -> str:
+        if self.failed or state is None:
+            return "failed" if self.failed else "no_queue"
+        return "disk_full" if self.full else "too_large"
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
         """Make a queue, or change its configuration."""
@@ -257,8 +268,9 @@ class Group:
 
     def _work(self) -> bool:
         more = False
-        for queue_id in self.dispatch.due(self.clock()):
-            more |= self._hand_out(queue_id)
+        if not self.leaving:
+            for queue_id in self.dispatch.due(self.clock()):
+                more |= self._hand_out(queue_id)
         for consumer in self.dispatch.cancelled():
             port = self.ports.pop(consumer, None)
             if port is not None:
@@ -274,6 +286,7 @@ class Group:
         for each in step.deliveries:
             port = self.ports.get(each.consumer)
             if port is not None:
+                self.counts.delivered += each.count
                 port.deliver(each.batch, each.first, each.count, each.attempts)
         for dead in step.dead:
             self._bury(self, dead)
@@ -310,6 +323,8 @@ class Group:
         self._carry_out(applied)
         for (done, weight), result in zip(answers, applied.results, strict=False):
             self.uncommitted -= weight
+            if weight and result.code in REFUSALS:
+                self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
                 done(result)
         if self.dispatch.applied(applied):
@@ -345,6 +360,7 @@ class Group:
             self.on_declared(self, config)
         for queue_id, batch in applied.batches:
             self.logs[queue_id].append(batch)
+            self.counts.appended += batch.count
         for queue_id in dict.fromkeys(queue_id for queue_id, _ in applied.batches):
             self.logs[queue_id].flush()
         for queue_id, start in applied.trims:
@@ -378,6 +394,7 @@ class Group:
             if done is not None:
                 done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return
+        self.counts.settled[verb] += sum(last - first + 1 for first, last in ranges)
         settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
         self._mark(self)
         answer: Done | None = None
@@ -409,6 +426,12 @@ class Group:
 
     # The end
 
+    def cancel_consumers(self) -> None:
+        """Tell every consumer that nothing comes any more."""
+        ports, self.ports = self.ports, {}
+        for port in ports.values():
+            port.cancelled()
+
     def fail(self, why: str) -> None:
         """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
         self.failed = why
@@ -420,9 +443,7 @@ class Group:
             self.uncommitted -= weight
             if done is not None:
                 done(Result(Code.CONFLICT))
-        ports, self.ports = self.ports, {}
-        for port in ports.values():
-            port.cancelled()
+        self.cancel_consumers()
 
     @property
     def crowded(self) -> bool:
@@ -445,25 +466,3 @@ def _answering(done: Answer) -> Done:
         done(reason_of(result))
 
     return applied
-
-
-class LocalHeld:
-    """A consumer of a group of this shard."""
-
-    def __init__(self, group: Group, consumer: Consumer) -> None:
-        self._group = group
-        self._consumer = consumer
-
-    def settle(
-        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
-    ) -> None:
-        """Settle messages."""
-        self._group.settle(self._consumer, verb, ranges, delay, reason, done)
-
-    def commit(self, offset: int, done: Answer | None) -> None:
-        """Commit a stream's offset."""
-        self._group.commit(self._consumer, offset, done)
-
-    def detach(self) -> None:
-        """Go."""
-        self._group.detach(self._consumer)

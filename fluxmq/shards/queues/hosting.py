@@ -16,9 +16,10 @@ from fluxmq.queues.config import QueueConfig
 from fluxmq.shards import frames
 from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
 from fluxmq.shards.queues.cutting import cut
+from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Wanted
-from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD
+from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD, MOVED
 from fluxmq.shards.queues.service import QueueService
 
 QUEUES_PER_FRAME = 500
@@ -127,6 +128,10 @@ class Hosting:
         explicit: bool,
     ) -> None:
         peer = link.peer
+        host = self._host(self._names.info(queue).group)
+        if not isinstance(host, Group):  # it has moved, or is about to
+            link.send_control("attached", number, MOVED, "", False)
+            return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit)
         port = RemotePort(link, number, lambda: self._forget(peer, number))
@@ -142,7 +147,7 @@ class Hosting:
                 self._forget(peer, number)
             link.send_control("attached", number, answer.reason, answer.group, answer.stream)
 
-        self._host(self._names.info(queue).group).attach(wanted, port, attached)
+        host.attach(wanted, port, attached)
 
     def _forget(self, peer: int, number: int) -> RemotePort | None:
         return self._consumers[peer].pop(number, None)

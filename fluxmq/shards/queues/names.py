@@ -7,10 +7,10 @@ that a hash of its name gives.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fluxmq.control.placements import number_of
 from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
 from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings
@@ -38,11 +38,6 @@ class QueueInfo:
     def stream(self) -> bool:
         """Whether consumers read along rather than take."""
         return self.type == QueueType.STREAM
-
-
-def number_of(name: str, count: int) -> int:
-    """A number below ``count`` that depends on the name alone, the same in every process and release."""
-    return zlib.crc32(name.encode()) % count
 
 
 def microseconds(seconds: float) -> int:

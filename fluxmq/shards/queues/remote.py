@@ -23,12 +23,22 @@ from fluxmq.shards import frames
 from fluxmq.shards.links import Link
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames
-from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
+from fluxmq.shards.queues.ports import (
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    QueueHost,
+    Range,
+    Wanted,
+)
 
 APPEND_HEAD = struct.Struct("<BQH")
 DELIVER_HEAD = struct.Struct("<BQI")
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
+MOVED = Reason.USE_ANOTHER_SERVER
+"""Between shards only: the queue's group is not on the shard that was asked; who asked finds out where it is."""
 PATIENCE_SECONDS = 10.0
 """How long a host that is away is waited for before what it is asked is refused."""
 
@@ -46,6 +56,8 @@ class RemoteHost:
         self._ports: dict[int, ConsumerPort] = {}
         self._attaching: dict[int, tuple[Wanted, Callable[[Attached, Held | None], None]]] = {}
         self._requests: dict[int, Answer] = {}
+        self.astray: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
+        """Consumers that asked the wrong shard; they ask the right one soon."""
         self.serving = False
         """Whether the host has said which queues it has since its shard started."""
         self._away_since = now()
@@ -118,6 +130,15 @@ class RemoteHost:
         """Whether more is unanswered than is good."""
         return self._bytes > WAITING_BYTES_MAX
 
+    @property
+    def last_number(self) -> int:
+        """Number of the newest append that is not answered; 0 when there is none."""
+        return next(reversed(self._appends), 0)
+
+    def owes(self, last: int) -> bool:
+        """Whether an append up to this number is not answered."""
+        return next(iter(self._appends), last + 1) <= last
+
     # What comes back
 
     def on_appended(self, numbers: list[int], refused: list[int]) -> None:
@@ -140,7 +161,9 @@ class RemoteHost:
         found = self._attaching.pop(number, None)
         if found is None:
             return
-        if reason:
+        if reason == MOVED:
+            self.astray.append((found[0], self._ports.pop(number), found[1]))
+        elif reason:
             self._ports.pop(number, None)
             found[1](Attached(reason), None)
         else:
@@ -163,7 +186,10 @@ class RemoteHost:
     def on_cancelled(self, number: int) -> None:
         """The consumer's queue is gone there."""
         port = self._ports.pop(number, None)
-        if port is not None:
+        attaching = self._attaching.pop(number, None)
+        if port is not None and attaching is not None:
+            self.astray.append((attaching[0], port, attaching[1]))
+        elif port is not None:
             port.cancelled()
 
     # Coming and going
@@ -227,14 +253,23 @@ class RemoteHeld:
 class RemoteHosts:
     """All other shards."""
 
-    def __init__(self, links: dict[int, Link], names: QueueNames, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        links: dict[int, Link],
+        names: QueueNames,
+        now: Callable[[], float],
+        host: Callable[[str], QueueHost],
+    ) -> None:
         self._names = names
+        self._host = host
+        self.answered: Callable[[], None] = lambda: None
+        """Called when a host has answered appends."""
         self.hosts = {peer: RemoteHost(link, now) for peer, link in links.items()}
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""
         return {
-            "appended": self._to("on_appended"),
+            "appended": self._on_appended,
             "attached": self._to("on_attached"),
             "settled": self._to("on_settled"),
             "cancelled": self._to("on_cancelled"),
@@ -248,6 +283,10 @@ class RemoteHosts:
             getattr(self.hosts[link.peer], name)(*arguments)
 
         return handle
+
+    def _on_appended(self, link: Link, numbers: list[int], refused: list[int]) -> None:
+        self.hosts[link.peer].on_appended(numbers, refused)
+        self.answered()
 
     def _on_queues(self, link: Link, queues: Iterable[list[Any]], complete: bool) -> None:
         """A shard tells which queues it hosts; it serves them when it has told all."""
@@ -276,3 +315,6 @@ class RemoteHosts:
         """A tenth of a second has passed."""
         for host in self.hosts.values():
             host.give_up()
+            astray, host.astray = host.astray, []
+            for wanted, port, done in astray:
+                self._host(self._names.info(wanted.queue).group).attach(wanted, port, done)

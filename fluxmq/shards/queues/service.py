@@ -17,6 +17,7 @@ from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.checkpoints import Checkpoints
+from fluxmq.shards.queues.counts import QueueCounts, SyncTimes
 from fluxmq.shards.queues.dead_letters import DeadLetters
 from fluxmq.shards.queues.ephemeral import EphemeralGroup
 from fluxmq.shards.queues.group import ENTRY_BYTES_MAX, Group
@@ -27,6 +28,7 @@ from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from fluxmq.shards.queues.shared_log import BufferedSyncer, SharedLog
 from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
@@ -40,6 +42,10 @@ ROOM_SECONDS = 1.0
 """Time between two looks at the free space of the disk."""
 PAUSED_QUEUE = 16
 """Not reading: more appends of a group are under way than is good."""
+WAL = "wal"
+"""The log whose writes are answered when the disk has them; in listings and metrics, and its directory's name."""
+WAL_BUFFERED = "wal-buffered"
+"""The log whose writes are answered before."""
 OVERHEAD_BYTES = 4096
 """What an entry and a segment need beside a batch, and more."""
 
@@ -67,10 +73,18 @@ class QueueService:
         self.held: set[Connection] = set()
         """Connections that are not read because more appends are under way than is good."""
         self.dead_letters = DeadLetters(names, hosts, clock)
+        self.is_elsewhere: Callable[[str], bool] = lambda _name: False
+        """Whether it is decided that a group lives on another shard."""
         self.before_groups: Callable[[], None] = lambda: None
         self.after_groups: Callable[[], None] = lambda: None
         self.crowded_elsewhere: Callable[[], bool] = lambda: False
         self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
+        self.broken: dict[str, str] = {}
+        """Groups that are placed here and could not be opened, and why."""
+        self.counts = QueueCounts()
+        self.dead_letters.counts = self.counts
+        self.observe_sync: Callable[[str, float], None] = lambda _log, _seconds: None
+        """Called with a log's name and the seconds of each of its syncs."""
         self._settings = settings
         self._paths = paths
         self._files = Files()
@@ -83,7 +97,7 @@ class QueueService:
         self._next_look = 0.0
         self._next_buffered = 0.0
         self._timer_at = 0
-        self._logs: dict[str, SharedLog] = {}
+        self.logs: dict[str, SharedLog] = {}
         self._syncers: list[Syncer | BufferedSyncer] = []
         manager, storage = settings.queue_manager, settings.storage
         self._cache = BatchCache(manager.cache_bytes)
@@ -100,16 +114,18 @@ class QueueService:
 
     def _new(self, kind: type[Group], name: str, stores: DiskStores | MemoryStores) -> Group:
         manager = self._settings.queue_manager
-        return kind(
+        group = kind(
             name,
             stores,
-            self._mark,
+            self.mark,
             self.dead_letters.bury,
             self._clock,
             microseconds(manager.auto_commit_interval),
             manager.uncommitted_bytes,
             min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
         )
+        group.counts = self.counts
+        return group
 
     def _memory_group(self) -> EphemeralGroup:
         manager = self._settings.queue_manager
@@ -138,30 +154,53 @@ class QueueService:
         group.on_leading = self._declare
         group.on_declared = self._declared
         group.on_deleted = lambda _group, queue: self._gone(queue)
-        hosted = open_group(
-            group, stores, self._shared(name.startswith(BUFFERED)), self._files, self._paths
-        )
+        hosted = open_group(group, stores, self.shared(name), self._files, self._paths)
         self.groups[name] = hosted
         self._undeclared.add(name)
         for queue in group.machine.queues.values():
             self._declared(group, queue.config)
         hosted.keeper.start()
 
-    def _shared(self, buffered: bool) -> SharedLog:
-        """The shard's log, made when its first group is opened."""
-        kind = "wal-buffered" if buffered else "wal"
-        found = self._logs.get(kind)
+    def shared(self, group: str) -> SharedLog:
+        """The shard's log that a group writes to, opened when it is first needed. Raises StorageError."""
+        return self._open_log(WAL_BUFFERED if group.startswith(BUFFERED) else WAL)
+
+    def _open_log(self, kind: str) -> SharedLog:
+        found = self.logs.get(kind)
         if found is None:
-            storage = self._settings.storage
-            syncer = BufferedSyncer() if buffered else Syncer()
-            directory = self._paths.wal(self.shard) + ("-buffered" if buffered else "")
+            syncer = Syncer() if kind == WAL else BufferedSyncer()
+            times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
             wal = WriteAheadLog.open(
-                self._files, directory, syncer, WalOptions(file_bytes=storage.wal_file_bytes)
+                self._files,
+                self._paths.wal(self.shard) + kind.removeprefix(WAL),
+                syncer,
+                WalOptions(file_bytes=self._settings.storage.wal_file_bytes),
+                on_sync=times,
             )
-            found = self._logs[kind] = SharedLog(wal, self.wake)
+            found = self.logs[kind] = SharedLog(wal, self.wake, times)
             self._syncers.append(syncer)
             self._reactor.watch(syncer.fileno(), found.completed)
         return found
+
+    def release(self, name: str) -> None:
+        """A group is hosted here no longer: its files are closed. Its log keeps what it has until `forget_strays`."""
+        hosted = self.groups.pop(name)
+        hosted.group.fail("the group has moved to another shard")
+        hosted.shared.leave(hosted.keeper)
+        hosted.stores.close()
+        self._marked.pop(hosted.group, None)
+
+    def forget_strays(self) -> None:
+        """Groups that live elsewhere leave this shard's logs. Raises Corruption when something would be lost."""
+        for kind in (WAL, WAL_BUFFERED):
+            directory = self._paths.wal(self.shard) + kind.removeprefix(WAL)
+            if kind not in self.logs and not self._files.exists(directory):
+                continue
+            log = self._open_log(kind)
+            for name in log.wal.groups():
+                if name not in self.groups and self.is_elsewhere(name):
+                    forget(self._files, self._paths, directory, log.wal, name)
+                    self.wake()
 
     def _declare(self, group: Group) -> None:
         """The group is led from here: its configured queues have to be there, as the settings say."""
@@ -186,7 +225,7 @@ class QueueService:
     @property
     def ready(self) -> bool:
         """Whether every group leads and every configured queue is there (or its log has failed)."""
-        return not self._undeclared or any(log.failed for log in self._logs.values())
+        return not self._undeclared or any(log.failed for log in self.logs.values())
 
     def find(self, group: str) -> Group | None:
         """A group of this shard."""
@@ -202,7 +241,8 @@ class QueueService:
         self._reactor.unfinished = True
         self._reactor.host.schedule()
 
-    def _mark(self, group: Group) -> None:
+    def mark(self, group: Group) -> None:
+        """There is something to do for a group at the end of the tick."""
         self._marked[group] = None
         self.wake()
 
@@ -213,8 +253,8 @@ class QueueService:
         marked, self._marked = self._marked, {}
         for group in marked:
             if group.work():
-                self._mark(group)
-        for log in self._logs.values():
+                self.mark(group)
+        for log in self.logs.values():
             log.flush()
         self.after_groups()
         if self.held:
@@ -237,7 +277,7 @@ class QueueService:
         for group in self._all():
             due = group.dispatch.next_due()
             if due is not None and due <= now:
-                self._mark(group)
+                self.mark(group)
 
     def _all(self) -> list[Group]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]
@@ -284,7 +324,7 @@ class QueueService:
         storage = self._settings.storage
         files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
         found = []
-        for log in self._logs.values():
+        for log in self.logs.values():
             numbers = set(log.wal.lagging(files))
             found += [
                 hosted
@@ -319,7 +359,7 @@ class QueueService:
             self.checkpoints.begin(hosted)
         await self.checkpoints.drain()
         self.finish()
-        for log in self._logs.values():
+        for log in self.logs.values():
             log.close()
         for syncer in self._syncers:
             syncer.close()

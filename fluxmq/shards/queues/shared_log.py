@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from fluxmq.logs import get_logger
+from fluxmq.shards.queues.counts import SyncTimes
 from fluxmq.storage.errors import DiskFull, StorageError
 from fluxmq.storage.wal import WriteAheadLog
 
@@ -32,8 +33,11 @@ class Written(Protocol):
 class SharedLog:
     """One write-ahead log and who waits for it."""
 
-    def __init__(self, wal: WriteAheadLog, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, wal: WriteAheadLog, wake: Callable[[], None], times: SyncTimes | None = None
+    ) -> None:
         self.wal = wal
+        self.times = times or SyncTimes()
         self.failed = ""
         self._wake = wake
         self._next: dict[Written, tuple[int, int]] = {}

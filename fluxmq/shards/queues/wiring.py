@@ -15,13 +15,15 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.links import Link
 from fluxmq.shards.queues.clients import QueueClients
+from fluxmq.shards.queues.handover import Handovers
 from fluxmq.shards.queues.hosting import Hosting
-from fluxmq.shards.queues.names import EPHEMERAL, QueueNames, number_of
+from fluxmq.shards.queues.names import QueueNames
+from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
 from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
-from fluxmq.storage.directory import DataPaths, Placement, name_of, read_placement
+from fluxmq.storage.directory import DataPaths, Placement, name_of
 from fluxmq.storage.files import Files
 
 CHECKPOINT_THREADS = 1
@@ -52,34 +54,6 @@ NOWHERE = Nowhere()
 def microseconds_now() -> int:
     """Wall clock, µs since the epoch: what entries and batches carry."""
     return time.time_ns() // 1000
-
-
-class Places:
-    """Which shard hosts a group: where it was pinned, else where it was last, else by its name."""
-
-    def __init__(self, placement: Placement) -> None:
-        self.placement = placement
-        self._where = {**placement.groups, **placement.pins}
-
-    def shard_of(self, group: str) -> int:
-        """The shard of a group."""
-        if group.startswith(EPHEMERAL + "-"):
-            return int(group.rpartition("-")[2])
-        found = self._where.get(group)
-        workers = self.placement.workers
-        return number_of(group, workers) if found is None or found >= workers else found
-
-    def move(self, group: str, shard: int) -> None:
-        """The group lives on this shard from now on."""
-        self._where[group] = shard
-
-
-def placement_of(settings: Settings, workers: int) -> Placement:
-    """Where groups are, as last written; for a new data directory, as it will be. Raises StorageError."""
-    found = read_placement(Files(), DataPaths(settings.storage.data_dir))
-    if found is None:
-        return Placement(workers, settings.queue_manager.local_groups)
-    return found
 
 
 class Queues:
@@ -122,7 +96,9 @@ class Queues:
             self.service.wake,
             dropped,
         )
-        self.service.before_groups = self.clients.flush
+        self.service.before_groups = self._before_groups
+        self.service.is_elsewhere = self._is_elsewhere
+        self.handovers = Handovers(shard, self.places, self.service, self.groups_here)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     def groups_here(self) -> list[str]:
@@ -132,18 +108,36 @@ class Queues:
         if files.exists(self.paths.groups):
             found = (name_of(directory) for directory in files.listdir(self.paths.groups))
             names.update(name for name in found if name is not None)
-        return sorted(name for name in names if self.places.shard_of(name) == self.shard)
+        return sorted(
+            name
+            for name in names
+            if self.places.shard_of(name) == self.shard and not self.places.is_moving(name)
+        )
+
+    def _is_elsewhere(self, group: str) -> bool:
+        return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)
 
     def open(self, beat: Callable[[], None]) -> None:
         """Recover and start this shard's groups. Raises StorageError."""
         for name in self.groups_here():
             self.service.open(name)
             beat()
+        self.service.forget_strays()
 
     # Where groups live
 
     def host(self, group: str) -> QueueHost:
-        """Who hosts a group."""
+        """Who hosts a group, for clients of this shard."""
+        handovers = self.handovers
+        if handovers.crossings and group in handovers.crossings:
+            return handovers.crossings[group]
+        return self.arrived(group)
+
+    def arrived(self, group: str) -> QueueHost:
+        """Who hosts a group, for what has come from where it was, and may not wait for its own answers."""
+        handovers = self.handovers
+        if handovers.departed and group in handovers.departed:
+            return handovers.departed[group]
         found = self.service.find(group)
         if found is not None:
             return found
@@ -151,19 +145,32 @@ class Queues:
 
     def join(self, links: dict[int, Link]) -> QueueLinks:
         """Serve, and use, the other shards."""
-        self.remote = RemoteHosts(links, self.names, lambda: self.reactor.tally.now)
-        self.service.crowded_elsewhere = lambda: self.remote.crowded
-        return QueueLinks(Hosting(links, self.service, self.names, self.host), self.remote)
+        self.remote = self.handovers.remote = RemoteHosts(
+            links, self.names, lambda: self.reactor.tally.now, self.host
+        )
+        self.remote.answered = self.handovers.answered
+        self.service.crowded_elsewhere = self._crowded_elsewhere
+        return QueueLinks(Hosting(links, self.service, self.names, self.arrived), self.remote)
+
+    def _crowded_elsewhere(self) -> bool:
+        return self.remote.crowded or self.handovers.crowded
 
     def hold(self, connection: Connection) -> bool:
         """Stop reading a connection until there is room for its appends; False when there is."""
-        return self.service.hold(connection, self.remote.crowded)
+        return self.service.hold(connection, self._crowded_elsewhere())
+
+    def _before_groups(self) -> None:
+        """The first work at the end of a tick."""
+        self.clients.flush()
+        if self.handovers.crossings:
+            self.handovers.step(self.arrived)
 
     # Time
 
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         self.clients.housekeeping()
+        self.handovers.answered()
         self.remote.housekeeping()
         self.service.housekeeping()
 

@@ -1,0 +1,282 @@
+"""How a group moves from one shard to another while it is used; this shard's part of it.
+
+The control process leads: it notes that the group is moving (from then on nobody opens it who starts anew), asks its
+shard to *release* it, the new one to *receive* it, and then writes down where it is. That writing decides: before it
+the group is where it was, afterwards where it goes, whoever dies meanwhile.
+
+Released is a group when it proposes nothing more, everything it had proposed is in a durable snapshot, and its files
+are closed. Received it is when its hard state is durable in the new shard's log, under which it will vote. Only when
+the decision is written does the new shard open it, from the snapshot, and the old one forget it in its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+
+from fluxmq.control.conversation import Answered, Order
+from fluxmq.control.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
+from fluxmq.control.placements import (
+    PLACEMENT,
+    RECEIVE,
+    RELEASE,
+    Release,
+    Released,
+    placement_from_body,
+)
+from fluxmq.logs import get_logger
+from fluxmq.shards.queues.between import Crossing, Departed
+from fluxmq.shards.queues.hosted import Hosted
+from fluxmq.shards.queues.placement import Places
+from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.remote import RemoteHosts
+from fluxmq.shards.queues.service import QueueService
+from fluxmq.shards.queues.shared_log import SharedLog
+from fluxmq.storage.errors import StorageError
+
+SETTLE_SECONDS = 0.05
+"""How long consumers may still settle what they hold of a group that leaves; the rest is given again elsewhere."""
+DRAIN_SECONDS_MAX = 5.0
+"""How long a group that leaves may take to apply what it has proposed, before it stays."""
+CHECKPOINT_SECONDS_MAX = 60.0
+"""How long a checkpoint that is under way may take before a group that is to leave stays."""
+STEP_SECONDS = 0.001
+
+_log = get_logger("fluxmq.queues")
+
+
+class HandoverError(Exception):
+    """A group cannot leave, or come; ``code`` is one of ``control.messages.ERROR_*``."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Receipt:
+    """Waits for a group's hard state to be durable in its new log."""
+
+    def __init__(self, shared: SharedLog, answered: Answered) -> None:
+        self._shared = shared
+        self._answered = answered
+
+    def persisted(self, index: int, term: int) -> None:
+        """It is."""
+        self._shared.leave(self)
+        self._answered({})
+
+    def log_failed(self, why: str) -> None:
+        """It never will be."""
+        self._answered(Failure(ERROR_FAILED, why))
+
+
+class Handovers:
+    """Groups on their way from and to one shard. ``known``: the groups there are that are placed here."""
+
+    def __init__(
+        self, shard: int, places: Places, service: QueueService, known: Callable[[], list[str]]
+    ) -> None:
+        self._shard = shard
+        self._places = places
+        self._service = service
+        self._known = known
+        self.remote: RemoteHosts
+        self.departed: dict[str, Departed] = {
+            name: Departed(complete=True)
+            for name in places.placement.moving
+            if places.shard_of(name) == shard
+        }
+        self.crossings: dict[str, Crossing] = {}
+        self.moved = 0
+        """Groups that left this shard."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def orders(self) -> dict[str, Order]:
+        """What control may order."""
+        return {
+            PLACEMENT: self._on_placement,
+            RELEASE: self._on_release,
+            RECEIVE: self._on_receive,
+        }
+
+    # Hosts
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is kept for groups on their way than is good."""
+        return any(each.crowded for each in (*self.departed.values(), *self.crossings.values()))
+
+    def answered(self) -> None:
+        """Another shard has answered appends."""
+        if self.crossings:
+            self._service.wake()
+
+    def step(self, host: Callable[[str], QueueHost]) -> None:
+        """Let go what waited for nothing but answers that have come. ``host``: a group's, or who stands in for it."""
+        for name, crossing in list(self.crossings.items()):
+            if crossing.clear:
+                del self.crossings[name]
+                crossing.hand_on(host(name))
+
+    # Leaving
+
+    def _on_release(self, body: Body, answered: Answered) -> None:
+        name = Release.from_body(body).group
+        self._run(self._release(name, answered))
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _release(self, name: str, answered: Answered) -> None:
+        revision = self._places.placement.revision
+        try:
+            released = await self._leave(name)
+        except HandoverError as problem:
+            answered(Failure(problem.code, str(problem)))
+            return
+        answered(released.to_body())
+        if self._places.placement.revision != revision:
+            self._settle(name, self._shard)  # it was decided while the group was leaving
+
+    async def _leave(self, name: str) -> Released:
+        """Let a group leave. Raises HandoverError, and then it stays as it was."""
+        hosted = self._service.groups.get(name)
+        if hosted is None or name in self.departed:
+            raise HandoverError(ERROR_NOT_FOUND, f"group {name} is not on this shard")
+        await self._checkpoint(hosted)  # so that the last one has little to do
+        group = hosted.group
+        departed = self.departed[name] = Departed(complete=False)
+        begun = time.monotonic()
+        group.leaving = True
+        try:
+            await self._come_to_rest(hosted, begun)
+        except HandoverError:
+            group.leaving = False
+            del self.departed[name]
+            departed.hand_on(group)
+            self._service.mark(group)
+            raise
+        term, vote = hosted.keeper.hard_state
+        commit = hosted.keeper.node.status().commit
+        index, index_term = group.applied_index, group.applied_term
+        self._service.release(name)
+        departed.complete = True
+        self.moved += 1
+        stopped = time.monotonic() - begun
+        _log.info("group released", extra={"group": name, "index": index, "seconds": stopped})
+        return Released(name, term, vote, commit, index, index_term, stopped)
+
+    async def _come_to_rest(self, hosted: Hosted, begun: float) -> None:
+        """Until everything asked before is applied, and in a snapshot.
+
+        Consumers may settle what they hold for a moment, then they are let go.
+        """
+        group = hosted.group
+        await self._until(lambda: group.idle, begun + SETTLE_SECONDS)
+        group.cancel_consumers()
+        if not await self._until(lambda: group.idle, begun + DRAIN_SECONDS_MAX):
+            raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
+        await self._checkpoint(hosted)
+        if group.failed or hosted.snapshot_index != group.applied_index:
+            raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
+
+    async def _checkpoint(self, hosted: Hosted) -> None:
+        """Take a checkpoint that has everything applied so far."""
+        deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
+        if not await self._until(lambda: not hosted.checkpointing, deadline):
+            raise HandoverError(ERROR_FAILED, f"a checkpoint of {hosted.group.name} takes too long")
+        if hosted.group.failed:
+            raise HandoverError(ERROR_FAILED, f"{hosted.group.name}: {hosted.group.failed}")
+        task = self._service.checkpoints.begin(hosted)
+        if task is not None:
+            await task
+
+    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait, letting the shard work, until something is so; False when it is not by the deadline."""
+        while not condition():
+            if time.monotonic() > deadline:
+                return False
+            self._service.wake()
+            await asyncio.sleep(STEP_SECONDS)
+        return True
+
+    # Coming
+
+    def _on_receive(self, body: Body, answered: Answered) -> None:
+        coming = Released.from_body(body)
+        name = coming.group
+        if name in self._service.groups:
+            answered(Failure(ERROR_EXISTS, f"group {name} is on this shard already"))
+            return
+        try:
+            shared = self._service.shared(name)
+            wal = shared.wal
+            if name in wal.groups():  # of an earlier stay
+                wal.forget(wal.number(name))
+            number = wal.number(name)
+            wal.append_hard_state(number, coming.term, coming.vote, coming.commit)
+            wal.append_checkpoint(number, coming.index, coming.index_term)
+        except StorageError as problem:
+            answered(Failure(ERROR_FAILED, str(problem)))
+            return
+        if shared.failed:
+            answered(Failure(ERROR_FAILED, shared.failed))
+            return
+        receipt = Receipt(shared, answered)
+        shared.join(receipt)
+        shared.wrote(receipt, coming.index, coming.term)
+
+    # The decision
+
+    def _on_placement(self, body: Body, answered: Answered) -> None:
+        before = self._places.learn(placement_from_body(body))
+        for name, shard in (before or {}).items():
+            self._settle(name, shard)
+        answered({})
+
+    def _settle(self, name: str, before: int) -> None:
+        """It may have been decided where a group is; ``before``: where it was."""
+        departed = self.departed.get(name)
+        if self._places.is_moving(name) or (departed is not None and not departed.complete):
+            return
+        place = self._places.shard_of(name)
+        if place == self._shard:
+            self._come(name)
+        else:
+            self._go(name)
+        if before not in (place, self._shard):
+            self._cross(name, before)
+        if departed is not None:
+            del self.departed[name]
+            host = self._service.find(name) or self.remote.hosts.get(place)
+            if host is not None:
+                departed.hand_on(host)
+        self._service.wake()
+
+    def _come(self, name: str) -> None:
+        if name in self._service.groups or name not in self._known():
+            return
+        try:
+            self._service.open(name)
+        except StorageError as problem:
+            self._service.broken[name] = str(problem)
+            _log.error("group not opened", extra={"group": name, "problem": str(problem)})
+        else:
+            self._service.broken.pop(name, None)
+            _log.info("group taken over", extra={"group": name})
+
+    def _go(self, name: str) -> None:
+        hosted = self._service.groups.get(name)
+        if hosted is not None:
+            # Two shards may never lead one group: whatever went wrong, this one gives it up.
+            hosted.group.fail("the group is placed on another shard")
+            _log.error("group given up: it is placed elsewhere", extra={"group": name})
+        self._service.forget_strays()
+
+    def _cross(self, name: str, before: int) -> None:
+        host = self.remote.hosts.get(before)
+        if host is not None and host.owes(host.last_number):
+            self.crossings.setdefault(name, Crossing()).wait_for(host)

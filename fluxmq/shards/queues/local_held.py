@@ -1,0 +1,34 @@
+"""A consumer of a group of this shard, from the side of who asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fluxmq.queues.consumers import Consumer
+from fluxmq.shards.queues.ports import Answer, Range
+
+if TYPE_CHECKING:
+    from fluxmq.shards.queues.group import Group
+
+
+class LocalHeld:
+    """A consumer of a group of this shard."""
+
+    def __init__(self, group: Group, consumer: Consumer) -> None:
+        self._group = group
+        self._consumer = consumer
+
+    def settle(
+        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        """Settle messages."""
+        self._group.settle(self._consumer, verb, ranges, delay, reason, done)
+
+    def commit(self, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset."""
+        self._group.commit(self._consumer, offset, done)
+
+    def detach(self) -> None:
+        """Go."""
+        self._group.detach(self._consumer)
