@@ -80,7 +80,8 @@ class Desk:
     # --- what the machine says ---------------------------------------------------------------------------------
 
     def applied_claim(self, whole: bool) -> None:
-        """The oldest claim under way was applied."""
+        """The oldest claim or burial under way was applied; nobody but the desk may propose them."""
+        assert self._flight, "a claim that this desk never proposed"
         for first, last in self._flight.popleft():
             self._claiming.remove(first, last)
         if not whole:

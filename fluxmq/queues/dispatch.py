@@ -60,6 +60,7 @@ class Dispatch:
         self._term = 0
         self._number = 0
         self._desks: dict[int, dict[int, Desk | StreamDesk]] = {}
+        self._known: dict[int, int] = {}  # by queue id: its group_changes when the desks were made
         self._joining: dict[int, list[Consumer]] = {}
         self._cancelled: list[Consumer] = []
         self._woken: dict[int, None] = {}
@@ -94,6 +95,7 @@ class Dispatch:
         self._term = 0
         self._number = 0
         self._desks.clear()
+        self._known.clear()
         self._joining.clear()
         self._cancelled.clear()
         self._woken.clear()
@@ -199,7 +201,9 @@ class Dispatch:
         for first, last in ranges:
             wanted += last - first + 1
             pieces += held.remove(first, last)
-        settled = sum(last - first + 1 for first, last in pieces)
+        settled = 0
+        for first, last in pieces:
+            settled += last - first + 1
         if not settled:
             return Settlement([], 0, wanted)
         desk = self._desk_of(consumer)
@@ -259,13 +263,13 @@ class Dispatch:
         else:
             retry = None
         given = dead = 0
-        for desk in self._served(queue):
-            if isinstance(desk, Desk):
+        for id_, desk in self._served(queue).items():
+            if desk.group.dead.count and isinstance(desk, Desk):
                 if retry is not None:
                     desk.dead_again()
                 dead += desk.hand_dead(step, now, messages_max - dead)
-                if desk.group.id == NOBODYS_GROUP and queue.work_groups():
-                    continue
+            if id_ == NOBODYS_GROUP and not queue.owns_itself():
+                continue
             if given < messages_max:
                 given += desk.run(step, now, messages_max - given)
             step.more = step.more or (given >= messages_max and desk.can_give())
@@ -327,10 +331,12 @@ class Dispatch:
     def _desk_of(self, consumer: Consumer) -> Desk | StreamDesk | None:
         return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
 
-    def _served(self, queue: Queue) -> list[Desk | StreamDesk]:
-        """The desks of a queue's groups, in order of id; made where they are missing."""
-        desks = self._desks.setdefault(queue.id, {})
-        if len(desks) != len(queue.groups) + 1 or any(id_ not in desks for id_ in queue.groups):
+    def _served(self, queue: Queue) -> dict[int, Desk | StreamDesk]:
+        """The desks of a queue's groups, by id in order; made where they are missing. Desk 0 is nobody's."""
+        desks = self._desks.get(queue.id)
+        if desks is None or self._known[queue.id] != queue.group_changes:
+            desks = self._desks.setdefault(queue.id, {})
+            self._known[queue.id] = queue.group_changes
             for id_ in [id_ for id_ in desks if id_ and id_ not in queue.groups]:
                 self._cancel(desks.pop(id_))
             if 0 not in desks:
@@ -341,8 +347,7 @@ class Dispatch:
                         desks[id_] = StreamDesk(queue, group, self._read, self._interval)
                     else:
                         desks[id_] = Desk(queue, group, self._read)
-        owned = queue.is_stream or bool(queue.work_groups())
-        return [desk for id_, desk in desks.items() if id_ or not owned or desk.group.dead]
+        return desks
 
     def _activate(self, queue: Queue) -> None:
         """Consumers whose joining was applied begin."""
@@ -376,7 +381,7 @@ class Dispatch:
         for desk in self._desks.pop(queue_id, {}).values():
             self._cancel(desk)
         self._cancelled += self._joining.pop(queue_id, [])
-        for table in (self._alarms, self._swept, self._dead_retry, self._woken):
+        for table in (self._known, self._alarms, self._swept, self._dead_retry, self._woken):
             table.pop(queue_id, None)
 
     def _sweep(self, queue: Queue, step: Step, now: int) -> None:
@@ -388,6 +393,9 @@ class Dispatch:
 
     def _sweep_at(self, queue: Queue) -> int | None:
         """When the queue is to be swept next."""
+        config = queue.config
+        if not (config.expires or config.group_expires or config.retention_age):
+            return None
         times = [time for time in (queue.expires_at(),) if time is not None]
         if queue.config.group_expires:
             wait = queue.config.group_expires
@@ -404,9 +412,16 @@ class Dispatch:
 
     def _set_alarm(self, queue: Queue, now: int) -> None:
         """After a run: when the queue's next timer comes."""
-        times = [desk.next_due() for desk in self._served(queue)]
-        times += [self._sweep_at(queue), self._dead_retry.get(queue.id)]
-        due = min((time for time in times if time is not None), default=None)
+        due = self._sweep_at(queue)
+        retry = self._dead_retry.get(queue.id)
+        if retry is not None and (due is None or retry < due):
+            due = retry
+        for id_, desk in self._served(queue).items():
+            if id_ == NOBODYS_GROUP and not queue.owns_itself():
+                continue
+            own = desk.next_due()
+            if own is not None and (due is None or own < due):
+                due = own
         self._alarms.pop(queue.id, None)
         if due is not None:
             self._alarm(queue.id, due if due > now else now + TIMER_GRANULE)

@@ -18,6 +18,11 @@ from fluxmq.queues.limits import CLAIM_GRANULE, PENDING_RANGES_MAX
 from fluxmq.queues.pending import NOBODY, Fate, Ledger, Piece
 from fluxmq.queues.results import Code, Result
 
+# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+_OK: Final = int(Code.OK)
+_WORK: Final = int(Mode.WORK)
+_ACK: Final = int(Verb.ACK)
+
 EXPIRED_AT: Final = -1
 """Time of a range in a claim's others: it has expired."""
 
@@ -88,12 +93,20 @@ class Group:
     ) -> tuple[Result, bool]:
         """Carry out a claim command; gives the result and whether every message of it was claimed."""
         cursor, target = passage
-        if self.mode != Mode.WORK or (ranges and holder not in self.members):
+        if self.mode != _WORK or (ranges and holder not in self.members):
             return Result(Code.STALE), False
         if self.cursor < cursor or not cursor <= target <= next_offset:
             return Result(Code.STALE), False
         if len(self.pending) + len(ranges) + len(others) > PENDING_RANGES_MAX:
             return Result(Code.LIMIT), False
+        if len(ranges) == 1 and not others and cursor == self.cursor <= ranges[0][0]:
+            # What nearly every claim is: new messages that follow each other.
+            first, last = ranges[0]
+            if last >= target:
+                return Result(Code.STALE), False
+            self.cursor = target
+            self.pending.add(first, last, _claimed(config, time, holder, 1, 0))
+            return Result(_OK, last - first + 1), True
         fresh, again = self._pieces(config, time, holder, passage, ranges, others)
         if fresh and fresh[-1][1] >= target:
             return Result(Code.STALE), False
@@ -111,7 +124,7 @@ class Group:
             else:
                 self.pending.add(first, last, fate)
                 claimed += last - first + 1 if fate.holder else 0
-        return Result(Code.OK, claimed), claimed == wanted
+        return Result(_OK, claimed), claimed == wanted
 
     def _pieces(
         self,
@@ -123,7 +136,7 @@ class Group:
         others: Sequence[tuple[int, int, int]],
     ) -> tuple[list[Piece], list[Range]]:
         """What of a claim the cursor passes, in order, and what lies before it and is given again."""
-        cursor, target = passage
+        cursor, _ = passage
         low = self.cursor  # above `cursor` when messages were dropped while the claim was under way
         fate = _claimed(config, time, holder, 1, 0)
         fresh: list[Piece] = []
@@ -176,6 +189,8 @@ class Group:
                 first, last, lambda fate: fate.holder == holder
             ):
                 settled += high - low + 1
+                if verb == _ACK:
+                    continue
                 if verb == Verb.REJECT:
                     self.die(
                         config, time, low, high, fate._replace(reason=Reason.REJECTED, text=text)
@@ -184,7 +199,7 @@ class Group:
                     self._refuse(config, time, (low, high, fate), delay)
                 elif verb == Verb.RELEASE:
                     self.wait(config, time, (low, high, fate), time)
-        return Result(Code.OK if settled == wanted else Code.NOT_PENDING, settled)
+        return Result(_OK if settled == wanted else Code.NOT_PENDING, settled)
 
     def release(self, config: QueueConfig, time: int, holder: int) -> int:
         """A holder has gone: all it held waits to be given again; gives how many messages."""

@@ -53,9 +53,6 @@ RANGES_PER_COMMAND_MAX: Final = 65_536
 DEPTH_MAX: Final = 1 << 50
 """Most messages that any limit of a queue may name."""
 
-TIME_MAX: Final = 1 << 62
-"""Beyond any time in microseconds: a timer that never fires."""
-
 UNLIMITED: Final = 1 << 50
 """Credit of a consumer that is bounded only by its limit of unsettled messages."""
 

@@ -53,6 +53,12 @@ VERSION: Final = 1
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index."""
 SNAPSHOT_VERSION: Final = 1
 
+# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+_APPEND: Final = int(Kind.APPEND)
+_CLAIM: Final = int(Kind.CLAIM)
+_SETTLE: Final = int(Kind.SETTLE)
+_ACK: Final = int(Verb.ACK)
+
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
 _NO_GROUP: Final = Result(Code.NO_GROUP)
@@ -132,13 +138,14 @@ class Machine:
                 raise CommandError(f"a command of version {version} and {length} bytes")
             queue = self.queues.get(queue_id)
             body = position + COMMAND.size
-            if queue is None or not Kind.APPEND <= kind <= Kind.SETTLE:
+            if queue is None or not _APPEND <= kind <= _SETTLE:
                 place = (data, body, stop)
                 results.append(self._cold(applied, kind, queue_id, group_id, place))
-            elif kind == Kind.APPEND:
+            elif kind == _APPEND:
                 results.append(queue.append(applied, data, body))
-                queue.give_way(applied)
-            elif kind == Kind.CLAIM:
+                if queue.bounded:
+                    queue.give_way(applied)
+            elif kind == _CLAIM:
                 results.append(_claim(applied, queue, group_id, data, body, stop))
             else:
                 results.append(_settle(applied, queue, group_id, verb, data, body, stop))
@@ -188,7 +195,7 @@ class Machine:
         if existing is not None:
             if existing.config.type != config.type:
                 return Result(Code.CONFLICT, existing.id)
-            existing.config = config
+            existing.configure(config)
             if existing.idle_since:
                 existing.idle_since = applied.time
             applied.woken[existing.id] = None
@@ -325,6 +332,7 @@ class Machine:
         gone = 0
         for first, last in _checked(body):
             gone += sum(high - low + 1 for low, high, _ in group.dead.cut(first, last))
+        applied.woken[queue.id] = None  # too many dead may have kept it from claiming
         return Result(Code.OK, gone)
 
     # --- snapshots ---------------------------------------------------------------------------------------------
@@ -419,7 +427,7 @@ def _settle(
     if group is None:
         return _NO_GROUP
     text = data[body : body + text_bytes] if text_bytes else b""
-    if verb != Verb.ACK:
+    if verb != _ACK:
         verb = Verb(verb)
         applied.woken[queue.id] = None
     return group.settle(queue.config, applied.time, verb, holder, ranges, delay, text)

@@ -23,6 +23,11 @@ from fluxmq.queues.results import Applied, Code, Result
 NOBODYS_GROUP: Final = 0
 """Id of the group that stands for the queue itself while it has no work group."""
 
+# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+_OK: Final = int(Code.OK)
+_WORK: Final = int(Mode.WORK)
+_STREAM: Final = int(QueueType.STREAM)
+_REJECT_PUBLISH: Final = int(Overflow.REJECT_PUBLISH)
 _TOO_LARGE: Final = Result(Code.TOO_LARGE)
 _FULL: Final = Result(Code.FULL)
 
@@ -37,7 +42,9 @@ class Queue:
     """State of one queue; changed by the machine only."""
 
     __slots__ = (
+        "bounded",
         "config",
+        "group_changes",
         "group_ids",
         "groups",
         "id",
@@ -54,7 +61,7 @@ class Queue:
 
     def __init__(self, id_: int, config: QueueConfig, identity: int, time: int) -> None:
         self.id = id_
-        self.config = config
+        self.configure(config)
         self.identity = identity
         """64 bits that no other queue has, not even a later one of this name; the root of its transfer ids."""
         self.start = 0
@@ -65,10 +72,20 @@ class Queue:
         self.groups: dict[int, Group] = {}
         """By id, in order of id."""
         self.group_ids: dict[str, int] = {}
+        self.group_changes = 0
+        """How often groups came and went while this object lived; for those who remember the groups."""
         self.next_group = 1
         self.nobodys = Group(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
         self.idle_since = time
         """Since when it has no consumer, µs; 0 while it has one."""
+
+    def configure(self, config: QueueConfig) -> None:
+        """Set what the queue is told to be; `bounded` tells whether messages may have to give way."""
+        self.config = config
+        self.bounded = bool(
+            (config.max_length or config.max_length_bytes)
+            or (config.retention_messages or config.retention_bytes or config.retention_age)
+        )
 
     @property
     def name(self) -> str:
@@ -78,7 +95,7 @@ class Queue:
     @property
     def is_stream(self) -> bool:
         """Whether what is read stays."""
-        return self.config.type == QueueType.STREAM
+        return self.config.type == _STREAM
 
     @property
     def size(self) -> int:
@@ -88,8 +105,12 @@ class Queue:
     @property
     def depth(self) -> int:
         """Messages that the group which lags most has not settled; without groups, all there are."""
-        depths = [group.unsettled(self.next_offset) for group in self.work_groups()]
-        return max(depths) if depths else self.next_offset - self.start
+        depth = -1
+        end = self.next_offset
+        for group in self.groups.values():
+            if group.mode == _WORK:
+                depth = max(depth, end - group.cursor + group.pending.count)
+        return depth if depth >= 0 else end - self.start
 
     def group(self, name: str) -> Group | None:
         """The group of that whole name."""
@@ -103,6 +124,12 @@ class Queue:
     def work_groups(self) -> list[Group]:
         """Groups that settle message by message, by id."""
         return [group for group in self.groups.values() if group.mode == Mode.WORK]
+
+    def owns_itself(self) -> bool:
+        """Whether messages have no work group to belong to, in a queue where they should."""
+        if self.is_stream:
+            return False
+        return not self.groups or not self.work_groups()
 
     def owners(self) -> list[Group]:
         """Whose messages expire and give way: the work groups, or nobody's group while there is none."""
@@ -164,7 +191,7 @@ class Queue:
             return True
         if config.max_depth and self.depth + count > config.max_depth:
             return False
-        if config.overflow != Overflow.REJECT_PUBLISH:
+        if config.overflow != _REJECT_PUBLISH:
             return True
         if config.max_length:
             for group in self.owners():
@@ -187,7 +214,7 @@ class Queue:
         self.marks.append(base, batch.length, batch.last_time)
         applied.batches.append((self.id, batch))
         applied.woken[self.id] = None
-        return Result(Code.OK, base)
+        return Result(_OK, base)
 
     # --- giving way --------------------------------------------------------------------------------------------
 
@@ -245,15 +272,22 @@ class Queue:
 
     def follow_floors(self, applied: Applied) -> None:
         """After an entry: move the start to what groups still need, and tell what segments need not keep."""
-        if not self.is_stream:
-            floors = [group.floor for group in self.groups.values() if group.mode == Mode.WORK]
-            if floors and min(floors) > self.start:
-                self.start = min(floors)
-                for group in self.groups.values():
-                    group.forget_below(self.start)
+        groups = self.groups
+        if groups and not self.is_stream:
+            lowest = -1
+            for group in groups.values():
+                if group.mode == _WORK:
+                    floor = group.floor
+                    if floor < lowest or lowest < 0:
+                        lowest = floor
+            if lowest > self.start:
+                self.start = lowest
+                for group in groups.values():
+                    if group.cursor < lowest:
+                        group.forget_below(lowest)
         kept = self.start
-        for group in (self.nobodys, *self.groups.values()):
-            first = group.dead.first
+        for group in (self.nobodys, *groups.values()):
+            first = group.dead.first if group.dead.count else None
             if first is not None and first < kept:
                 kept = first
         if kept > self.kept:
@@ -281,12 +315,14 @@ class Queue:
         self.next_group += 1
         self.groups[group.id] = group
         self.group_ids[name] = group.id
+        self.group_changes += 1
         return group
 
     def delete_group(self, group: Group, time: int) -> None:
         """A group goes, with its claims and its dead messages; the queue keeps what it had kept for it."""
         del self.groups[group.id]
         del self.group_ids[group.name]
+        self.group_changes += 1
         self.note_members(time)
 
     def note_members(self, time: int) -> None:

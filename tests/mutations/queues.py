@@ -6,6 +6,9 @@ from tests.mutations.mutation import Mutation
 
 OF_MACHINE = "tests/unit/queues/test_machine.py::"
 OF_DISPATCH = "tests/unit/queues/test_dispatch.py::"
+OF_STATES = "tests/unit/queues/test_states.py::"
+OF_STREAMS = "tests/unit/queues/test_stream_desks.py::"
+OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
@@ -35,7 +38,7 @@ MUTATIONS = [
         DESKS,
         "\n        group.dead.arm_all()\n",
         "\n",
-        OF_DISPATCH + "test_the_dead_are_handed_out_once_and_again_to_a_new_leader",
+        OF_DEAD + "test_the_dead_are_handed_out_once_and_again_to_a_new_leader",
     ),
     Mutation(
         "offset_reused",
@@ -101,7 +104,7 @@ MUTATIONS = [
         STATES,
         "queue.producers = Producers.unpack(producers)",
         "queue.producers = Producers()",
-        OF_MACHINE + "test_duplicates_are_known_after_a_snapshot",
+        OF_STATES + "test_duplicates_are_known_after_a_snapshot",
     ),
     Mutation(
         "refusal_remembered",
@@ -114,7 +117,7 @@ MUTATIONS = [
             return _FULL
         self.producers.remember([messages[index] for index in fresh])
 """,
-        OF_MACHINE + "test_a_refused_batch_is_not_remembered",
+        OF_STATES + "test_a_refused_batch_is_not_remembered",
     ),
     Mutation(
         "claimed_twice",
@@ -175,6 +178,6 @@ MUTATIONS = [
         "fluxmq/queues/stream_desks.py",
         "floor = min(floor, consumer.held.firsts[0])",
         "pass",
-        OF_DISPATCH + "test_a_streams_group_shares_a_cursor_and_commits_what_is_acknowledged",
+        OF_STREAMS + "test_a_streams_group_shares_a_cursor_and_commits_what_is_acknowledged",
     ),
 ]
