@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_LOG = "tests/unit/storage/test_wal.py::"
+OF_GROUPS = "tests/unit/storage/test_wal_groups.py::"
 OF_DAMAGE = "tests/unit/storage/test_wal_damage.py::"
 OF_FAULTS = "tests/unit/storage/test_wal_faults.py::"
 OF_FILES = "tests/unit/storage/test_files.py::"
@@ -152,7 +153,7 @@ MUTATIONS = [
         "fluxmq/storage/wal_groups.py",
         "            del self._places[max(0, index - self._first) :]\n            self.last = max(index, self._first) - 1\n",
         "            self.last = max(index, self._first) - 1\n",
-        OF_LOG + "test_a_later_entry_overrides_what_stood_at_its_index_and_behind",
+        OF_GROUPS + "test_a_later_entry_overrides_what_stood_at_its_index_and_behind",
     ),
     Mutation(
         "files_short_write",

@@ -1,0 +1,145 @@
+"""What records do to their group: overriding, truncation, checkpoints, leaving."""
+
+from pathlib import Path
+
+import pytest
+
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.wal_groups import NAME_BYTES_MAX
+from tests.unit.storage.wal_harness import FILE_BYTES, bench, body, fill
+
+
+def test_a_later_entry_overrides_what_stood_at_its_index_and_behind(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 10)
+        fill(made, group, 5, 6, size=50, term=2)
+        log.append_entry(group, 2, 7, 0, b"void before it is written")
+        log.append_entry(group, 3, 7, 0, b"seven")
+        expected = (
+            [(index, 1, body(index)) for index in range(1, 5)]
+            + [(index, 2, body(index, 50)) for index in (5, 6)]
+            + [(7, 3, b"seven")]
+        )
+        assert [log.entry(group, index)[::2] for index in range(1, 8)] == [e[1:] for e in expected]
+        assert log.last_index(group) == 7
+        with pytest.raises(LookupError):
+            log.entry(group, 8)
+        made.commit()
+        assert made.contents() == {"default": expected}
+        assert [log.term(group, index) for index in range(9)] == [0, 1, 1, 1, 1, 2, 2, 3, None]
+        made.again()
+        assert made.contents() == {"default": expected}
+        terms = [made.log.term(group, index) for index in range(9)]
+        assert terms == [0, 1, 1, 1, 1, 2, 2, 3, None]
+        assert made.log.last_index(group) == 7
+
+
+def test_a_truncation_survives(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 40)
+        log.append_truncation(group, 4)
+        assert log.last_index(group) == 3
+        with pytest.raises(LookupError):
+            log.entry(group, 4)
+        made.commit()
+        made.again()
+        assert [index for index, _, _ in made.contents()["default"]] == [1, 2, 3]
+        made.log.append_entry(group, 2, 4, 0, b"new")
+        made.commit()
+        made.again()
+        assert made.contents()["default"][3:] == [(4, 2, b"new")]
+
+
+def test_entries_that_were_truncated_hold_no_file(tmp_path: Path) -> None:
+    for again in (False, True):
+        with bench(tmp_path / str(again)) as made:
+            group = made.log.number("default")
+            fill(made, group, 1, 60)
+            made.log.append_truncation(group, 4)
+            made.commit()
+            if again:
+                made.again()
+            made.log.release(group, 3)
+            made.commit()
+            made.log.completed()
+            assert "1" not in made.names
+            assert "2" not in made.names
+
+
+def test_a_snapshot_from_elsewhere_moves_the_log(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 5)
+        log.append_checkpoint(group, 100, 9)
+        assert log.last_index(group) == 100
+        with pytest.raises(ValueError, match="entry 102 after 100"):
+            log.append_entry(group, 9, 102, 0, b"")
+        with pytest.raises(ValueError, match="checkpoint 100"):
+            log.append_entry(group, 9, 100, 0, b"")
+        log.append_entry(group, 9, 101, 0, b"next")
+        made.commit()
+        assert (log.first_index(group), log.term(group, 100)) == (101, 9)
+        made.again()
+        assert made.log.recovered("default") == ((0, 0, 0), 101, [(9, 101, 0, b"next")], 100, 9)
+
+
+def test_entries_before_a_checkpoint_are_not_recovered(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 10)
+        log.append_checkpoint(group, 7)
+        log.append_checkpoint(group, 6)
+        made.commit()
+        assert log.entry(group, 3).body == body(3)
+        with pytest.raises(ValueError, match="before the checkpoint"):
+            log.append_truncation(group, 7)
+        made.again()
+        found = made.log.recovered("default")
+        assert [entry.index for entry in found.entries] == [8, 9, 10]
+        assert (found.first_index, found.checkpoint_index, found.checkpoint_term) == (8, 7, 1)
+
+
+def test_a_group_that_left_is_not_recovered(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        gone, stays = log.number("gone"), log.number("stays")
+        fill(made, gone, 1, 60)
+        fill(made, stays, 1, 1)
+        log.forget(gone)
+        assert log.groups() == ["stays"]
+        assert made.names[0] == "1"
+        fresh = log.number("gone")
+        assert fresh not in (gone, stays)
+        log.append_entry(fresh, 1, 1, 0, b"another life")
+        made.commit()
+        assert "1" not in made.names
+        made.again()
+        assert made.contents() == {"stays": [(1, 1, body(1))], "gone": [(1, 1, b"another life")]}
+        assert made.log.number("gone") == fresh
+
+
+def test_groups_are_bounded(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        log = made.log
+        with pytest.raises(StorageError, match="at most 255 bytes"):
+            log.number("x" * (NAME_BYTES_MAX + 1))
+        taken = 7
+        for number in range(taken):
+            log.number(f"group-{number}")
+        with pytest.raises(StorageError, match="no more than 7 groups"):
+            log.number("one too many")
+        assert len(log.groups()) == taken
+        made.commit()
+        for index in range(1, 50):
+            log.append_entry(1, 1, index, 0, b"x" * (FILE_BYTES // 2))
+            made.commit()
+        log.release(1, 49)
+        made.commit()
+        made.again()
+        assert len(made.log.groups()) == taken
