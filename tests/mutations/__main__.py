@@ -10,10 +10,30 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutations import hot_path, sessions
+from tests.mutations import (
+    batches,
+    hot_path,
+    queues,
+    raft,
+    segments,
+    sessions,
+    simulation,
+    surface,
+    wal,
+)
 from tests.mutations.mutation import attempt, copy_tree, run_tests
 
-MUTATIONS = [*hot_path.MUTATIONS, *sessions.MUTATIONS]
+MUTATIONS = [
+    *batches.MUTATIONS,
+    *hot_path.MUTATIONS,
+    *queues.MUTATIONS,
+    *raft.MUTATIONS,
+    *segments.MUTATIONS,
+    *sessions.MUTATIONS,
+    *simulation.MUTATIONS,
+    *surface.MUTATIONS,
+    *wal.MUTATIONS,
+]
 
 
 def main(names: list[str]) -> int:

@@ -126,7 +126,7 @@ MUTATIONS = [
         OF_SEGMENTS + "test_a_synced_segment_cut_anywhere_is_refused",
     ),
     Mutation(
-        "offset_reused",
+        "segment_offset_reused",
         "A batch begins with the offset after the last message.",
         "fluxmq/storage/queue_log.py",
         '        assert batch.base_offset == self._next, "offsets have no gaps"\n',
