@@ -31,6 +31,9 @@ ENTRY: Final = struct.Struct("<B7xq")
 COMMAND: Final = struct.Struct("<BBHIII")
 CLAIM: Final = struct.Struct("<QQQII")
 SETTLE: Final = struct.Struct("<QqII")
+_CLAIM_ONE: Final = struct.Struct("<BBHIIIQQQIIQQ")
+"""A whole claim command of one range, and below a settlement: what nearly all are."""
+_SETTLE_ONE: Final = struct.Struct("<BBHIIIQqIIQQ")
 _LENGTH: Final = struct.Struct("<I")
 
 Range = tuple[int, int]
@@ -61,6 +64,11 @@ class Kind(IntEnum):
     SWEEP = 27
     TRIM = 28
     RAISE_VERSION = 29
+
+
+_CLAIM: Final = int(Kind.CLAIM)
+_SETTLE: Final = int(Kind.SETTLE)
+_APPEND: Final = int(Kind.APPEND)
 
 
 class Verb(IntEnum):
@@ -119,7 +127,7 @@ def encode_entry(time_us: int, commands: Iterable[bytes | bytearray | memoryview
 
 def append_header(queue_id: int, batch_bytes: int) -> bytes:
     """What stands before a batch's bytes in an entry; the batch follows as the next piece, not copied twice."""
-    return COMMAND.pack(Kind.APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, 0)
+    return COMMAND.pack(_APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, 0)
 
 
 def append(queue_id: int, batch: bytes) -> bytes:
@@ -142,6 +150,13 @@ def claim(
     what the cursor passes, `others` (first, last, time in µs) wait until that time, or with time -1
     have expired; the rest is passed over and so settled for this group.
     """
+    if len(ranges) == 1 and not others:
+        first, last = ranges[0]
+        length = _CLAIM_ONE.size
+        return _CLAIM_ONE.pack(
+            *(_CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id),
+            *(holder, cursor, target, 1, 0, first, last),
+        )
     numbers = [number for item in ranges for number in item]
     numbers += [number for item in others for number in item]
     count = 3 * len(others)
@@ -151,7 +166,7 @@ def claim(
         *numbers,
     )
     length = COMMAND.size + len(body)
-    return COMMAND.pack(Kind.CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id) + body
+    return COMMAND.pack(_CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id) + body
 
 
 def settle(
@@ -167,13 +182,20 @@ def settle(
 
     `reason` goes with a rejected message, cut to `REASON_BYTES_MAX`.
     """
+    if len(ranges) == 1 and not reason:
+        first, last = ranges[0]
+        length = _SETTLE_ONE.size
+        return _SETTLE_ONE.pack(
+            *(_SETTLE, COMMAND_VERSION, verb, length, queue_id, group_id),
+            *(holder, delay, 1, 0, first, last),
+        )
     reason = reason[:REASON_BYTES_MAX]
     numbers = [number for item in ranges for number in item]
     body = struct.pack(f"<QqII{len(numbers)}Q", holder, delay, len(ranges), len(reason), *numbers)
     if reason:
         body += reason + bytes(-len(reason) % 8)
     length = COMMAND.size + len(body)
-    return COMMAND.pack(Kind.SETTLE, COMMAND_VERSION, verb, length, queue_id, group_id) + body
+    return COMMAND.pack(_SETTLE, COMMAND_VERSION, verb, length, queue_id, group_id) + body
 
 
 def declare(config: QueueConfig) -> bytes:

@@ -47,6 +47,7 @@ class Desk:
         self.wanted = Filter(group.filter, queue.name) if group.filter else None
         self._read = read
         self._batch: Batch | None = None
+        self._head = (-1, 0, 0)  # a cursor, a time to live, and when the message there expires
         self._cursor = group.cursor
         self._again = Spans()
         self._delayed: deque[Range] = deque()
@@ -149,6 +150,10 @@ class Desk:
         if head and (due is None or head < due):
             due = head
         return due
+
+    def rest(self) -> None:
+        """The run is over: no batch is kept in memory for a group that waits."""
+        self._batch = None
 
     def can_give(self) -> bool:
         """Whether somebody is hungry and there may be something to give."""
@@ -266,17 +271,20 @@ class Desk:
                 position = base + last + 1
         if position > self._cursor:
             self._propose_new(step, 0, position, [], others)
-            step.more = step.more or not stopped
+            step.more = step.more or (not stopped and position < self.queue.next_offset)
 
     def _head_expires_at(self) -> int:
         """When the message at the cursor expires; 0 for never or when all were given."""
         if self._cursor >= self.queue.next_offset or self._refused:
             return 0
         ttl = self.queue.config.message_ttl
-        batch = self._batch_at(self._cursor)
-        if not ttl and not batch.flags & EXPIRY:
-            return 0
-        return expires_at(batch, self._cursor - batch.base_offset, ttl)
+        if self._head[:2] != (self._cursor, ttl):
+            batch = self._batch_at(self._cursor)
+            when = 0
+            if ttl or batch.flags & EXPIRY:
+                when = expires_at(batch, self._cursor - batch.base_offset, ttl)
+            self._head = (self._cursor, ttl, when)
+        return self._head[2]
 
     def _batch_at(self, offset: int) -> Batch:
         batch = self._batch

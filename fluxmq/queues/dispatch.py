@@ -417,11 +417,11 @@ class Dispatch:
         if retry is not None and (due is None or retry < due):
             due = retry
         for id_, desk in self._served(queue).items():
-            if id_ == NOBODYS_GROUP and not queue.owns_itself():
-                continue
-            own = desk.next_due()
-            if own is not None and (due is None or own < due):
-                due = own
+            if id_ != NOBODYS_GROUP or queue.owns_itself():
+                own = desk.next_due()
+                if own is not None and (due is None or own < due):
+                    due = own
+            desk.rest()
         self._alarms.pop(queue.id, None)
         if due is not None:
             self._alarm(queue.id, due if due > now else now + TIMER_GRANULE)

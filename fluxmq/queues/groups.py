@@ -182,15 +182,18 @@ class Group:
         text: bytes,
     ) -> Result:
         """Carry out a settle command for what `holder` holds; the value is how many messages that were."""
+        if holder == NOBODY:
+            return Result(Code.NOT_PENDING)
         settled = wanted = 0
         for first, last in ranges:
             wanted += last - first + 1
+            if verb == _ACK:
+                settled += self.pending.acknowledge(first, last, holder)
+                continue
             for low, high, fate in self.pending.cut(
                 first, last, lambda fate: fate.holder == holder
             ):
                 settled += high - low + 1
-                if verb == _ACK:
-                    continue
                 if verb == Verb.REJECT:
                     self.die(
                         config, time, low, high, fate._replace(reason=Reason.REJECTED, text=text)

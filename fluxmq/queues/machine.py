@@ -62,6 +62,7 @@ _ACK: Final = int(Verb.ACK)
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
 _NO_GROUP: Final = Result(Code.NO_GROUP)
+_ROLLED: Final = struct.Struct("<QQQ")
 _RESULT: Final = struct.Struct("<QQ")
 
 Cold = Callable[["Machine", Applied, Queue, int, Any], Result]
@@ -155,10 +156,10 @@ class Machine:
 
     def _roll(self, applied: Applied) -> None:
         """Take an entry's results into the rolling hash."""
-        numbers = [self._hash, applied.index, applied.time]
-        for result in applied.results:
-            numbers += result
-        self._hash = xxh3_64_intdigest(struct.pack(f"<{len(numbers)}Q", *numbers))
+        rolled = _ROLLED.pack(self._hash, applied.index, applied.time)
+        for code, value in applied.results:
+            rolled += _RESULT.pack(code, value)
+        self._hash = xxh3_64_intdigest(rolled)
 
     def _cold(
         self,

@@ -150,6 +150,23 @@ class Ledger:
                 at = self._remove(at)
         return taken
 
+    def acknowledge(self, first: int, last: int, holder: int) -> int:
+        """Take out what of `first`..`last` the holder has; gives how many messages that were."""
+        head = self._head
+        ranges = self._ranges
+        if head < len(ranges):
+            pending = ranges[head]
+            if pending.first == first and last <= pending.last and pending.fate.holder == holder:
+                # In order, as nearly always.
+                self.count -= last - first + 1
+                if last < pending.last:
+                    pending.first = last + 1
+                else:
+                    self._remove(head)
+                return last - first + 1
+        pieces = self.cut(first, last, lambda fate: fate.holder == holder)
+        return sum(high - low + 1 for low, high, _ in pieces)
+
     def overlapping(self, first: int, last: int) -> list[Piece]:
         """What of `first`..`last` is in the ledger, in order; nothing changes."""
         ranges = self._ranges

@@ -85,6 +85,14 @@ class Spans:
     def remove(self, first: int, last: int) -> list[Range]:
         """Take `first`..`last` out; gives what of it was there."""
         firsts, lasts = self.firsts, self.lasts
+        if firsts and firsts[0] == first and last <= lasts[0]:
+            # In order, as nearly always.
+            self.count -= last - first + 1
+            if last < lasts[0]:
+                firsts[0] = last + 1
+            else:
+                del firsts[0], lasts[0]
+            return [(first, last)]
         low = bisect_left(lasts, first)
         taken: list[Range] = []
         kept: list[Range] = []

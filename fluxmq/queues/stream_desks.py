@@ -132,6 +132,10 @@ class StreamDesk:
             due = self._waiting[0][0]
         return due
 
+    def rest(self) -> None:
+        """The run is over: no batch is kept in memory for a group that waits."""
+        self._batch = None
+
     def can_give(self) -> bool:
         """Whether somebody is hungry and there may be something to give at once."""
         return bool(self.hungry) and bool(self._waiting or self.cursor < self.queue.next_offset)

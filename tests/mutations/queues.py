@@ -51,10 +51,10 @@ MUTATIONS = [
     Mutation(
         "foreign_ack",
         "Only who holds a message settles it.",
-        GROUPS,
-        """                first, last, lambda fate: fate.holder == holder
+        "fluxmq/queues/pending.py",
+        """        pieces = self.cut(first, last, lambda fate: fate.holder == holder)
 """,
-        """                first, last
+        """        pieces = self.cut(first, last)
 """,
         OF_MACHINE + "test_only_the_holder_settles",
     ),

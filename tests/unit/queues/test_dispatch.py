@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from fluxmq._hot.batches import DELAY
@@ -449,3 +451,14 @@ def test_a_range_that_grows_while_it_is_claimed_is_not_given_again() -> None:
     assert host.run() == [("m", 1, 2)]
     host.release()
     assert host.run() == []
+
+
+def test_no_batch_is_kept_in_memory_between_runs() -> None:
+    host = Host()
+    queue = host.declare()
+    host.attach(queue, limit=1)
+    host.publish(queue, 5)
+    host.run()
+    host.deliveries = []
+    references = sys.getrefcount(host.log[1][0])
+    assert references == 2  # the log's list, and the argument

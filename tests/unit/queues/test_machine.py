@@ -166,6 +166,15 @@ def test_only_the_holder_settles() -> None:
     assert pending(group_of(queue)) == [(0, 2, HOLDER, 1), (5, 9, OTHER, 1)]
 
 
+def test_nobody_settles_what_waits() -> None:
+    host, queue = started()
+    claim(host, queue, 0, 0)
+    settle(host, queue, Verb.RELEASE, (0, 0))
+    for verb in Verb:
+        assert settle(host, queue, verb, (0, 0), holder=0) == Result(Code.NOT_PENDING, 0)
+    assert pending(group_of(queue)) == [(0, 0, 0, 1)]
+
+
 def test_a_settlement_after_a_transfer_does_nothing() -> None:
     host, queue = started(dead_letter=True)
     claim(host, queue, 0, 0)
