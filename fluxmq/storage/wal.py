@@ -335,6 +335,8 @@ def _make_good(files: Files, recovery: Recovery, file_bytes: int) -> None:
             _clear(files, active, active.end, file_bytes)
         files.reach("wal.cut")
         files.fdatasync(active.fd)
+        for file in recovery.used:
+            file.begun = True
     for number, blank in enumerate(recovery.blank):
         if blank.size < file_bytes or (number == 0 and not recovery.closed):
             _clear(files, blank, 0, file_bytes)

@@ -27,9 +27,13 @@ _KEY_SPACING: Final = 512
 
 
 class LogFile:
-    """One file of the log. `last_index`: of each group with entries here, the highest that counts."""
+    """One file of the log.
 
-    __slots__ = ("end", "fd", "last_index", "path", "sequence", "size", "tie")
+    `last_index`: of each group with entries here, the highest that counts. `begun`: its first records are durable, so
+    that the file before it is needed for entries only.
+    """
+
+    __slots__ = ("begun", "end", "fd", "last_index", "path", "sequence", "size", "tie")
 
     def __init__(self, sequence: int, path: str, fd: int, size: int, tie: FileSeed) -> None:
         self.sequence = sequence
@@ -38,6 +42,7 @@ class LogFile:
         self.size = size
         self.tie = tie
         self.end = 0
+        self.begun = False
         self.last_index: dict[int, int] = {}
 
 

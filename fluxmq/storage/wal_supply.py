@@ -191,7 +191,7 @@ class FileRow:
             elif self._supply.full is not None and now < self._retry_at:
                 return
             following = (self.ready[-1] if self.ready else self.used[-1]).sequence + 1
-            if len(self.used) > 1 and not is_needed(self.used[0]):
+            if len(self.used) > 1 and self.used[1].begun and not is_needed(self.used[0]):
                 self._retire(self.used.pop(0), following, max(wanted, self._spare_files))
             elif len(self.ready) < wanted:
                 self._supply.start(partial(self._supply.create, following))

@@ -140,6 +140,7 @@ class LogWriter:
             raise self._failure
         for number in self._answers():
             self._files.reach("wal.synced")
+            self._row.used[-1].begun = True
             for group, index in self._marks:
                 self._mark(group, index)
             self._marks.clear()

@@ -140,6 +140,14 @@ MUTATIONS = [
         OF_LOG + "test_a_file_is_recycled_when_the_mark_is_durable_and_no_group_needs_it",
     ),
     Mutation(
+        "wal_recycled_before_carried",
+        "A file is recycled only when what the next one repeats of it is durable.",
+        "fluxmq/storage/wal_supply.py",
+        "            if len(self.used) > 1 and self.used[1].begun and not is_needed(self.used[0]):\n",
+        "            if len(self.used) > 1 and not is_needed(self.used[0]):\n",
+        OF_GROUPS + "test_a_file_stays_until_what_the_next_one_repeats_is_durable",
+    ),
+    Mutation(
         "wal_full_disk",
         "On a full disk nothing is written unless all of it finds room.",
         "fluxmq/storage/wal_writer.py",

@@ -143,3 +143,37 @@ def test_groups_are_bounded(tmp_path: Path) -> None:
         made.commit()
         made.again()
         assert len(made.log.groups()) == taken
+
+
+@pytest.mark.parametrize("by", ["release", "forget"])
+def test_a_file_stays_until_what_the_next_one_repeats_is_durable(tmp_path: Path, by: str) -> None:
+    """No entry in it is wanted any longer, but hard states and checkpoints stand nowhere else yet."""
+    with bench(tmp_path) as made:
+        log = made.log
+        group, quiet = log.number("default"), log.number("quiet")
+        log.append_hard_state(quiet, 5, 2, 0)
+        third = log.number("third")
+        while not made.log._row.used or FILE_BYTES - made.log._row.used[-1].end > 400:
+            index = log.last_index(group) + 1
+            fill(made, group, index, index)
+        if by == "release":
+            log.append_checkpoint(group, index)
+            made.commit()
+        else:
+            log.forget(group)
+        log.append_entry(third, 1, 1, 0, body(1, 500))
+        log.flush()
+        if by == "release":
+            log.release(group, index)
+        else:
+            made.syncer.sync()
+            log.completed()
+        assert log.stats.files_begun == 2
+        assert log.in_flight
+        assert made.names[0] == "1"
+        made.syncer.sync()
+        log.completed()
+        assert not log.in_flight
+        assert made.names[0] == "2"
+        made.again()
+        assert made.log.recovered("quiet").hard_state == (5, 2, 0)
