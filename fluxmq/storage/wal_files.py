@@ -16,7 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
-from fluxmq.storage.wal_records import FileSeed
+from fluxmq.storage.wal_records import FileSeed, file_seed
 
 _NAME = re.compile(r"([0-9]{20})\.wal")
 KEY_FILE: Final = "wal.key"
@@ -84,6 +84,15 @@ def open_key(files: Files, directory: str, *, create: bool) -> int:
         ):
             return int(_KEY.unpack(copy)[1])
     raise Corruption(path, 0, "both copies of the key are damaged")
+
+
+def open_file(
+    files: Files, directory: str, key: int, sequence: int, *, readonly: bool = False
+) -> LogFile:
+    """Open an existing file of the log."""
+    path = os.path.join(directory, file_name(sequence))
+    fd = files.open_(path, readonly=readonly)
+    return LogFile(sequence, path, fd, files.size(fd), file_seed(key, sequence))
 
 
 def unpin(logs: list[LogFile], group: int, index: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
-from fluxmq.storage.wal_files import LogFile, unpin
+from fluxmq.storage.wal_files import LogFile, open_file, open_key, sequences, unpin
 from fluxmq.storage.wal_groups import GroupLog
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
@@ -111,6 +111,22 @@ def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> 
         group.released = group.checkpoint
         group.checkpoint_durable = group.checkpoint_appended = group.checkpoint
     return recovery
+
+
+def read_log(files: Files, directory: str, visit: Visitor) -> Recovery:
+    """Read a stopped node's log and change nothing: for tools. `visit` sees every record before the first bad one.
+
+    The files of what is returned are closed. Raises as `recover`.
+    """
+    found = sequences(files, directory)
+    key = open_key(files, directory, create=False)
+    logs: list[LogFile] = []
+    try:
+        logs.extend(open_file(files, directory, key, number, readonly=True) for number in found)
+        return recover(files, logs, visit)
+    finally:
+        for file in logs:
+            files.close(file.fd)
 
 
 def _read_file(

@@ -19,9 +19,8 @@ from typing import Final
 
 from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
 from fluxmq.storage.files import Files
-from fluxmq.storage.wal_files import LogFile, file_name
+from fluxmq.storage.wal_files import LogFile, file_name, open_file
 from fluxmq.storage.wal_options import WalOptions
-from fluxmq.storage.wal_records import file_seed
 
 BESIDE: Final = "new.tmp"
 
@@ -66,9 +65,7 @@ class FileSupply:
 
     def open_(self, sequence: int) -> LogFile:
         """An existing file."""
-        path = os.path.join(self._directory, file_name(sequence))
-        fd = self.files.open_(path)
-        return LogFile(sequence, path, fd, self.files.size(fd), file_seed(self._key, sequence))
+        return open_file(self.files, self._directory, self._key, sequence)
 
     def recycle(self, file: LogFile, sequence: int) -> LogFile:
         """Give a file that is no longer needed the name of a coming one; its contents stay and mean nothing there."""

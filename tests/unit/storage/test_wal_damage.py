@@ -13,11 +13,9 @@ import pytest
 
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
-from fluxmq.storage.wal_files import KEY_FILE, file_name, open_key, sequences
-from fluxmq.storage.wal_options import WalOptions
+from fluxmq.storage.wal_files import KEY_FILE, file_name
 from fluxmq.storage.wal_records import FILE, HEADER_BYTES, Found, record_bytes
-from fluxmq.storage.wal_recovery import recover
-from fluxmq.storage.wal_supply import FileSupply
+from fluxmq.storage.wal_recovery import read_log
 from tests.unit.storage.wal_harness import Bench, body
 
 SIZE = 1536
@@ -33,22 +31,14 @@ class Stored(NamedTuple):
 
 def read(folder: Path) -> list[Stored]:
     """All records of a log, in order. Raises Corruption."""
-    files = Files()
-    key = open_key(files, str(folder), create=False)
-    supply = FileSupply(files, str(folder), key, WalOptions(), lambda: None)
-    logs = [supply.open_(sequence) for sequence in sequences(files, str(folder))]
     records: list[Stored] = []
-    try:
-        recover(
-            files,
-            logs,
-            lambda file, found, data: records.append(
-                Stored(file.sequence, found, bytes(data[found.position : found.end]))
-            ),
-        )
-    finally:
-        for file in logs:
-            files.close(file.fd)
+    read_log(
+        Files(),
+        str(folder),
+        lambda file, found, data: records.append(
+            Stored(file.sequence, found, bytes(data[found.position : found.end]))
+        ),
+    )
     return records
 
 
