@@ -77,6 +77,7 @@ class LogWriter:
         self._writing_bytes = 0
         self._syncing = False
         self._marks: list[tuple[GroupLog, int]] = []
+        self._voids: list[tuple[list[LogFile], int, int]] = []
         self._number = 0
         self._durable = 0
         self._failure: WriteFailed | None = None
@@ -144,6 +145,9 @@ class LogWriter:
             for group, index in self._marks:
                 self._mark(group, index)
             self._marks.clear()
+            for logs, number_of_group, index in self._voids:
+                unpin(logs, number_of_group, index)
+            self._voids.clear()
             if self._cursor < len(self._writing):
                 self._write()
             else:
@@ -254,13 +258,13 @@ class LogWriter:
             if kind == ENTRY:
                 group = groups[number]
                 if index <= group.last:
-                    unpin(self._row.used, number, index)
+                    self._void(number, index)
                 group.add_entry(index, term, sequence | position)
                 last_index[number] = index
             elif kind == HARD_STATE:
                 groups[number].hard_record = record
             elif kind == TRUNCATION:
-                unpin(self._row.used, number, index)
+                self._void(number, index)
                 groups[number].truncate(index)
             elif kind == CHECKPOINT:
                 groups[number].set_checkpoint(index, term)
@@ -269,6 +273,14 @@ class LogWriter:
                 group = groups.pop(number)
                 self.prologue_bytes -= carried_bytes(group)
                 self._marks.append((group, _GONE))
+
+    def _void(self, group: int, index: int) -> None:
+        """Entries from `index` on are void once what is being written is durable; until then their files stay.
+
+        The file in use stays in any case, and is the one that entries behind this will stand in.
+        """
+        unpin(self._row.used[-1:], group, index)
+        self._voids.append((self._row.used[:-1], group, index))
 
     # Files
 

@@ -148,6 +148,14 @@ MUTATIONS = [
         OF_GROUPS + "test_a_file_stays_until_what_the_next_one_repeats_is_durable",
     ),
     Mutation(
+        "wal_void_before_durable",
+        "Truncated entries hold their file until the truncation is durable.",
+        "fluxmq/storage/wal_writer.py",
+        "        unpin(self._row.used[-1:], group, index)\n",
+        "        unpin(self._row.used, group, index)\n",
+        OF_GROUPS + "test_truncated_entries_hold_their_file_until_that_is_durable",
+    ),
+    Mutation(
         "wal_full_disk",
         "On a full disk nothing is written unless all of it finds room.",
         "fluxmq/storage/wal_writer.py",

@@ -70,6 +70,30 @@ def test_entries_that_were_truncated_hold_no_file(tmp_path: Path) -> None:
             assert "2" not in made.names
 
 
+@pytest.mark.parametrize("by", ["truncation", "entry"])
+def test_truncated_entries_hold_their_file_until_that_is_durable(tmp_path: Path, by: str) -> None:
+    """Else a power cut loses the truncation, and entries are missing that nobody said were void."""
+    with bench(tmp_path) as made:
+        log = made.log
+        group, other = log.number("default"), log.number("other")
+        fill(made, group, 1, 20)
+        log.release(group, 17)
+        fill(made, other, 1, 20)
+        log.release(other, 20)
+        made.commit()
+        assert made.names[0] == "1"
+        if by == "truncation":
+            log.append_truncation(group, 18)
+        else:
+            log.append_entry(group, 2, 18, 0, b"another")
+        assert log.flush()
+        log.completed()
+        assert made.names[0] == "1"
+        made.syncer.sync()
+        log.completed()
+        assert made.names[0] == "2"
+
+
 def test_a_snapshot_from_elsewhere_moves_the_log(tmp_path: Path) -> None:
     with bench(tmp_path) as made:
         log = made.log
