@@ -14,7 +14,7 @@ MEMBERS_MAX: Final = 100_000
 """Consumers of one group: each stands in the snapshot."""
 
 PENDING_RANGES_MAX: Final = 100_000
-"""Pending ranges of one group, dead ones counted apart. About 150 bytes each; beyond it nothing more is
+"""Pending ranges of one group, dead ones counted apart. About 500 bytes each, so 50 MB; beyond it nothing more is
 claimed until something is settled, as in the original's pending list."""
 
 DEAD_RANGES_MAX: Final = 100_000
