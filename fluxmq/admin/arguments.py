@@ -6,6 +6,7 @@ import argparse
 from typing import Final
 
 import fluxmq
+from fluxmq.admin import log_command
 
 TIMEOUT_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
@@ -25,7 +26,7 @@ def _seconds(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
     top = argparse.ArgumentParser(
-        prog="fluxmqctl", description="Look at a FluxMQ node and keep its users."
+        prog="fluxmqctl", description="Look at a FluxMQ node, place its groups, keep its users."
     )
     top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
     where = top.add_mutually_exclusive_group()
@@ -55,9 +56,41 @@ def parser() -> argparse.ArgumentParser:
         const=WATCH_SECONDS,
         help="show it again every SECONDS (default: 1), with message rates, until Ctrl-C",
     )
+    _queue_commands(commands)
+    log_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     return top
+
+
+def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        added.set_defaults(command=name)
+        return added
+
+    groups = command("groups", "show the replication groups: where each is, and how it does")
+    queues = command("queues", "show the queues, and the consumer groups of each")
+    for listing in (groups, queues):
+        listing.add_argument("--json", action="store_true", help="print one JSON object")
+    pin = command("pin", "move a replication group to a core, while it is used, and keep it there")
+    pin.add_argument("group", metavar="GROUP", help="the group's name")
+    pin.add_argument(
+        "place",
+        metavar="CORE",
+        type=_place,
+        help="number of a core that a shard runs on, or shard-N for the shard of that number",
+    )
+    unpin = command("unpin", "let a replication group live where its name puts it again")
+    unpin.add_argument("group", metavar="GROUP", help="the group's name")
+
+
+def _place(text: str) -> tuple[str, int]:
+    """A core's number, or a shard's: which of the two, and the number."""
+    kind, number = ("shard", text[6:]) if text.startswith("shard-") else ("core", text)
+    if not (number.isascii() and number.isdigit() and len(number) < 6):
+        raise argparse.ArgumentTypeError("must be the number of a core, or shard-N")
+    return kind, int(number)
 
 
 def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

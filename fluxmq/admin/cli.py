@@ -1,4 +1,4 @@
-"""`fluxmqctl`: look at a node and keep its users.
+"""`fluxmqctl`: look at a node, place its groups and keep its users.
 
 Talks to the control process over the socket in the data directory; when no broker runs there, `user`
 commands change the database directly, under the directory's lock. Passwords are read, hashed and
@@ -19,7 +19,7 @@ from typing import Final
 
 import orjson
 
-from fluxmq.admin import data_directory, status_view
+from fluxmq.admin import data_directory, log_command, queue_commands, status_view
 from fluxmq.admin.arguments import parser
 from fluxmq.admin.data_directory import LockedError
 from fluxmq.admin.directory import change_of
@@ -89,6 +89,10 @@ class _Node:
         else:
             self.data_dir = DATA_DIR_DEFAULT
         self._timeout: float = options.timeout
+
+    def wait_at_least(self, seconds: float) -> None:
+        """Give the broker this long to answer, or longer when that was asked for."""
+        self._timeout = max(self._timeout, seconds)
 
     def connect(self) -> ControlCaller | None:
         """Return a connection to the control process, None when no broker runs here.
@@ -180,6 +184,30 @@ def _show(
         return
     lines = status_view.lines(status, colour=_colour(), before=before, elapsed=elapsed)
     print("\n".join(lines), flush=True)
+
+
+def _ask(
+    node: _Node,
+    options: argparse.Namespace,
+    command: Callable[[ControlCaller, argparse.Namespace, bool], list[str]],
+) -> None:
+    """Run a command that only a running broker can answer, and print its lines."""
+    if options.command in ("pin", "unpin"):
+        node.wait_at_least(queue_commands.MOVE_SECONDS)
+    caller = node.connect()
+    if caller is None:
+        raise _ExitError(EXIT_NOT_RUNNING, f"no broker is running on {node.data_dir}")
+    with caller:
+        print("\n".join(command(caller, options, _colour())), flush=True)
+
+
+def _log(node: _Node, options: argparse.Namespace) -> None:
+    def complain(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    code = log_command.run(options, node.data_dir, print, complain)
+    if code != EXIT_DONE:
+        raise SystemExit(code)
 
 
 def _colour() -> bool:
@@ -274,6 +302,13 @@ def _changed(change: UserChanged, done: str) -> None:
 
 _COMMANDS: Final[dict[str, Callable[[_Node, argparse.Namespace], None]]] = {
     "status": _status,
+    "groups": lambda node, options: _ask(node, options, queue_commands.groups),
+    "queues": lambda node, options: _ask(node, options, queue_commands.queues),
+    "pin": lambda node, options: _ask(node, options, queue_commands.pin),
+    "unpin": lambda node, options: _ask(node, options, queue_commands.unpin),
+    "log verify": _log,
+    "log stat": _log,
+    "log dump": _log,
     "user add": _user_add,
     "user passwd": _user_passwd,
     "user permit": _user_permit,

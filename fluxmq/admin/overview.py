@@ -2,12 +2,12 @@
 
 Pure: rows of the process table, the time and what is known of control connections go in. A node is
 ready when every shard and the acceptor say so, their heartbeats are fresh, every shard holds its
-control connection, and the control socket itself answers.
+control connection and leads all its replication groups, and the control socket itself answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,20 +106,26 @@ class Readiness:
 
 
 def readiness(
-    rows: Sequence[Row], now_ns: int, connected: Collection[str], control_problem: str | None
+    rows: Sequence[Row],
+    now_ns: int,
+    numbers: Mapping[str, ProcessNumbers | None],
+    control_problem: str | None,
 ) -> Readiness:
-    """Judge the node. `connected` are the names of processes with a control connection."""
+    """Judge the node. `numbers` has the shards with a control connection, by name: what each said of itself, None
+    when it did not answer in time."""
     processes = []
     for row in rows:
         name = process_name(row.role, row.index)
         age = heartbeat_age(row, now_ns)
-        processes.append(ProcessReadiness(name, age, _problem(row, name, age, connected)))
+        processes.append(ProcessReadiness(name, age, _problem(row, name, age, numbers)))
     if not any(row.role == "shard" for row in rows):
         processes.append(ProcessReadiness("shard-0", None, "not in the process table"))
     return Readiness(tuple(processes), control_problem)
 
 
-def _problem(row: Row, name: str, age: float | None, connected: Collection[str]) -> str | None:
+def _problem(
+    row: Row, name: str, age: float | None, numbers: Mapping[str, ProcessNumbers | None]
+) -> str | None:
     """Return why this process does not serve, the most telling reason first."""
     if not row.pid:
         reason = f": {row.reason}" if row.reason else ""
@@ -130,6 +136,15 @@ def _problem(row: Row, name: str, age: float | None, connected: Collection[str])
         return f"no heartbeat for {age:.1f} s"
     if not row.ready:
         return "stopping" if row.state is State.STOPPING else "not ready yet"
-    if row.role == "shard" and name not in connected:
+    if row.role != "shard":
+        return None
+    if name not in numbers:
         return "no control connection"
+    told = numbers[name]
+    if told is None:
+        return "no answer in time"
+    if told.groups_failed:
+        return f"{told.groups_failed} of {told.groups} groups have failed"
+    if told.groups_starting:
+        return f"{told.groups_starting} of {told.groups} groups are not led yet"
     return None

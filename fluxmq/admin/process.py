@@ -22,6 +22,7 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
+from fluxmq.admin import placing
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
 from fluxmq.admin.hashing import parameters_of
@@ -50,6 +51,8 @@ from fluxmq.control.user_messages import Hashing
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.settings import Settings
+from fluxmq.storage.directory import DataPaths, Placement
+from fluxmq.storage.errors import StorageError
 
 HEARTBEAT_SECONDS: Final = 0.25
 # Heartbeats between two reports of suppressed log lines: about a second.
@@ -75,6 +78,9 @@ class ControlProcess:
         self._thread = StoreThread()
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
+        self._placing = placing.Placing(
+            DataPaths(launch.data_dir), self._thread, self._shards, table.rows
+        )
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
         self._stopping = asyncio.Event()
@@ -106,6 +112,11 @@ class ControlProcess:
             users = await self._thread.run(store.users)
         except (MetadataError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
+        try:
+            groups = self._settings.queue_manager.local_groups
+            await self._placing.load(Placement(self._launch.workers, groups))
+        except StorageError as problem:
+            raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
         socket_path = self._launch.control_socket
         try:
@@ -181,6 +192,7 @@ class ControlProcess:
                 other.abort()
         if hello.role == "shard" and self._directory is not None:
             self._directory.push(peer)
+            self._placing.push(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
@@ -192,6 +204,8 @@ class ControlProcess:
             return (await self._status()).to_body()
         if message.kind == HASHING:
             return Hashing(parameters_of(self._settings)).to_body()
+        if message.kind in placing.KINDS:
+            return await self._placing.answer(message)
         if message.kind in USER_KINDS and self._directory is not None:
             return await self._directory.answer(message)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
@@ -209,9 +223,13 @@ class ControlProcess:
         return NodeStatus(fluxmq.__version__, revision, processes)
 
     async def _readiness(self) -> Readiness:
-        problem = await self._ping()
-        connected = {peer.name for peer in self._processes()}
-        return readiness(self._table.rows(), time.monotonic_ns(), connected, problem)
+        shards = self._shards()
+        problem, answers = await asyncio.gather(
+            self._ping(), asyncio.gather(*map(_numbers, shards))
+        )
+        numbers = {peer.name: answer for peer, answer in zip(shards, answers, strict=True)}
+        rows, now_ns = self._table.rows(), time.monotonic_ns()
+        return readiness(rows, now_ns, numbers, problem)
 
     async def _ping(self) -> str | None:
         """Call our own control socket the way others do; return why that failed, or None."""

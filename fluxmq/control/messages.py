@@ -279,6 +279,12 @@ class ProcessNumbers:
     messages_received: int = 0
     messages_sent: int = 0
     users_revision: int = 0
+    groups: int = 0
+    groups_failed: int = 0
+    groups_starting: int = 0
+    queues: int = 0
+    queues_buffered: int = 0
+    """Durable queues whose acknowledgements do not wait for the disk."""
 
     def to_body(self) -> dict[str, object]:
         """Return the body to send."""

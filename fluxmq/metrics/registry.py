@@ -60,7 +60,17 @@ DROP_REASONS: Final = (
     "shared_no_member",  # no connected member in the shared subscription's group
     "link_full",  # QoS 0 for another shard while the link to it is full
     "retained_full",  # the store of retained messages is at its limit; delivered, not kept
+    "queue_refused",  # a queue did not take it, or there is no such queue
+    "capture_full",  # QoS 0 for a queue while too many wait to be copied into it
 )
+
+# How long a sync of the write-ahead log took: from a drive with a battery to one that is ailing.
+SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5)
+
+# Queues of one shard that have series of their own; the rest is summed under `OTHER_QUEUES`. Names
+# come from the settings and from clients, so their number has to be bounded here.
+QUEUE_SERIES_MAX: Final = 200
+OTHER_QUEUES: Final = "(other)"
 
 # Loop lag: how late the event loop came back to a tick that was due. From a quarter of a
 # millisecond (normal) to seconds (something blocked).
@@ -99,6 +109,42 @@ _DECLARED: Final = (
     Metric("fluxmq_route_cache_entries", _G, "Topics in the route cache."),
     Metric("fluxmq_route_cache_hits_total", _C, "Runs routed from the cache."),
     Metric("fluxmq_route_cache_misses_total", _C, "Runs routed by walking the subscriptions."),
+    # Queues
+    Metric("fluxmq_queues", _G, "Queues of this shard.", ("durability",)),
+    Metric("fluxmq_queue_messages", _G, "Messages the queue keeps.", ("queue",)),
+    Metric("fluxmq_queue_bytes", _G, "Bytes of the queue's segments or memory.", ("queue",)),
+    Metric("fluxmq_queue_unsettled", _G, "Messages delivered and not settled.", ("queue",)),
+    Metric("fluxmq_queue_consumers", _G, "Consumers of all its groups.", ("queue",)),
+    Metric("fluxmq_queue_messages_stored_total", _C, "Messages stored in queues."),
+    Metric("fluxmq_queue_messages_delivered_total", _C, "Messages handed to consumers."),
+    Metric(
+        "fluxmq_queue_messages_settled_total", _C, "Messages consumers settled, by verb.", ("verb",)
+    ),
+    Metric(
+        "fluxmq_queue_batches_refused_total",
+        _C,
+        "Batches of messages that queues did not store, by cause.",
+        ("reason",),
+    ),
+    Metric("fluxmq_dead_letters_total", _C, "Messages moved to dead-letter queues."),
+    Metric("fluxmq_dead_letters_failed_total", _C, "Attempts to move one that were refused."),
+    # Replication groups and their log
+    Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
+    Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),
+    Metric("fluxmq_group_disk_full", _G, "1 while the disk is too full to take messages."),
+    Metric("fluxmq_checkpoints_total", _C, "Checkpoints of groups taken."),
+    Metric("fluxmq_checkpoints_failed_total", _C, "Checkpoints that could not be taken."),
+    Metric(
+        "fluxmq_log_sync_seconds",
+        _H,
+        "Time to sync a write to the disk; 0 in the buffered log, which is synced later.",
+        ("log",),
+        buckets=SYNC_BUCKETS,
+    ),
+    Metric("fluxmq_log_written_bytes_total", _C, "Bytes written to the log.", ("log",)),
+    Metric("fluxmq_log_writes_total", _C, "Writes to the log, each synced once.", ("log",)),
+    Metric("fluxmq_log_files_begun_total", _C, "Files of the log begun.", ("log",)),
+    Metric("fluxmq_log_failed", _G, "1 when a write or sync failed: no group works.", ("log",)),
     # The loop and the links between shards
     Metric("fluxmq_ticks_total", _C, "Turns of the shard's event loop."),
     Metric(

@@ -19,6 +19,8 @@ from fluxmq.sessions.mqtt.session import Session
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
+from fluxmq.shards.queues.reports import QueueReports
+from fluxmq.shards.queues.wiring import Queues
 
 CENSUS_STEP = 2000
 """Sessions counted in one turn: a scrape or timer takes a millisecond, however many there are."""
@@ -68,12 +70,20 @@ class Census:
 class Reports:
     """Reads one shard's counts."""
 
-    def __init__(self, reactor: Reactor, broker: ShardBroker, intake: Intake, peers: Peers) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        broker: ShardBroker,
+        intake: Intake,
+        peers: Peers,
+        queues: Queues,
+    ) -> None:
         self._reactor = reactor
         self._broker = broker
         self._intake = intake
         self._peers = peers
         self._instruments = Instruments()
+        self._queues = QueueReports(queues, self._instruments)
         self.census = Census(broker)
         self.lag = self._instruments.histogram("fluxmq_loop_lag_seconds")
         self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
@@ -89,6 +99,7 @@ class Reports:
             messages_received=tally.received0 + tally.received1 + tally.received2,
             messages_sent=tally.sent0 + tally.sent1 + tally.sent2,
             users_revision=max(self._broker.authentication.revision, 0),
+            **self._queues.numbers(),
         )
 
     def samples(self) -> Iterator[Sample]:
@@ -99,6 +110,7 @@ class Reports:
         yield from self._sessions()
         yield from self._loop()
         yield from self._access()
+        yield from self._queues.samples()
 
     def _connections(self) -> Iterator[Sample]:
         for index, listener in enumerate(LISTENERS):

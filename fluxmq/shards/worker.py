@@ -32,13 +32,15 @@ from fluxmq.control.launch import (
     read_settings,
 )
 from fluxmq.control.messages import Hello
-from fluxmq.control.table import ProcessTable
+from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.rows import Clock
+from fluxmq.shards.durable.wiring import Durable, StoreWatch, expect_others, open_store
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
@@ -77,6 +79,8 @@ class Worker:
         self._expected = time.monotonic()
         self._started = time.monotonic()
         self._ready = False
+        self.boot_failure = ""
+        """Why this shard cannot serve what is in the data directory."""
         broker_settings = settings.broker
         self.reactor = Reactor(
             self,
@@ -118,7 +122,7 @@ class Worker:
             lambda listener, count: table.set_connections(launch.slot, listener, count),
         )
         self.broker.open_now = self.intake.open_now
-        self.reports = Reports(self.reactor, self.broker, self.intake, self.peers)
+        self.reports = Reports(self.reactor, self.broker, self.intake, self.peers, self.queues)
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
@@ -147,6 +151,21 @@ class Worker:
         broker.routes.links = self.peers.links
         broker.groups.links = self.peers.links
         claims = Claims(launch.index, launch.workers, self.peers.links, broker)
+        data_dir = self.settings.storage.data_dir
+        self.store = open_store(data_dir, launch.index)
+        self.watch = StoreWatch(self.store)
+        expect_others(broker, data_dir, launch.index, launch.workers)
+        self.durable = Durable(
+            claims,
+            launch.workers,
+            self.store,
+            self.reactor,
+            broker,
+            self.peers,
+            Clock(time.monotonic, time.time),
+            self.later,
+            lambda: self.reports.census.result.connected,
+        )
         broker.retained = RetainedMessages(
             launch.index,
             self.settings.broker.max_retained_messages,
@@ -154,7 +173,10 @@ class Worker:
             time.monotonic,
             time.time_ns,
             self.peers.links,
+            self.durable.rows,
+            self.reactor.hold,
         )
+        broker.retained.load()
         self.peers.join(claims, broker.retained)
 
     def _owned(self, peer: int) -> list[str]:
@@ -194,6 +216,7 @@ class Worker:
         self.intake.tell()
         self.broker.run_timers()
         self.queues.housekeeping()
+        self.durable.housekeeping()
         self.reports.census.step()
         self.peers.check()
         if self._turn % 10 == 0:
@@ -220,7 +243,10 @@ class Worker:
 
     def _become_ready(self, now: float) -> None:
         told = self.peers.synchronised and self.authentication.revision >= 0
-        if not self.queues.service.ready:
+        self.boot_failure = self.queues.service.failure
+        if self.boot_failure:
+            self.stopping.set()
+        if self.boot_failure or not self.queues.service.ready or not self.durable.loaded:
             return
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
@@ -239,6 +265,7 @@ class Worker:
         if wake_fd >= 0:
             self.reactor.watch(wake_fd, lambda: _clear(wake_fd))
         self.queues.open(lambda: self.table.beat(launch.slot, time.monotonic_ns()))
+        self.reactor.watch(self.store.fileno(), self.watch.completed)
         self.loop.add_reader(self.reactor.fileno(), self.reactor.run_ready)
         self.peers.start()
         self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
@@ -246,7 +273,12 @@ class Worker:
         self.control = ControlClient(
             launch.control_socket,
             Hello("shard", launch.index, os.getpid()),
-            Handlers(self.reports.samples, self.reports.status, self.set_users),
+            Handlers(
+                self.reports.samples,
+                self.reports.status,
+                self.set_users,
+                self.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
+            ),
         )
         self._control_task = self.loop.create_task(self.control.run())
         self._timer()
@@ -269,6 +301,7 @@ class Worker:
         with contextlib.suppress(asyncio.CancelledError):
             await self._control_task
         self.authentication.close()
+        self.watch.close()
         await self.queues.close()
 
     def _turn_once(self) -> None:
@@ -309,6 +342,8 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     await worker.stopping.wait()
+    if worker.boot_failure:
+        fail_boot(f"storage.data_dir: {worker.boot_failure}", table, launch.slot)
     await worker.stop()
 
 

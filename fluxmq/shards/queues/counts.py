@@ -18,6 +18,8 @@ REFUSALS = {
     Code.CONFLICT: "failed",
 }
 """How reports call what kept a batch from being stored."""
+REFUSED_REASONS = (*REFUSALS.values(), "disk_full")
+"""All of these, and that the disk was too full."""
 
 
 class QueueCounts:

@@ -227,6 +227,14 @@ class QueueService:
         """Whether every group leads and every configured queue is there (or its log has failed)."""
         return not self._undeclared or any(log.failed for log in self.logs.values())
 
+    @property
+    def failure(self) -> str:
+        """Why a group here has failed although its log has not; empty when none has."""
+        for hosted in self.groups.values():
+            if hosted.group.failed and not hosted.shared.failed:
+                return f"group {hosted.group.name}: {hosted.group.failed}"
+        return ""
+
     def find(self, group: str) -> Group | None:
         """A group of this shard."""
         if group == self.ephemeral.name:

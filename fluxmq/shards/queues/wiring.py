@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
+from fluxmq.control.conversation import Order
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -17,6 +18,7 @@ from fluxmq.shards.links import Link
 from fluxmq.shards.queues.clients import QueueClients
 from fluxmq.shards.queues.handover import Handovers
 from fluxmq.shards.queues.hosting import Hosting
+from fluxmq.shards.queues.listing import Listing
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
@@ -113,6 +115,10 @@ class Queues:
             for name in names
             if self.places.shard_of(name) == self.shard and not self.places.is_moving(name)
         )
+
+    def orders(self, core: int) -> dict[str, Order]:
+        """What control may order of this shard, which is bound to ``core``."""
+        return {**self.handovers.orders(), **Listing(self, core).orders()}
 
     def _is_elsewhere(self, group: str) -> bool:
         return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)

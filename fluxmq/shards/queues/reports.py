@@ -1,0 +1,118 @@
+"""What a shard tells of its queues and groups as metrics, and for ``fluxmqctl status``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from fluxmq.metrics.instruments import Instruments
+from fluxmq.metrics.registry import OTHER_QUEUES, QUEUE_SERIES_MAX, Sample
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.states import Queue
+from fluxmq.shards.queues.counts import REFUSED_REASONS
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of
+from fluxmq.shards.queues.wiring import Queues
+
+
+class QueueReports:
+    """Reads one shard's queues when somebody asks."""
+
+    def __init__(self, queues: Queues, instruments: Instruments) -> None:
+        self._queues = queues
+        self._instruments = instruments
+        queues.service.observe_sync = self._synced
+
+    def _synced(self, log: str, seconds: float) -> None:
+        self._instruments.histogram("fluxmq_log_sync_seconds", log=log).observe(seconds)
+
+    def numbers(self) -> dict[str, int]:
+        """The numbers of ``fluxmqctl status``, by their names there."""
+        service = self._queues.service
+        states = self._states()
+        names = [hosted.group.name for hosted in service.groups.values() for _ in hosted.group.logs]
+        return {
+            "groups": states.total(),
+            "groups_failed": states["failed"],
+            "groups_starting": states["starting"],
+            "queues": len(names) + len(service.ephemeral.machine.queues),
+            "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
+        }
+
+    def _states(self) -> Counter[str]:
+        service = self._queues.service
+        states = Counter({"leading": 0, "starting": 0, "failed": len(service.broken)})
+        for hosted in service.groups.values():
+            if hosted.group.failed:
+                states["failed"] += 1
+            else:
+                states["leading" if hosted.keeper.leading else "starting"] += 1
+        return states
+
+    def samples(self) -> Iterator[Sample]:
+        """Every metric of queues."""
+        service = self._queues.service
+        counts = service.counts
+        yield from self._each_queue()
+        yield "fluxmq_queue_messages_stored_total", {}, counts.appended
+        yield "fluxmq_queue_messages_delivered_total", {}, counts.delivered
+        for verb in Verb:
+            labels = {"verb": verb.name.lower()}
+            yield "fluxmq_queue_messages_settled_total", labels, counts.settled[verb]
+        for reason in REFUSED_REASONS:
+            labels = {"reason": reason}
+            yield "fluxmq_queue_batches_refused_total", labels, counts.refused[reason]
+        yield "fluxmq_dead_letters_total", {}, service.dead_letters.moved
+        yield "fluxmq_dead_letters_failed_total", {}, service.dead_letters.failed
+        for state, count in self._states().items():
+            yield "fluxmq_groups", {"state": state}, count
+        yield "fluxmq_groups_released_total", {}, self._queues.handovers.moved
+        full = any(hosted.group.full for hosted in service.groups.values())
+        yield "fluxmq_group_disk_full", {}, int(full)
+        yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken
+        yield "fluxmq_checkpoints_failed_total", {}, service.checkpoints.failed
+        for kind, log in service.logs.items():
+            stats, labels = log.wal.stats, {"log": kind}
+            yield "fluxmq_log_written_bytes_total", labels, stats.bytes
+            yield "fluxmq_log_writes_total", labels, stats.writes
+            yield "fluxmq_log_files_begun_total", labels, stats.files_begun
+            yield "fluxmq_log_failed", labels, int(bool(log.failed))
+
+    def _each_queue(self) -> Iterator[Sample]:
+        service = self._queues.service
+        durabilities = Counter({"fsync": 0, "buffered": 0, MEMORY: 0})
+        others = [0, 0, 0, 0]
+        shown = left = 0
+        for group in (*(hosted.group for hosted in service.groups.values()), service.ephemeral):
+            memory = group is service.ephemeral
+            durability = MEMORY if memory else durability_of(group.name)
+            durabilities[durability] += len(group.machine.queues)
+            for queue in group.machine.queues.values():
+                numbers = _numbers(group, queue)
+                # Ephemeral queues are named by clients: what they do may not make series.
+                if memory or shown >= QUEUE_SERIES_MAX:
+                    others = [a + b for a, b in zip(others, numbers, strict=True)]
+                    left += 1
+                else:
+                    shown += 1
+                    yield from _series(queue.name, numbers)
+        if left:
+            yield from _series(OTHER_QUEUES, others)
+        for durability, count in durabilities.items():
+            yield "fluxmq_queues", {"durability": durability}, count
+
+
+def _numbers(group: Group, queue: Queue) -> list[int]:
+    groups = queue.groups.values()
+    return [
+        queue.next_offset - queue.start,
+        bytes_of(group, queue),
+        sum(each.pending.count for each in groups),
+        sum(len(each.members) for each in groups),
+    ]
+
+
+def _series(name: str, numbers: list[int]) -> Iterator[Sample]:
+    labels = {"queue": name}
+    for what, number in zip(("messages", "bytes", "unsettled", "consumers"), numbers, strict=True):
+        yield f"fluxmq_queue_{what}", labels, number
