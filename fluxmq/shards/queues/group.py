@@ -220,6 +220,7 @@ class Group:
                 done(answer, held)
             else:
                 self.ports.pop(consumer, None)
+                self._submit_all(self.dispatch.detach(consumer), None)
                 done(Attached(reason_of(result)), None)
 
         self._submit_all(needed, applied)
