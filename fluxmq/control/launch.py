@@ -230,11 +230,16 @@ def bind_to_parent(launch: Launch | None = None) -> None:
     """
     if launch is None:
         launch = from_environment()
+    die_with_parent(launch.parent_pid)
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when its parent ends, which should be `parent_pid`.  Raises LaunchError."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise LaunchError(f"cannot bind to the parent process: {os.strerror(code)}")
-    if os.getppid() != launch.parent_pid:  # it died before the line above took effect
+    if os.getppid() != parent_pid:  # it died before the line above took effect
         os._exit(1)
 
 

@@ -126,7 +126,7 @@ class Children:
             [sys.executable, "-P", *self._programs[role]],
             stdin=subprocess.DEVNULL,
             pass_fds=fds,
-            env=_environment(more),
+            env=environment(more),
             process_group=0,
         )
 
@@ -141,7 +141,7 @@ def _bind(pid: int, cores: Sequence[int] | set[int]) -> None:
         _log.warning("cannot bind to cores %s: %s", sorted(cores), exc.strerror)
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
+def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Ours and ``more``, plus where this package lies unless it is installed."""
     environment = {**os.environ, **more}
     root = Path(fluxmq.__file__).parent.parent

@@ -17,11 +17,13 @@ from fluxmq import settings as configuration
 from fluxmq._hot import COMPILED
 from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK, LinkKind, raise_file_limit
 from fluxmq.settings import Settings, SettingsError
-from fluxmq.supervisor import banner, placement
+from fluxmq.storage.errors import StorageError
+from fluxmq.supervisor import banner, placement, placing
 from fluxmq.supervisor.children import PROGRAMS, Children
 from fluxmq.supervisor.directory import DataDirectory, DirectoryError, open_directory
 from fluxmq.supervisor.fabric import Fabric, link_kind
 from fluxmq.supervisor.placement import PlacementError, Plan
+from fluxmq.supervisor.placing import RelocationError
 from fluxmq.supervisor.reloading import Reloading
 from fluxmq.supervisor.supervising import Supervisor
 from fluxmq.supervisor.tree import Tree
@@ -133,8 +135,13 @@ def _run(
         log.info("starting", extra={name.replace(" ", "_"): value for name, value in facts.items()})
     for note in configuration.notes(settings):
         log.warning("%s", note)
-    if plan.pins:
-        log.warning("--pin takes effect when replication groups exist; there are none yet")
+    try:
+        for note in placing.notes(settings, placing.place(directory.path, settings, plan)):
+            log.warning("%s", note)
+    except (StorageError, RelocationError) as exc:
+        _say(f"storage.data_dir: {exc}")
+        directory.close()
+        return EXIT_BOOT_FAILURE
     try:
         return _supervise(config, settings, plan, programs, directory, kind)
     finally:

@@ -27,7 +27,8 @@ STALE_CONFIRM_SECONDS = 0.5
 heartbeat is old, and each live process mends its own within milliseconds."""
 
 START_SECONDS_MAX = 60.0
-"""From exec to ready.  Recovery of a large shard is the longest part; a second is usual."""
+"""Before a child is ready: from its last sign of life, or from exec.  A second is usual; one that recovers much data
+beats from time to time, and may take as long as it needs."""
 
 BACK_OFF_FIRST = 0.1
 BACK_OFF_MAX = 10.0
@@ -61,6 +62,7 @@ class Child:
     starts: int = 0
     failures: int = 0
     started_at: float = 0.0
+    alive_at: float = 0.0
     start_at: float = 0.0
     kill_at: float | None = None
     killed: bool = False
@@ -142,7 +144,7 @@ class Tree:
         """A process was started for ``child``."""
         child.phase = Phase.STARTING
         child.starts += 1
-        child.started_at = now
+        child.started_at = child.alive_at = now
         child.kill_at = None
         child.killed = False
         child._beat = 0
@@ -159,6 +161,9 @@ class Tree:
             child._ready_ns = clock_ns
             if all(each.was_ready for each in self.children):
                 self.complete = True
+        if child.phase is Phase.STARTING and heartbeat_ns != child._beat:
+            child._beat = heartbeat_ns
+            child.alive_at = now
         if child.phase is Phase.READY:
             last = max(heartbeat_ns, child._ready_ns)
             if clock_ns - last <= HEARTBEAT_SECONDS_MAX * 1e9:
@@ -222,8 +227,9 @@ class Tree:
             if child.phase in (Phase.STOPPED, Phase.BACKING_OFF):
                 if now >= child.start_at and not self._must_wait(child):
                     actions.append(Start(child))
-            elif child.phase is Phase.STARTING and now - child.started_at >= START_SECONDS_MAX:
-                actions += self._kill([child], f"not ready after {START_SECONDS_MAX:.0f} s")
+            elif child.phase is Phase.STARTING and now - child.alive_at >= START_SECONDS_MAX:
+                silent = f"not ready, and no sign of life for {START_SECONDS_MAX:.0f} s"
+                actions += self._kill([child], silent)
             elif (
                 child.phase is Phase.READY
                 and child._stale_since is not None

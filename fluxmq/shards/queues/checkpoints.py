@@ -24,6 +24,39 @@ _log = get_logger("fluxmq.checkpoints")
 Parts = dict[str, tuple[QueueLog, Unsynced]]
 
 
+def capture(hosted: Hosted) -> tuple[int, int, bytes, Parts]:
+    """State of a group and shape of its logs at the entry applied last: index, term, snapshot, what to sync.
+
+    Raises StorageError.
+    """
+    group = hosted.group
+    parts = hosted.stores.unsynced()
+    membership = hosted.keeper.node.membership_at(group.applied_index)
+    state = GroupState(
+        group.machine.snapshot(),
+        membership.voters,
+        membership.learners,
+        {queue: part.state for queue, (_, part) in parts.items()},
+    )
+    group.applied_bytes = 0
+    return group.applied_index, group.applied_term, state.encode(), parts
+
+
+def write(
+    files: Files,
+    paths: DataPaths,
+    name: str,
+    index: int,
+    term: int,
+    content: bytes,
+    parts: Parts,
+) -> None:
+    """Make a captured group durable; in any one thread. Raises StorageError."""
+    for _, part in parts.values():
+        part.sync()
+    write_snapshot(files, paths.snapshots(name), index, term, content)
+
+
 class Checkpoints:
     """Takes checkpoints of one shard's groups, one after another."""
 
@@ -51,7 +84,7 @@ class Checkpoints:
             return None
         hosted.checkpointing = True
         try:
-            index, term, content, parts = self._capture(hosted)
+            index, term, content, parts = capture(hosted)
         except StorageError as error:
             self._give_up(hosted, error)
             return None
@@ -62,20 +95,6 @@ class Checkpoints:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _capture(self, hosted: Hosted) -> tuple[int, int, bytes, Parts]:
-        """State and shape of the logs at the entry applied last."""
-        group = hosted.group
-        parts = hosted.stores.unsynced()
-        membership = hosted.keeper.node.membership_at(group.applied_index)
-        state = GroupState(
-            group.machine.snapshot(),
-            membership.voters,
-            membership.learners,
-            {queue: part.state for queue, (_, part) in parts.items()},
-        )
-        group.applied_bytes = 0
-        return group.applied_index, group.applied_term, state.encode(), parts
-
     async def _take(
         self, hosted: Hosted, index: int, term: int, content: bytes, parts: Parts
     ) -> None:
@@ -83,7 +102,15 @@ class Checkpoints:
         name = hosted.group.name
         try:
             await loop.run_in_executor(
-                self._executor, self._write, name, index, term, content, parts
+                self._executor,
+                write,
+                self._files,
+                self._paths,
+                name,
+                index,
+                term,
+                content,
+                parts,
             )
         except StorageError as error:
             hosted.stores.synced(parts, error)
@@ -99,12 +126,6 @@ class Checkpoints:
         hosted.keeper.node.compact(index, term)
         self.taken += 1
         self._wake()
-
-    def _write(self, name: str, index: int, term: int, content: bytes, parts: Parts) -> None:
-        """The thread's part."""
-        for _, part in parts.values():
-            part.sync()
-        write_snapshot(self._files, self._paths.snapshots(name), index, term, content)
 
     def _give_up(self, hosted: Hosted, error: StorageError) -> None:
         """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""

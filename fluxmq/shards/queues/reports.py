@@ -114,5 +114,8 @@ def _numbers(group: Group, queue: Queue) -> list[int]:
 
 def _series(name: str, numbers: list[int]) -> Iterator[Sample]:
     labels = {"queue": name}
-    for what, number in zip(("messages", "bytes", "unsettled", "consumers"), numbers, strict=True):
-        yield f"fluxmq_queue_{what}", labels, number
+    messages, size, unsettled, consumers = numbers
+    yield "fluxmq_queue_messages", labels, messages
+    yield "fluxmq_queue_bytes", labels, size
+    yield "fluxmq_queue_unsettled", labels, unsettled
+    yield "fluxmq_queue_consumers", labels, consumers

@@ -52,6 +52,14 @@ OVERHEAD_BYTES = 4096
 _log = get_logger("fluxmq.queues")
 
 
+def segment_options(settings: Settings) -> SegmentOptions:
+    """How the settings want queues' logs cut: the same wherever a group is recovered."""
+    storage = settings.storage
+    return SegmentOptions(
+        storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
+    )
+
+
 class QueueService:
     """The groups of one shard."""
 
@@ -99,12 +107,9 @@ class QueueService:
         self._timer_at = 0
         self.logs: dict[str, SharedLog] = {}
         self._syncers: list[Syncer | BufferedSyncer] = []
-        manager, storage = settings.queue_manager, settings.storage
-        self._cache = BatchCache(manager.cache_bytes)
+        self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(self._files)
-        self._segment_options = SegmentOptions(
-            storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
-        )
+        self._segment_options = segment_options(settings)
         self.checkpoints = Checkpoints(
             self._files, paths, executor, lambda: reactor.tally.now, self.wake
         )

@@ -1,0 +1,125 @@
+"""Where groups are when the node starts: the placement is made, or brought in line with what this start asks for.
+
+The supervisor is its only writer until it starts its children; from then on the control process is. A start with other
+shards or pins than the last one has groups taken out of the old logs first, by a program of its own that ends before
+the shards begin; then the placement is written, and only then are logs of shards that are no more removed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from fluxmq import logs
+from fluxmq.control.placements import placement_to_body
+from fluxmq.model.errors import FluxmqError
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.directory import (
+    DataPaths,
+    Placement,
+    delete_directory,
+    read_placement,
+    write_placement,
+)
+from fluxmq.storage.files import Files
+from fluxmq.supervisor.children import environment
+from fluxmq.supervisor.placement import Plan
+
+RELOCATE = ("-m", "fluxmq.shards.relocate")
+"""Arguments of the interpreter for the program that takes groups out of old logs."""
+LOGS = ("wal", "wal-buffered")
+"""Directories of logs in a shard's directory."""
+
+_log = logs.get_logger("fluxmq.supervisor")
+
+
+class RelocationError(FluxmqError):
+    """Groups could not be brought to their new shards; the reason is on standard error."""
+
+
+def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
+    """Make or renew the placement of an opened data directory. Raises StorageError, RelocationError."""
+    files, paths = Files(), DataPaths(str(data_dir))
+    found = read_placement(files, paths)
+    if found is None:
+        first = Placement(plan.workers, settings.queue_manager.local_groups, plan.pins, revision=1)
+        write_placement(files, paths, first)
+        return first
+    wanted = replace(
+        found,
+        workers=plan.workers,
+        pins={**found.pins, **plan.pins},
+        moving={},
+        revision=found.revision + 1,
+    )
+    moves = (wanted.workers, wanted.pins) != (found.workers, found.pins)
+    superfluous = _superfluous(files, paths, plan.workers)
+    if moves or superfluous:
+        _relocate(data_dir, settings, wanted)
+    if moves or found.moving:
+        files.reach("placement.relocated")
+        write_placement(files, paths, wanted)
+    for directory in superfluous:
+        delete_directory(files, directory)
+    return read_placement(files, paths) or wanted
+
+
+def notes(settings: Settings, placement: Placement) -> list[str]:
+    """Sentences about settings that the data directory does not follow."""
+    wanted = settings.queue_manager.local_groups
+    if wanted == placement.local_groups:
+        return []
+    kept = placement.local_groups
+    return [
+        f"queue_manager.local_groups is {wanted}; the data directory was made with {kept}, and keeps them"
+    ]
+
+
+def _superfluous(files: Files, paths: DataPaths, workers: int) -> list[str]:
+    """Logs of shards that this start does not have."""
+    if not files.exists(paths.shards):
+        return []
+    return [
+        f"{paths.shards}/{name}/{log}"
+        for name in files.listdir(paths.shards)
+        if name.isdecimal() and int(name) >= workers
+        for log in LOGS
+        if files.exists(f"{paths.shards}/{name}/{log}")
+    ]
+
+
+def _relocate(data_dir: Path, settings: Settings, placement: Placement) -> None:
+    """Run the program and wait for it; a signal to stop ends it, and the start with it."""
+    storage = settings.storage.model_copy(update={"data_dir": str(data_dir)})
+    asked = {
+        "parent": os.getpid(),
+        "settings": settings.model_copy(update={"storage": storage}).model_dump_json(),
+        "placement": placement_to_body(placement),
+    }
+    _log.info("groups move to their shards", extra={"workers": placement.workers})
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-P", *RELOCATE],
+            input=orjson.dumps(asked),
+            stdout=subprocess.PIPE,
+            env=environment({}),
+            process_group=0,
+            check=False,
+        )
+    except OSError as problem:
+        raise RelocationError(f"groups could not move to their shards: {problem}") from problem
+    if ended.returncode:
+        how = (
+            f"code {ended.returncode}"
+            if ended.returncode > 0
+            else signal.Signals(-ended.returncode).name
+        )
+        raise RelocationError(f"groups could not move to their shards: ended with {how}")
+    moved = ended.stdout.decode().split()
+    _log.info("groups have moved to their shards", extra={"groups": len(moved)})
