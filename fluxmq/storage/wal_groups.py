@@ -44,6 +44,8 @@ class GroupLog:
         self.checkpoint_term = 0
         self.checkpoint_durable = 0
         self.checkpoint_appended = 0
+        self.declared = False
+        """The declaration is in the file (or goes to it); only then do new files repeat it."""
         self.released = 0
         """Entries up to here are not wanted any longer."""
         self.appended = last

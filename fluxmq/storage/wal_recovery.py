@@ -108,6 +108,7 @@ def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> 
             )
         group.forget_before(group.checkpoint + 1)
         group.appended = group.last
+        group.declared = True
         group.released = group.checkpoint
         group.checkpoint_durable = group.checkpoint_appended = group.checkpoint
     return recovery

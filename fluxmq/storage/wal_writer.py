@@ -29,6 +29,7 @@ from fluxmq.storage.wal_records import (
     FILE,
     FORGET,
     FORMAT,
+    GROUP,
     HARD_STATE,
     HEADER_BYTES,
     TRUNCATION,
@@ -246,7 +247,8 @@ class LogWriter:
         self.stats.files_begun += 1
         records = [Record(FILE, 0, 0, file.sequence, before, FORMAT)]
         for group in self._groups.values():
-            records += group.carried()
+            if group.declared:
+                records += group.carried()
         return records
 
     def _apply(self, records: list[Record], file: LogFile, positions: list[int]) -> None:
@@ -263,6 +265,8 @@ class LogWriter:
                 last_index[number] = index
             elif kind == HARD_STATE:
                 groups[number].hard_record = record
+            elif kind == GROUP:
+                groups[number].declared = True
             elif kind == TRUNCATION:
                 self._void(number, index)
                 groups[number].truncate(index)

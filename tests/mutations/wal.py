@@ -156,6 +156,14 @@ MUTATIONS = [
         OF_GROUPS + "test_truncated_entries_hold_their_file_until_that_is_durable",
     ),
     Mutation(
+        "wal_declared_before_written",
+        "A new file repeats groups that were declared, not those that are about to be.",
+        "fluxmq/storage/wal_writer.py",
+        "            if group.declared:\n",
+        "            if group.number:\n",
+        OF_GROUPS + "test_a_new_file_repeats_what_was_written_not_what_waits",
+    ),
+    Mutation(
         "wal_full_disk",
         "On a full disk nothing is written unless all of it finds room.",
         "fluxmq/storage/wal_writer.py",

@@ -148,6 +148,27 @@ def test_a_group_that_left_is_not_recovered(tmp_path: Path) -> None:
         assert made.log.number("gone") == fresh
 
 
+def test_a_new_file_repeats_what_was_written_not_what_waits(tmp_path: Path) -> None:
+    """A group leaves and comes back while a write is under way that begins a file: none of that is in the file."""
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 20)
+        for index in range(21, 41):
+            log.append_entry(group, 1, index, 0, body(index))
+        assert log.flush()
+        log.forget(group)
+        log.append_hard_state(log.number("default"), 1, 1, 1)
+        log.number("other")
+        made.syncer.sync()
+        log.completed()
+        made.syncer.sync()
+        assert log.completed() == 21
+        made.again()
+        assert made.log.groups() == ["default"]
+        assert len(made.contents()["default"]) == 40
+
+
 def test_groups_are_bounded(tmp_path: Path) -> None:
     with bench(tmp_path) as made:
         log = made.log
