@@ -158,11 +158,17 @@ class Node:
         return True
 
     def _meet_lower_term(self, message: Message) -> None:
-        """Somebody is behind. Tell a leader or a pre-candidate, which could otherwise wait for ever."""
+        """Somebody is behind. Tell a leader or a candidate, which could otherwise wait for ever.
+
+        Two candidates that do not hear of each other's terms raise theirs at the same pace: without an answer
+        (paper figure 2, RequestVote 1) the one behind stays behind.
+        """
         if message.kind in _FROM_LEADER:
             self._state.reject(MessageKind.APPEND_ANSWER, message)
         elif message.kind is MessageKind.PRE_VOTE:
             self._state.reject(MessageKind.PRE_VOTE_ANSWER, message)
+        elif message.kind is MessageKind.VOTE:
+            self._state.reject(MessageKind.VOTE_ANSWER, message)
 
     def _from_leader(self, message: Message) -> None:
         state = self._state

@@ -33,6 +33,7 @@ class Invariants:
         self.committed: list[tuple[int, int]] = [(0, 0)]
         """By index: the entry's term, and the term in which it was committed."""
         self._reads: dict[int, int] = {}
+        self._last_answered = 0
 
     @property
     def commit(self) -> int:
@@ -206,8 +207,13 @@ class Invariants:
         """A client asks for a read; it must see all that is committed by now."""
         self._reads[context] = self.commit
 
+    def answered(self, context: int) -> bool:
+        """Whether the read, or one that was asked after it, has been answered."""
+        return self._last_answered >= context
+
     def read_answered(self, member: int, context: int, index: int) -> None:
         """The read may be served at `index`, member says."""
+        self._last_answered = max(self._last_answered, context)
         wanted = self._reads.get(context)
         if wanted is None:
             self.violated("reads that were asked", f"member {member} answered {context}")

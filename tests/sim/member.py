@@ -63,6 +63,8 @@ class Member:
             swarm.max_message_bytes,
             swarm.pre_vote,
             swarm.check_quorum,
+            swarm.max_unstable_bytes,
+            swarm.max_apply_bytes,
         )
         self.random = Random(f"member {world.seed} {me}")
         self.tick_us = int(world.tick_us * (0.9 + 0.2 * self.random.random()))

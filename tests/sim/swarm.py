@@ -26,6 +26,8 @@ class Swarm:
     check_quorum: bool
     max_inflight_bytes: int
     max_message_bytes: int
+    max_unstable_bytes: int
+    max_apply_bytes: int
     # Network
     delay_us: int
     jitter_us: int
@@ -59,6 +61,8 @@ class Swarm:
     pause: float
     transfer: float
     campaign: float
+    unreachable: float
+    """The host tells a leader that a connection is gone, truly or not."""
     membership: float
     command_us: int
     batch: int
@@ -84,6 +88,8 @@ def mixed(seed: int, voters: int | None = None) -> Swarm:
         check_quorum=chance() < 0.7,
         max_inflight_bytes=pick((1, 300, 2_000, 100_000)),
         max_message_bytes=pick((1, 100, 1_000, 100_000)),
+        max_unstable_bytes=pick((200, 100_000, 100_000)),
+        max_apply_bytes=pick((1, 1_000, 100_000)),
         delay_us=pick((200, 2_000, 8_000)),
         jitter_us=pick((100, 3_000, 20_000)),
         fifo=chance() < 0.25,
@@ -106,6 +112,7 @@ def mixed(seed: int, voters: int | None = None) -> Swarm:
         pause=pick((0.0, 0.0, 0.1)),
         transfer=pick((0.0, 0.0, 0.1)),
         campaign=pick((0.0, 0.0, 0.2, 0.6)),
+        unreachable=pick((0.0, 0.0, 0.1)),
         membership=pick((0.1, 0.4)) if changes else 0.0,
         command_us=pick((4_000, 20_000, 60_000)),
         batch=pick((1, 1, 3, 8)),

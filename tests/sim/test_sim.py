@@ -30,6 +30,7 @@ FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
 REGRESSIONS: dict[int, str] = {
     316: "a sole voter forgets a term that nobody has heard of, and leads it again",
     1168: "a window of one byte: slow is not stuck",
+    1627: "two candidates raise their terms at the same pace, and the one behind is never told",
 }
 """Seeds that once found something, with what they found."""
 

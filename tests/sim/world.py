@@ -370,11 +370,15 @@ class World:
             return
         self.propose(member, 1 + int(swarm.batch * chance()))
         if swarm.read and chance() < swarm.read:
-            self._contexts += 1
-            self.invariants.read_asked(self._contexts)
-            assert member.node is not None, "leaders run"
-            member.node.read_index(self._contexts)
+            self._ask(member)
         member.pump()
+
+    def _ask(self, member: Member) -> None:
+        """Ask a member for a read."""
+        self._contexts += 1
+        self.invariants.read_asked(self._contexts)
+        assert member.node is not None, "clients only reach who runs"
+        member.node.read_index(self._contexts)
 
     # Faults
 
@@ -403,6 +407,10 @@ class World:
         if chance() < swarm.transfer and (leader := self._leader()) is not None:
             assert leader.node is not None, "leaders run"
             leader.node.transfer_leadership(self._anybody().id)
+            leader.pump()
+        if chance() < swarm.unreachable and (leader := self._leader()) is not None:
+            assert leader.node is not None, "leaders run"
+            leader.node.report_unreachable(self._anybody().id)
             leader.pump()
         if chance() < swarm.membership:
             self._change_membership()
@@ -476,17 +484,19 @@ class World:
 
     def _give_probe(self) -> None:
         self.at(PROBE_US, PROBE)
-        if self._probe and self._probe in self.history.acknowledged:
+        done = self._probe in self.history.acknowledged
+        if done and self.invariants.answered(self._contexts):
             return
         member = self._leader()
         self._note(PROBE, member.id if member is not None else 0)
         if member is not None and self.propose(member, 1):
             self._probe = self._commands
+            self._ask(member)
             member.pump()
 
     def _all_caught_up(self) -> bool:
         index = self.history.acknowledged.get(self._probe)
-        if index is None:
+        if index is None or not self.invariants.answered(self._contexts):
             return False
         return all(
             member.node is not None and member.applied >= index for member in self._current()
