@@ -39,9 +39,9 @@ MUTATIONS = [
         "simulated_vote_not_persisted",
         "A vote survives a restart, so that a node votes once per term.",
         "fluxmq/raft/node.py",
-        "self._given = HardState(state.term, state.vote, self._log.commit)\n        return self._given",
-        "self._given = HardState(state.term, state.vote, self._log.commit)\n"
-        "        return HardState(state.term, 0, self._log.commit)",
+        "self._given = HardState(state.term, state.vote, commit)\n        return self._given",
+        "self._given = HardState(state.term, state.vote, commit)\n"
+        "        return HardState(state.term, 0, commit)",
         SEEDS,
     ),
     # The log
