@@ -96,10 +96,12 @@ class GroupLog:
             self._runs.append((index, term))
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are void."""
-        if index <= self.last:
-            del self._places[max(0, index - self._first) :]
-            self.last = max(index, self._first) - 1
+        """Entries from `index` on are void, also those in files that are gone because of it."""
+        if index < self._first:
+            self._start(index - 1, 0)
+        elif index <= self.last:
+            del self._places[index - self._first :]
+            self.last = index - 1
             while len(self._runs) > 1 and self._runs[-1][0] >= index:
                 self._runs.pop()
 
@@ -120,6 +122,15 @@ class GroupLog:
             self._runs[: run + 1] = [(index - 1, self._runs[run][1])]
             del self._places[: index - self._first]
             self._first = index
+
+    def begin_behind_checkpoint(self) -> None:
+        """Recovery is done: what the snapshot holds is no longer kept, and its term is known."""
+        self.forget_before(self.checkpoint + 1)
+        if self._first == self.checkpoint + 1:
+            self._runs[0] = (self.checkpoint, self.checkpoint_term)
+        self.appended = self.last
+        self.declared = True
+        self.released = self.checkpoint_durable = self.checkpoint_appended = self.checkpoint
 
     def _start(self, last: int, term: int) -> None:
         """Begin anew behind an entry that is not here."""

@@ -106,11 +106,7 @@ def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> 
                 0,
                 f"entries {group.checkpoint + 1} to {group.first - 1} of group {group.name} are missing",
             )
-        group.forget_before(group.checkpoint + 1)
-        group.appended = group.last
-        group.declared = True
-        group.released = group.checkpoint
-        group.checkpoint_durable = group.checkpoint_appended = group.checkpoint
+        group.begin_behind_checkpoint()
     return recovery
 
 

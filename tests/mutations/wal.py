@@ -175,8 +175,8 @@ MUTATIONS = [
         "wal_truncation",
         "A later entry makes those behind it void.",
         "fluxmq/storage/wal_groups.py",
-        "            del self._places[max(0, index - self._first) :]\n            self.last = max(index, self._first) - 1\n",
-        "            self.last = max(index, self._first) - 1\n",
+        "            del self._places[index - self._first :]\n            self.last = index - 1\n",
+        "            self.last = index - 1\n",
         OF_GROUPS + "test_a_later_entry_overrides_what_stood_at_its_index_and_behind",
     ),
     Mutation(

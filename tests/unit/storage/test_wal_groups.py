@@ -92,6 +92,11 @@ def test_truncated_entries_hold_their_file_until_that_is_durable(tmp_path: Path,
         made.syncer.sync()
         log.completed()
         assert made.names[0] == "2"
+        made.again()
+        found = made.log.recovered("default")
+        assert (found.first_index, found.checkpoint_index) == (18, 17)
+        assert len(found.entries) == (by == "entry")
+        assert made.log.term(group, 17) == 1
 
 
 def test_a_snapshot_from_elsewhere_moves_the_log(tmp_path: Path) -> None:
