@@ -146,4 +146,12 @@ MUTATIONS = [
         "            pass\n        if message.context",
         SEEDS,
     ),
+    Mutation(
+        "simulated_candidates_are_told",
+        "A request for a vote in an earlier term is answered with the term (paper figure 2, RequestVote 1).",
+        "fluxmq/raft/node.py",
+        "        elif message.kind is MessageKind.VOTE:\n            self._state.reject(",
+        "        elif False:\n            self._state.reject(",
+        "tests/sim/test_found.py::test_a_candidate_behind_is_told_the_term",
+    ),
 ]
