@@ -51,6 +51,7 @@ class BacklogMeasurement:
     """What the backlog cost. Memory is that of the process that grew most, which is the shard, in bytes.
 
     ``memory_growth`` counts resident pages of all kinds, ``anonymous_growth`` those that no file backs.
+    ``empty_start_s``: to readiness with nothing stored, just before.
     """
 
     target: str
@@ -59,6 +60,7 @@ class BacklogMeasurement:
     data_bytes: int
     memory_growth: int
     anonymous_growth: int
+    empty_start_s: float
     restarts: tuple[Restart, ...]
 
     @property
@@ -221,7 +223,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="perf-backlog-", ignore_cleanup_errors=True) as name:
         node = Node(Path(name), brokers.free_port(), brokers.free_port())
         try:
-            node.start()
+            empty = time.monotonic() - node.start()
             # What the first messages set up once is not the backlog's.
             fill(node.port, min(messages, 10 * WINDOW), payload)
             before = node.memory()
@@ -232,5 +234,5 @@ def measure(
         finally:
             node.stop(clean=False)
     return BacklogMeasurement(
-        durable.FLUXMQ, messages, seconds, stored, growth, anonymous, restarts
+        durable.FLUXMQ, messages, seconds, stored, growth, anonymous, empty, restarts
     )

@@ -31,7 +31,7 @@ HEAD = [
 ]
 BACKLOG_HEAD = [
     *("messages", "fill msg/s", "on disk", "resident growth", "anonymous growth"),
-    *("start after", "ready s", "first delivery s"),
+    *("start after", "ready s", "first delivery s", "ready s when empty"),
 ]
 
 
@@ -112,6 +112,7 @@ def backlog_rows(result: CaseResult) -> list[list[str]]:
                 start.after,
                 f"{start.ready_s:.2f}",
                 f"{start.first_delivery_s:.2f}",
+                f"{measured.empty_start_s:.2f}",
             ]
             for start in measured.restarts
         ]

@@ -24,8 +24,9 @@ from tests.powercut.node import STREAM, WORK, Node, NodeError
 
 FRESH_ROUNDS = 10
 LOAD_S = (0.1, 0.7)
-COUNTS = (1, 1, 2, 3, 5, 10, 30, 100)
-"""At which reach of a failpoint the process dies."""
+FREQUENT = frozenset({"wal.write", "wal.written", "wal.synced", "segment.write"})
+COUNTS_FREQUENT, COUNTS = (1, 2, 3, 5, 10, 30, 100), (1, 1, 2, 3, 5, 8)
+"""At which reach of a failpoint the process dies: of those passed with every write, and of the others."""
 
 LINGER_S = 0.03
 """Longest life of the node after its file system is gone: what it confirms then, it must not have."""
@@ -123,7 +124,9 @@ class Campaign:
                     f" {time.monotonic() - began:.1f} s"
                 )
         except NodeError as error:
+            # A node that does not start has lost all that it confirmed.
             history.violated(str(error))
+            lost |= history.all_confirmed()
         finally:
             node.kill()
             self.tally.confirmed += history.confirmed()
@@ -154,7 +157,8 @@ class Campaign:
 
     def _failpoint(self, image: Image, node: Node, history: History, chance: random.Random) -> str:
         """The same, with the node dying at a named place, and the power going with it every second time."""
-        name, count = chance.choice(self.names), chance.choice(COUNTS)
+        name = chance.choice(self.names)
+        count = chance.choice(COUNTS_FREQUENT if name in FREQUENT else COUNTS)
         cut = chance.random() < 0.5
         armed = f"{name}:{count}"
         node.stop()

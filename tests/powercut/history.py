@@ -127,6 +127,12 @@ class History:
         """Messages confirmed so far."""
         return sum(len(sent.confirmed) for sent in self.publishers.values())
 
+    def all_confirmed(self) -> set[tuple[int, int]]:
+        """Every confirmed message: publisher and sequence."""
+        return {
+            (number, each) for number, sent in self.publishers.items() for each in sent.confirmed
+        }
+
     def missing(self, queue: str) -> list[tuple[int, int]]:
         """Confirmed messages of a queue that no group was given yet."""
         places = self.places[queue]
