@@ -38,6 +38,13 @@ class Hosted:
     checkpointing: bool = False
     checkpointed_at: float = 0.0
     snapshot_index: int = 0
+    not_before: float = 0.0
+    """Time before which no checkpoint is tried: the last one failed."""
+
+    @property
+    def entries_behind(self) -> int:
+        """Entries applied since the last checkpoint: what a restart would have to apply again."""
+        return self.group.applied_index - self.snapshot_index
 
 
 def open_group(
