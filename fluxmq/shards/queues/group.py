@@ -31,6 +31,9 @@ from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Ran
 
 ENTRY_BYTES_MAX = 4 << 20
 """Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
+PATIENCE_US = 3_000
+"""How long commands that nobody waits for (claims, settlements) may wait for company: alone they would cost a write
+and a sync of their own, and the next append would wait for that. What a crash takes of them comes again."""
 RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
@@ -141,6 +144,9 @@ class Group:
         self._entry_max = entry_max
         self._asked: deque[tuple[Sequence[bytes], int, Done | None, int]] = deque()
         """Commands for the next entry: pieces, their size, who is answered, weight."""
+        self._urgent = False
+        self._asked_at = 0
+        self.patience_us = PATIENCE_US
         self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
 
     # What is asked
@@ -150,6 +156,10 @@ class Group:
 
         False when more is under way than is good.
         """
+        if done is not None or weight:
+            self._urgent = True
+        elif not self._asked:
+            self._asked_at = self.clock()
         self._asked.append((pieces, sum(map(len, pieces)), done, weight))
         self.uncommitted += weight
         self._mark(self)
@@ -276,9 +286,21 @@ class Group:
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        while self._asked and self._propose():
-            pass
+        if self._asked and self.may_propose:
+            while self._asked and self._propose():
+                pass
+            self._urgent = bool(self._asked)
         return more
+
+    @property
+    def may_propose(self) -> bool:
+        """Whether somebody waits for what was asked, or it has waited long enough."""
+        return self._urgent or self.clock() >= self._asked_at + self.patience_us
+
+    @property
+    def patient(self) -> bool:
+        """Whether there is something to propose, and it is not time yet."""
+        return bool(self._asked) and not self.may_propose
 
     def _hand_out(self, queue_id: int) -> bool:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)

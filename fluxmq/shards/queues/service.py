@@ -101,6 +101,8 @@ class QueueService:
         self._clock = clock
         self._later = later
         self._marked: dict[Group, None] = {}
+        self._patient: dict[Group, None] = {}
+        """Groups with nothing but commands that nobody waits for."""
         self._undeclared: set[str] = set()
         self._next_look = 0.0
         self._next_buffered = 0.0
@@ -137,6 +139,7 @@ class QueueService:
         group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
         assert isinstance(group, EphemeralGroup)
         group.keeper = MemoryKeeper(group)
+        group.patience_us = 0
         group.make(
             lambda name: ephemeral(
                 name,
@@ -267,12 +270,25 @@ class QueueService:
         for group in marked:
             if group.work():
                 self.mark(group)
+            elif group.patient:
+                self._wait_with(group)
         for log in self.logs.values():
             log.flush()
         self.after_groups()
         if self.held:
             self.let_go(self.crowded_elsewhere())
         self._set_timer(marked)
+
+    def _wait_with(self, group: Group) -> None:
+        """Have a group look again when its patience ends."""
+        if not self._patient:
+            self._later(group.patience_us / 1_000_000, self._patience_ends)
+        self._patient[group] = None
+
+    def _patience_ends(self) -> None:
+        patient, self._patient = self._patient, {}
+        for group in patient:
+            self.mark(group)
 
     def _set_timer(self, groups: Iterable[Group]) -> None:
         """Wake up when the first of the groups' timers is due."""
