@@ -16,35 +16,29 @@ from random import Random
 from typing import Any
 from zlib import crc32
 
-from fluxmq.raft.errors import InconsistentLog
+from fluxmq.model.errors import FluxmqError
 from fluxmq.raft.node import Node
-from fluxmq.raft.types import (
-    ChangeVerb,
-    Membership,
-    MembershipChange,
-    Message,
-    ProposalAccepted,
-    Role,
+from fluxmq.raft.types import Membership, Message, ProposalAccepted, Role
+from tests.sim.events import (
+    APPLIED,
+    COMMAND,
+    DELIVER,
+    FAULT,
+    HEAL,
+    NAMES,
+    PROBE,
+    SNAPSHOT,
+    START,
+    STOP,
+    SYNCED,
+    TICK,
 )
+from tests.sim.faults import Faults
 from tests.sim.history import History
 from tests.sim.invariants import Invariants
 from tests.sim.member import COMMAND_ID_BYTES, Member
 from tests.sim.swarm import TICK_US, Swarm, draw
 
-DELIVER, TICK, SYNCED, APPLIED, COMMAND, FAULT, START, HEAL, SNAPSHOT, STOP, PROBE = range(11)
-NAMES = (
-    "deliver",
-    "tick",
-    "synced",
-    "applied",
-    "command",
-    "fault",
-    "start",
-    "heal",
-    "snapshot",
-    "stop",
-    "probe",
-)
 EVENTS = 4_000
 """Events of the first part unless told otherwise."""
 OUTSTANDING_MAX = 300
@@ -97,13 +91,14 @@ class World:
         self.disks = {me: member.disk for me, member in self.members.items()}
         self._queue: list[Event] = []
         self._made = 0
-        self._cuts: dict[tuple[int, int], int] = {}
+        self.cuts: dict[tuple[int, int], int] = {}
         self._last_arrival: dict[tuple[int, int], int] = {}
         self._commands = 0
         self._contexts = 0
         self._memberships_known = 1
         self._probe = 0
         self._padding = bytes(swarm.payload)
+        self._faults = Faults(self)
 
     # Time
 
@@ -122,7 +117,7 @@ class World:
             self._safety(events)
             if not self.history.violations:
                 self._liveness()
-        except (AssertionError, InconsistentLog, LookupError, TypeError, ValueError) as error:
+        except (AssertionError, FluxmqError, LookupError, TypeError, ValueError) as error:
             self.history.violated("the core goes on", f"{type(error).__name__}: {error}")
             if self.trace is not None:
                 raise
@@ -163,12 +158,12 @@ class World:
         elif kind == TICK:
             self._tick(who, what)
         elif kind == SYNCED:
-            self._note(kind, who.id, what)
+            self.note(kind, who.id, what)
             if who.life == what and who.node is not None:
                 who.synced()
         elif kind == APPLIED:
             life, index = what
-            self._note(kind, who.id, index)
+            self.note(kind, who.id, index)
             if who.life == life and who.node is not None and index > who.told_applied:
                 who.told_applied = index
                 who.node.advance(applied=index)
@@ -176,7 +171,7 @@ class World:
         elif kind == COMMAND:
             self._command()
         elif kind == FAULT:
-            self._fault()
+            self._strike()
         else:
             self._seldom(kind, who, what)
 
@@ -184,20 +179,20 @@ class World:
         if kind == START:
             self._start(who)
         elif kind == HEAL:
-            self._note(kind, *what)
-            if self._cuts.get(what, 0) <= self.now_us:
-                self._cuts.pop(what, None)
+            self.note(kind, *what)
+            if self.cuts.get(what, 0) <= self.now_us:
+                self.cuts.pop(what, None)
         elif kind == SNAPSHOT:
             self._offer(who, *what)
         elif kind == STOP:
-            self._note(kind, who.id)
+            self.note(kind, who.id)
             who.removed = True
             if who.node is not None:
                 who.crash()
         elif kind == PROBE:
             self._give_probe()
 
-    def _note(self, kind: int, *numbers: int) -> None:
+    def note(self, kind: int, *numbers: int) -> None:
         """Add an event to the digest, and to the trace if there is one."""
         self.digest = hash((self.digest, self.now_us, kind, numbers))
         if self.trace is not None:
@@ -216,7 +211,7 @@ class World:
             self._carry(message, target, CALM_DELAY_US)
             return
         link = (message.source, message.target)
-        if link in self._cuts or (swarm.drop and chance() < swarm.drop):
+        if link in self.cuts or (swarm.drop and chance() < swarm.drop):
             return
         delay = swarm.delay_us + int(swarm.jitter_us * chance())
         if swarm.straggle and chance() < swarm.straggle:
@@ -266,7 +261,7 @@ class World:
     def _start(self, member: Member) -> None:
         if member.node is not None or member.removed:
             return
-        self._note(START, member.id, member.disk.view.base, member.disk.view.last_index())
+        self.note(START, member.id, member.disk.view.base, member.disk.view.last_index())
         member.start()
         self.at(int(self.chance() * member.tick_us), TICK, member, member.life)
 
@@ -276,7 +271,7 @@ class World:
         if member.paused_until > self.now_us:
             self.at(member.paused_until - self.now_us, TICK, member, life)
             return
-        self._note(TICK, member.id)
+        self.note(TICK, member.id)
         member.node.tick()
         member.pump()
         self.at(member.tick_us, TICK, member, life)
@@ -299,7 +294,7 @@ class World:
         self.at(delay, SNAPSHOT, member, (member.life, peer))
 
     def _offer(self, member: Member, life: int, peer: int) -> None:
-        self._note(SNAPSHOT, member.id, peer)
+        self.note(SNAPSHOT, member.id, peer)
         node = member.node
         if node is None or member.life != life:
             return
@@ -329,7 +324,7 @@ class World:
 
     # Clients
 
-    def _leader(self) -> Member | None:
+    def leader(self) -> Member | None:
         """A member that believes it leads; which one is a matter of chance when several do."""
         leaders = [
             member
@@ -362,8 +357,8 @@ class World:
         if self.calm:
             return
         self.at(int(swarm.command_us * 2 * chance()), COMMAND)
-        member = self._leader()
-        self._note(COMMAND, member.id if member is not None else 0)
+        member = self.leader()
+        self.note(COMMAND, member.id if member is not None else 0)
         if member is None or member.paused_until > self.now_us:
             return
         if member.disk.view.last_index() - member.applied > OUTSTANDING_MAX:
@@ -380,103 +375,18 @@ class World:
         assert member.node is not None, "clients only reach who runs"
         member.node.read_index(self._contexts)
 
-    # Faults
-
-    def _fault(self) -> None:
-        swarm = self.swarm
-        chance = self.chance
+    def _strike(self) -> None:
         if self.calm:
             return
-        self.at(swarm.fault_us, FAULT)
-        self._note(FAULT)
-        if chance() < swarm.cut:
-            self._cut()
-        if chance() < swarm.crash:
-            self._crash(self._anybody())
-        if chance() < swarm.power_cut:
-            for member in self.members.values():
-                self._crash(member)
-        if chance() < swarm.pause:
-            self._anybody().paused_until = self.now_us + int(chance() * 1_000_000)
-        if chance() < swarm.campaign:
-            member = self._anybody()
-            if member.node is not None:
-                self._note(FAULT, member.id, 1)
-                member.node.campaign()
-                member.pump()
-        if chance() < swarm.transfer and (leader := self._leader()) is not None:
-            assert leader.node is not None, "leaders run"
-            leader.node.transfer_leadership(self._anybody().id)
-            leader.pump()
-        if chance() < swarm.unreachable and (leader := self._leader()) is not None:
-            assert leader.node is not None, "leaders run"
-            leader.node.report_unreachable(self._anybody().id)
-            leader.pump()
-        if chance() < swarm.membership:
-            self._change_membership()
-
-    def _anybody(self) -> Member:
-        """The leader half of the time: that is where it hurts."""
-        if self.chance() < 0.5 and (leader := self._leader()) is not None:
-            return leader
-        return self.members[1 + int(self.chance() * len(self.members))]
-
-    def _crash(self, member: Member) -> None:
-        if member.node is not None:
-            self._note(FAULT, member.id, 2)
-            self.seen["crashes"] += 1
-            member.crash()
-            self.at(int(self.chance() * 800_000), START, member)
-
-    def _cut(self) -> None:
-        """Part the members in two, or cut one pair off; both ways or one."""
-        chance = self.chance
-        ids = list(self.members)
-        side = [self._anybody().id] if chance() < 0.6 else [me for me in ids if chance() < 0.5]
-        others = [me for me in ids if me not in side]
-        if chance() < 0.3 and others:
-            others = [others[int(chance() * len(others))]]
-        one_way = chance() < self.swarm.one_way
-        until = int(chance() * self.swarm.cut_us)
-        outward = chance() < 0.5
-        for one in side:
-            for other in others:
-                links = ((one, other), (other, one))
-                for link in links[:1] if one_way and outward else links[one_way:]:
-                    self._cuts[link] = max(self._cuts.get(link, 0), self.now_us + until)
-                    self.at(until, HEAL, None, link)
-
-    def _change_membership(self) -> None:
-        leader = self._leader()
-        if leader is None:
-            return
-        assert leader.node is not None, "leaders run"
-        target = self.members[1 + int(self.chance() * len(self.members))]
-        if target.removed:
-            return
-        draw_ = self.chance()
-        current = leader.voters
-        verb = ChangeVerb.ADD_LEARNER if draw_ < 0.4 else ChangeVerb.ADD_VOTER
-        if draw_ > 0.8 and len(current) > 1:
-            verb = ChangeVerb.REMOVE
-        if self._was_removed(target.id):
-            return
-        self._note(FAULT, leader.id, target.id, int(verb))
-        leader.node.propose_membership(MembershipChange(verb, target.id))
-        leader.pump()
-
-    def _was_removed(self, me: int) -> bool:
-        """Whether a member was in the group once and is not any more: its id is not used again."""
-        known = self.invariants.memberships
-        was = any(me in (*each.voters, *each.learners) for _, each in known)
-        now = self.invariants.membership
-        return was and me not in (*now.voters, *now.learners)
+        self.at(self.swarm.fault_us, FAULT)
+        self.note(FAULT)
+        self._faults.strike()
 
     # The second part
 
     def _become_calm(self) -> None:
         self.calm = True
-        self._cuts.clear()
+        self.cuts.clear()
         for member in self.members.values():
             member.paused_until = 0
             self.at(0, START, member)
@@ -487,8 +397,8 @@ class World:
         done = self._probe in self.history.acknowledged
         if done and self.invariants.answered(self._contexts):
             return
-        member = self._leader()
-        self._note(PROBE, member.id if member is not None else 0)
+        member = self.leader()
+        self.note(PROBE, member.id if member is not None else 0)
         if member is not None and self.propose(member, 1):
             self._probe = self._commands
             self._ask(member)
