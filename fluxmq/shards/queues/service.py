@@ -19,6 +19,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.checkpoints import Checkpoints
 from fluxmq.shards.queues.counts import QueueCounts, SyncTimes
 from fluxmq.shards.queues.dead_letters import DeadLetters
+from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk
 from fluxmq.shards.queues.ephemeral import EphemeralGroup
 from fluxmq.shards.queues.group import ENTRY_BYTES_MAX, Group
 from fluxmq.shards.queues.hosted import Hosted, open_group
@@ -31,10 +32,8 @@ from fluxmq.shards.queues.stores import DiskStores
 from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.queue_log import SegmentOptions
-from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
@@ -74,6 +73,7 @@ class QueueService:
         executor: Executor,
         clock: Callable[[], int],
         later: Callable[[float, Callable[[], None]], None],
+        disk: Disk,
     ) -> None:
         self.shard = shard
         self.names = names
@@ -95,7 +95,8 @@ class QueueService:
         """Called with a log's name and the seconds of each of its syncs."""
         self._settings = settings
         self._paths = paths
-        self._files = Files()
+        self._disk = disk
+        self._files = disk.files
         self._reactor = reactor
         self._executor = executor
         self._clock = clock
@@ -108,7 +109,7 @@ class QueueService:
         self._next_buffered = 0.0
         self._timer_at = 0
         self.logs: dict[str, SharedLog] = {}
-        self._syncers: list[Syncer | BufferedSyncer] = []
+        self._syncers: list[ClosableSyncQueue] = []
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(self._files)
         self._segment_options = segment_options(settings)
@@ -176,13 +177,16 @@ class QueueService:
     def _open_log(self, kind: str) -> SharedLog:
         found = self.logs.get(kind)
         if found is None:
-            syncer = Syncer() if kind == WAL else BufferedSyncer()
+            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer()
             times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
             wal = WriteAheadLog.open(
                 self._files,
                 self._paths.wal(self.shard) + kind.removeprefix(WAL),
                 syncer,
-                WalOptions(file_bytes=self._settings.storage.wal_file_bytes),
+                WalOptions(
+                    file_bytes=self._settings.storage.wal_file_bytes,
+                    background=self._disk.background,
+                ),
                 on_sync=times,
             )
             found = self.logs[kind] = SharedLog(wal, self.wake, times)

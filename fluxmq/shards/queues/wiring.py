@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
@@ -16,6 +15,7 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.links import Link
 from fluxmq.shards.queues.clients import QueueClients
+from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.handover import Handovers
 from fluxmq.shards.queues.hosting import Hosting
 from fluxmq.shards.queues.listing import Listing
@@ -26,10 +26,6 @@ from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.storage.directory import DataPaths, Placement, name_of
-from fluxmq.storage.files import Files
-
-CHECKPOINT_THREADS = 1
-"""Checkpoints are taken one after another: side by side they would only wait for the same disk."""
 
 _log = get_logger("fluxmq.queues")
 
@@ -70,12 +66,14 @@ class Queues:
         later: Callable[[float, Callable[[], None]], None],
         dropped: Callable[[str, int], None],
         clock: Callable[[], int] = microseconds_now,
+        disk: Disk | None = None,
     ) -> None:
         self.shard = shard
         self.reactor = reactor
+        self._disk = disk or Disk()
         self.places = Places(placement)
         self.names = QueueNames(settings, placement.workers, placement.local_groups)
-        self.executor = ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint")
+        self.executor = self._disk.executor()
         self.paths = DataPaths(settings.storage.data_dir)
         self.remote: RemoteHosts
         self.service = QueueService(
@@ -88,6 +86,7 @@ class Queues:
             self.executor,
             clock,
             later,
+            self._disk,
         )
         self.clients = QueueClients(
             settings,
@@ -105,7 +104,7 @@ class Queues:
 
     def groups_here(self) -> list[str]:
         """The durable groups that this shard has to host: those of the settings, and those on disk."""
-        files = Files()
+        files = self._disk.files
         names = set(self.names.configured_groups())
         if files.exists(self.paths.groups):
             found = (name_of(directory) for directory in files.listdir(self.paths.groups))
