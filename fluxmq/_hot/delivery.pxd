@@ -22,6 +22,8 @@ cdef class Delivery(Window):
     cpdef Py_ssize_t bound(self) except -1
     cpdef int trim(self) except -1
     cpdef bint maybe_large(self, Portion portion) except -1
+    cpdef bint unnumbered(self) except -1
+    cpdef int write_unnumbered(self, Portion portion) except -1
     cpdef int pump(self) except -1
     cpdef int forget_pending(self, Portion portion) except -1
     cpdef int skip_large(self, Portion portion) except -1

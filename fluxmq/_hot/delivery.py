@@ -220,6 +220,35 @@ class Delivery(Window):
             self.tally.dropped_full += excess
         return 0
 
+    def unnumbered(self) -> cython.bint:
+        """Whether what is next is of QoS 0, for which the client's window is no bound."""
+        portion: Portion
+        if self.resend or not self.pending:
+            return False
+        portion = self.pending[0]
+        return portion.qos == 0
+
+    def write_unnumbered(self, portion: Portion) -> cython.int:
+        """Write of the first waiting portion, which is of QoS 0, as much as is written at once.
+
+        What is written is as good as answered; a queue's messages wait for room like others, and are not dropped.
+        """
+        front: Portion = portion
+        count: cython.Py_ssize_t = self.step(portion.run, portion.subscription_ids)
+        if self.maybe_large(portion):
+            self.skip_large(portion)
+            return 0
+        self.count(portion, -portion.count)
+        if count >= portion.count:
+            self.pending.popleft()
+        else:
+            front = portion.take(count)
+            self.count(portion, portion.count)
+        write_portion(self.connection, front, 0, False)
+        if front.settle is not None:
+            front.settle.acknowledged(front.base, front.count)
+        return 0
+
     def pump(self) -> cython.int:
         """Write what waits, as far as window, output and identifiers allow."""
         connection: Connection
@@ -231,7 +260,9 @@ class Delivery(Window):
         count: cython.Py_ssize_t
         if connection is None:
             return 0
-        while self.inflight < self.window and connection.size < connection.limit:
+        while connection.size < connection.limit and (
+            self.inflight < self.window or self.unnumbered()
+        ):
             if self.early is not None and len(self.early) >= EARLY_MAX:
                 return 0
             if self.resend:
@@ -254,6 +285,9 @@ class Delivery(Window):
             if not self.pending:
                 return 0
             portion = self.pending[0]
+            if portion.qos == 0:
+                self.write_unnumbered(portion)
+                continue
             if portion.run.deadline != 0.0 and portion.run.deadline <= self.tally.now:
                 self.forget_pending(portion)
                 self.tally.dropped_expired += portion.count

@@ -144,6 +144,7 @@ class Handler:
             delivery.refuse(packet_id, qos)
         elif qos == 1:
             delivery.acknowledge(packet_id, 1)
+            delivery.report_front()
             delivery.pump()
         elif delivery.receive(packet_id) or client.connection.version == 4:
             client.connection.append(b"\x62\x02" + packet_id.to_bytes(2, "big"))

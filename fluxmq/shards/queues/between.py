@@ -32,7 +32,7 @@ class Waiting:
         """Keep a batch. False: there is more than is good, who feeds it should pause."""
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
-                done(Reason.SERVER_BUSY)
+                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return True
         self._appends.append((queue, batch, done))
         self._bytes += len(batch)
@@ -41,7 +41,7 @@ class Waiting:
     def attach(self, wanted: Wanted, port: ConsumerPort, done: AttachDone) -> None:
         """Keep a consumer."""
         if len(self._attaches) >= ATTACHES_MAX:
-            done(Attached(Reason.SERVER_BUSY), None)
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
         else:
             self._attaches.append((wanted, port, done))
 

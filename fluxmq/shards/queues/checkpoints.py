@@ -88,6 +88,8 @@ class Checkpoints:
         group = hosted.group
         if hosted.checkpointing or group.failed or group.applied_index == hosted.snapshot_index:
             return None
+        if group.unwritten:
+            return None  # what waits for space is in the log, and nowhere else
         hosted.checkpointing = True
         try:
             index, term, content, parts = capture(hosted)

@@ -89,13 +89,23 @@ class QueueConsumer:
         offset = batch.base_offset + first
         for run in runs:
             if run.largest + GROWTH_MAX > connection.max_packet_out:
-                self._reject(offset, offset + run.count - 1, UNDELIVERABLE)
-            elif self.qos == 0:
-                delivery.send_now(run, 0, b"")
-                self.acknowledged(offset, run.count)
+                self._send_fitting(run, offset)
             else:
                 delivery.enqueue_portion(self._portion(run, offset))
             offset += run.count
+
+    def _send_fitting(self, run: Run, offset: int) -> None:
+        """Messages of which one may be larger than the client takes: each by itself, or back to the queue."""
+        delivery = self.session.delivery
+        assert delivery.connection is not None
+        place = run.start
+        for index in range(run.count):
+            end = run.skip(place, 1)
+            if end - place > delivery.connection.max_packet_out:
+                self._reject(offset + index, offset + index, UNDELIVERABLE)
+            else:
+                delivery.enqueue_portion(self._portion(run.part(place, end, 1), offset + index))
+            place = end
 
     def _say(self, batch: Batch, index: int, attempts: int, version: int) -> tuple[bytes, bytes]:
         """Topic and properties of a delivery: the same from message to message, as a rule."""

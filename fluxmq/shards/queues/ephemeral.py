@@ -60,7 +60,7 @@ class EphemeralGroup(Group):
         waiting = self._waiting.get(queue)
         if waiting is not None:
             if len(waiting) >= WAITING_MAX:
-                action(Reason.SERVER_BUSY)
+                action(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             else:
                 waiting.append(action)
             return

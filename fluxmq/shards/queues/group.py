@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
@@ -26,8 +25,10 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
+from fluxmq.shards.queues.keeping import Keeper, Store, Stores
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
+from fluxmq.storage.errors import DiskFull, StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
 """Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
@@ -53,49 +54,6 @@ REFUSED = {
 def reason_of(result: Result) -> int:
     """The MQTT reason code for what a command came to; 0 when it took effect."""
     return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-
-
-class Store(Protocol):
-    """One queue's batches."""
-
-    def append(self, batch: Batch) -> None:
-        """Keep a batch."""
-
-    def flush(self) -> None:
-        """What was appended reaches the file (not yet the disk)."""
-
-    def read(self, offset: int) -> Batch:
-        """The batch that holds an offset."""
-
-    def trim(self, start: int) -> None:
-        """Forget what lies below."""
-
-    def offset_at(self, time_us: int) -> int:
-        """The first offset stored at or after a time."""
-
-
-class Stores(Protocol):
-    """The batches of a group's queues."""
-
-    def open(self, queue_id: int, name: str) -> Store:
-        """The store of a queue, made if it is not there."""
-
-    def delete(self, queue_id: int, name: str) -> None:
-        """Remove a queue's batches."""
-
-
-class Keeper(Protocol):
-    """What makes entries durable and committed."""
-
-    def propose(self, data: bytes) -> tuple[int, int] | None:
-        """Take an entry; its index and term, None when it cannot be taken now."""
-
-    def pump(self) -> None:
-        """Go on with what was proposed."""
-
-    @property
-    def leading(self) -> bool:
-        """Whether this group takes commands here."""
 
 
 class Group:
@@ -130,6 +88,8 @@ class Group:
         """Bytes of the largest batch that log and segments can hold."""
         self.full = False
         """Whether the disk has no room for appends; everything else goes on."""
+        self.unwritten: dict[int, None] = {}
+        """Queues whose store waits for space to write what it has taken."""
         self.failed = ""
         """Why this group takes nothing any more; empty while it does."""
         self.leaving = False
@@ -156,6 +116,10 @@ class Group:
 
         False when more is under way than is good.
         """
+        if self.failed:
+            if done is not None:
+                done(Result(Code.CONFLICT))
+            return True
         if done is not None or weight:
             self._urgent = True
         elif not self._asked:
@@ -218,7 +182,7 @@ class Group:
                 wanted.limit,
                 auto_commit=not wanted.explicit,
             )
-        except AttachError:
+        except (AttachError, StorageError):
             done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
             return
         self.ports[consumer] = port
@@ -295,7 +259,8 @@ class Group:
     @property
     def may_propose(self) -> bool:
         """Whether somebody waits for what was asked, or it has waited long enough."""
-        return self._urgent or self.clock() >= self._asked_at + self.patience_us
+        waited = self.clock() - self._asked_at
+        return self._urgent or not 0 <= waited < self.patience_us  # below 0: the clock was set back
 
     @property
     def patient(self) -> bool:
@@ -340,17 +305,22 @@ class Group:
     def apply(self, index: int, term: int, data: bytes) -> None:
         """Apply a committed entry."""
         answers = self._answers_of(index, term)
-        applied = self.machine.apply(index, term, data)
+        try:
+            applied = self.machine.apply(index, term, data)
+            self._carry_out(applied)
+        except BaseException:
+            # The group fails now, and answers what it still knows of.
+            self._proposed.appendleft((index, term, answers))
+            raise
         self.applied_index, self.applied_term = index, term
         self.applied_bytes += len(data)
-        self._carry_out(applied)
         for (done, weight), result in zip(answers, applied.results, strict=False):
             self.uncommitted -= weight
             if weight and result.code in REFUSALS:
                 self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
                 done(result)
-        if self.dispatch.applied(applied):
+        if self.dispatch.applied(applied) or self._asked:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:
@@ -385,13 +355,34 @@ class Group:
             self.logs[queue_id].append(batch)
             self.counts.appended += batch.count
         for queue_id in dict.fromkeys(queue_id for queue_id, _ in applied.batches):
-            self.logs[queue_id].flush()
+            self._flush(queue_id)
         for queue_id, start in applied.trims:
             self.logs[queue_id].trim(start)
         for queue_id, name in applied.deleted:
             self.logs.pop(queue_id, None)
+            self.unwritten.pop(queue_id, None)
             self.stores.delete(queue_id, name)
             self.on_deleted(self, name)
+
+    def _flush(self, queue_id: int) -> None:
+        """Write what a queue's store has taken. For want of space it waits: the log of entries has it, durably."""
+        try:
+            self.logs[queue_id].flush()
+        except DiskFull:
+            self.unwritten[queue_id] = None
+            self.full = True
+        else:
+            self.unwritten.pop(queue_id, None)
+
+    def write_again(self) -> bool:
+        """Write what waited for space; whether nothing waits any more. An error of the disk ends the group."""
+        try:
+            for queue_id in list(self.unwritten):
+                self._flush(queue_id)
+        except StorageError as error:
+            _log.exception("a group has failed", extra={"group": self.name})
+            self.fail(repr(error))
+        return not self.unwritten
 
     def open(self, queue_id: int, name: str) -> None:
         """Open a queue's store."""
@@ -417,13 +408,13 @@ class Group:
             if done is not None:
                 done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return
-        self.counts.settled[verb] += sum(last - first + 1 for first, last in ranges)
         settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
+        self.counts.settled[verb] += settlement.settled
         self._mark(self)
         answer: Done | None = None
         if done is not None:
             asked = done
-            missing = settlement.missing and not settlement.settled
+            missing = settlement.missing
 
             def applied(result: Result) -> None:
                 asked(Reason.NO_MATCHING_SUBSCRIBERS if missing else reason_of(result))
@@ -462,6 +453,8 @@ class Group:
         answers += [(done, weight) for _, _, done, weight in self._asked]
         self._proposed.clear()
         self._asked.clear()
+        self.unwritten.clear()
+        self.dispatch.reset()
         for done, weight in answers:
             self.uncommitted -= weight
             if done is not None:
@@ -477,6 +470,11 @@ class Group:
     def roomy(self) -> bool:
         """Whether those who were held up may go on."""
         return self.uncommitted * 2 <= self._uncommitted_max or bool(self.failed)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something was asked that is not proposed."""
+        return bool(self._asked)
 
     @property
     def idle(self) -> bool:

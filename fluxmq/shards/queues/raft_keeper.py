@@ -51,6 +51,8 @@ class RaftKeeper:
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Take an entry."""
+        if self._shared.full:
+            return None
         outcome = self.node.propose([data])
         if isinstance(outcome, ProposalAccepted):
             return outcome.first_index, outcome.term

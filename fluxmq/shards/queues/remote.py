@@ -68,7 +68,7 @@ class RemoteHost:
         """Store a batch there."""
         if self._hopeless() or self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
-                done(Reason.SERVER_BUSY)
+                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return True
         number = next(self._numbers)
         name = queue.encode()
@@ -84,7 +84,7 @@ class RemoteHost:
     ) -> None:
         """Attach a consumer there."""
         if self._hopeless():
-            done(Attached(Reason.SERVER_BUSY), None)
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
             return
         number = next(self._numbers)
         self._ports[number] = port
@@ -221,11 +221,11 @@ class RemoteHost:
         self._bytes = 0
         for _, done in appends.values():
             if done is not None:
-                done(Reason.SERVER_BUSY)
+                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
         attaching, self._attaching = self._attaching, {}
         for number, (_, attached) in attaching.items():
             self._ports.pop(number, None)
-            attached(Attached(Reason.SERVER_BUSY), None)
+            attached(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
 
 
 class RemoteHeld:

@@ -343,6 +343,9 @@ class QueueService:
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
+            self._try_again()
+        elif self.held and not self.crowded_elsewhere():
+            self.wake()  # what was answered elsewhere makes room here
         lagging = self._lagging()
         for hosted in self.checkpoints.due(
             self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
@@ -352,6 +355,15 @@ class QueueService:
             if isinstance(syncer, BufferedSyncer) and syncer.dirty and now >= self._next_buffered:
                 self._next_buffered = now + storage.queue_sync_interval
                 self._executor.submit(syncer.sync)
+
+    def _try_again(self) -> None:
+        """What waits for space, or for a group's log to be less busy, is asked for again."""
+        for log in self.logs.values():
+            if log.wal.buffered_bytes and not log.failed:
+                self.wake()
+        for group in self._all():
+            if group.waiting:
+                self.mark(group)
 
     def _lagging(self) -> list[Hosted]:
         storage = self._settings.storage
@@ -372,8 +384,9 @@ class QueueService:
         if not self.groups:
             return
         free = shutil.disk_usage(self._paths.root).free
-        full = wanted > 0 and free < wanted
+        low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
+            full = not hosted.group.write_again() or hosted.shared.full or low
             if hosted.group.full != full:
                 hosted.group.full = full
                 _log.warning(

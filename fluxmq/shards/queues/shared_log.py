@@ -39,6 +39,8 @@ class SharedLog:
         self.wal = wal
         self.times = times or SyncTimes()
         self.failed = ""
+        self.full = False
+        """Whether what is buffered waits for space on the disk: nothing more is taken then."""
         self._wake = wake
         self._next: dict[Written, tuple[int, int]] = {}
         self._under_way: dict[Written, tuple[int, int]] = {}
@@ -66,8 +68,11 @@ class SharedLog:
         try:
             if self.wal.flush():
                 self._under_way, self._next = self._next, {}
-        except DiskFull:
-            return  # what is buffered waits for space; nobody is answered meanwhile
+                self.full = False
+        except DiskFull as error:
+            if not self.full:
+                _log.warning("the log waits for space", extra={"problem": str(error)})
+            self.full = True  # what is buffered waits; nobody is answered meanwhile
         except StorageError as error:
             self._fail(str(error))
 
@@ -80,12 +85,13 @@ class SharedLog:
         except StorageError as error:
             self._fail(str(error))
             return
-        if not done or self.wal.in_flight:
+        if self.wal.in_flight:
             return
-        durable, self._under_way = self._under_way, {}
-        for group, (index, term) in durable.items():
-            group.persisted(index, term)
-        self._wake()
+        if done:
+            durable, self._under_way = self._under_way, {}
+            for group, (index, term) in durable.items():
+                group.persisted(index, term)
+        self._wake()  # the file that a write waits for may be there now
 
     def close(self) -> None:
         """Close the files; what is under way is waited for by the caller."""

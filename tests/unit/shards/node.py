@@ -29,6 +29,7 @@ from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import Blocked, Link, Received
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.queues.disk import Disk as QueueDisk
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.system_topics import SystemTopics
@@ -167,6 +168,7 @@ class Shard:
             self.later,
             self.broker.count_drop,
             lambda: round(node.clock() * 1_000_000),
+            node.queue_disk(),
         )
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
@@ -279,6 +281,9 @@ class Stream:
 
 class Node:
     """The shards of a node. `pipes[source, target]` carry what they say to each other."""
+
+    queue_disk: Callable[[], QueueDisk] = QueueDisk
+    """Makes what a shard that starts keeps its queues on."""
 
     def __init__(
         self,

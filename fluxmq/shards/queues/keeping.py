@@ -1,0 +1,53 @@
+"""What a replication group is kept by: something that makes its entries durable, something that holds its batches.
+
+On disk both are files, for ephemeral queues memory; a group does not know which.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fluxmq._hot.batches import Batch
+
+
+class Store(Protocol):
+    """One queue's batches."""
+
+    def append(self, batch: Batch) -> None:
+        """Keep a batch."""
+
+    def flush(self) -> None:
+        """What was appended reaches the file (not yet the disk). Raises DiskFull; it may be called again."""
+
+    def read(self, offset: int) -> Batch:
+        """The batch that holds an offset."""
+
+    def trim(self, start: int) -> None:
+        """Forget what lies below."""
+
+    def offset_at(self, time_us: int) -> int:
+        """The first offset stored at or after a time."""
+
+
+class Stores(Protocol):
+    """The batches of a group's queues."""
+
+    def open(self, queue_id: int, name: str) -> Store:
+        """The store of a queue, made if it is not there."""
+
+    def delete(self, queue_id: int, name: str) -> None:
+        """Remove a queue's batches."""
+
+
+class Keeper(Protocol):
+    """What makes entries durable and committed."""
+
+    def propose(self, data: bytes) -> tuple[int, int] | None:
+        """Take an entry; its index and term, None when it cannot be taken now."""
+
+    def pump(self) -> None:
+        """Go on with what was proposed."""
+
+    @property
+    def leading(self) -> bool:
+        """Whether this group takes commands here."""

@@ -1,0 +1,33 @@
+"""Nodes with queues, on the test's clock and in its directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.shards.node import Clock
+from tests.unit.shards.queues.support import QueueNode
+
+MakeQueues = Callable[..., QueueNode]
+
+
+@pytest.fixture
+def make_queues(
+    clock: Clock, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> Iterator[MakeQueues]:
+    """Make nodes with some queues: their sections of the settings, then other sections."""
+    made: list[QueueNode] = []
+
+    def make(*queues: dict[str, Any], workers: int = 1, **sections: Any) -> QueueNode:
+        settings = {"queues": queues, **sections}
+        node = QueueNode(tmp_path / "data", clock, loop, settings, workers)
+        made.append(node)
+        return node
+
+    yield make
+    for node in made:
+        node.close()
