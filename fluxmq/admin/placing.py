@@ -26,6 +26,7 @@ from fluxmq.control.messages import (
     MessageError,
 )
 from fluxmq.control.placements import (
+    EXPECT,
     GROUPS,
     PIN,
     PLACEMENT,
@@ -232,6 +233,7 @@ class Placing:
         source, target = self._peer(move.source), self._peer(move.target)
         await self._write(replace(self.placement, moving={move.group: move.target}))
         try:
+            await target.ask(EXPECT, Release(move.group).to_body(), RECEIVE_SECONDS)
             released = Released.from_body(
                 await source.ask(RELEASE, Release(move.group).to_body(), RELEASE_SECONDS)
             )

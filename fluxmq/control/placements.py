@@ -2,7 +2,8 @@
 
 The control process alone writes the placement, and tells every shard that says hello, and all of them at each change::
 
-    control -> shard             placement, release (a group is to leave), receive (a group will come), groups, queues
+    control -> shard             placement, expect (a group may come), release (a group is to leave), receive (it will
+                                 come), groups, queues
     fluxmqctl -> control         pin, unpin, groups, queues
 
 Pure, like `messages`; what happens when a group moves is `admin.placing`'s and the shards' affair.
@@ -20,6 +21,7 @@ from fluxmq.storage.directory import Placement
 
 PLACEMENT: Final = "placement"
 RELEASE: Final = "release"
+EXPECT: Final = "expect"
 RECEIVE: Final = "receive"
 PIN: Final = "pin"
 UNPIN: Final = "unpin"

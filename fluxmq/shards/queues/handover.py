@@ -18,6 +18,7 @@ from collections.abc import Callable, Coroutine
 from fluxmq.control.conversation import Answered, Order
 from fluxmq.control.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
 from fluxmq.control.placements import (
+    EXPECT,
     PLACEMENT,
     RECEIVE,
     RELEASE,
@@ -96,6 +97,7 @@ class Handovers:
         """What control may order."""
         return {
             PLACEMENT: self._on_placement,
+            EXPECT: self._on_expect,
             RELEASE: self._on_release,
             RECEIVE: self._on_receive,
         }
@@ -204,6 +206,15 @@ class Handovers:
         return True
 
     # Coming
+
+    def _on_expect(self, body: Body, answered: Answered) -> None:
+        """Open the log a group will write to, while the group still works where it is: making one takes a moment."""
+        try:
+            self._service.shared(Release.from_body(body).group)
+        except StorageError as problem:
+            answered(Failure(ERROR_FAILED, str(problem)))
+        else:
+            answered({})
 
     def _on_receive(self, body: Body, answered: Answered) -> None:
         coming = Released.from_body(body)
