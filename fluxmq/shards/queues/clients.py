@@ -31,6 +31,9 @@ SINKS_MAX = 65_536
 DEFAULT_UNSETTLED = 1000
 """Messages one consumer may hold of a queue that is not configured."""
 
+RETRY_US = 1_000_000
+"""Time before a consumer that its queue did not take is attached again."""
+
 VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
 
 
@@ -69,8 +72,8 @@ class QueueClients:
         self._captured: dict[str, tuple[bytes, ...]] = {}
         self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
         self._marked: dict[QueueConsumer, None] = {}
-        self._orphans: dict[tuple[Session, bytes], None] = {}
-        """Subscriptions whose consumer was cancelled: tried again at the next housekeeping."""
+        self._orphans: dict[tuple[Session, bytes], int] = {}
+        """Subscriptions whose consumer was cancelled, and when they are tried again (µs)."""
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
@@ -86,7 +89,8 @@ class QueueClients:
         """The queues that keep what is published to a topic; None when the topic addresses none there can be."""
         if self.names.changed:
             self._learn()
-        found = [self._sink(name) for _, name, _ in self._captures.match(topic)]
+        names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))
+        found = [self._sink(name) for name in names]
         try:
             address = parse_publish(topic)
         except MalformedAddressError:
@@ -240,14 +244,18 @@ class QueueClients:
         session = consumer.session
         self._forget(session, written, consumer)
         consumer.end()
-        self._orphans[session, written] = None
+        self._orphans[session, written] = 0
 
     def housekeeping(self) -> None:
         """Attach consumers again that lost their host."""
-        orphans, self._orphans = self._orphans, {}
-        for session, written in orphans:
+        now = self._clock()
+        due = [key for key, at in self._orphans.items() if not now < at <= now + RETRY_US]
+        for session, written in due:
+            del self._orphans[session, written]
             grant = session.subscriptions.get(written)
-            if grant is not None and grant.queue is not None and session.client is not None:
+            if grant is None or grant.queue is None or session.client is None:
+                continue
+            if written not in self._consumers.get(session, {}):  # subscribed anew meanwhile
                 self._resume(session, written, grant.queue)
 
     def _resume(self, session: Session, written: bytes, wanted: QueueSubscription) -> None:
@@ -257,7 +265,7 @@ class QueueClients:
 
     def _attached_again(self, session: Session, written: bytes, reason: int) -> None:
         if reason >= Reason.UNSPECIFIED_ERROR and session.client is not None:
-            self._orphans[session, written] = None
+            self._orphans[session, written] = self._clock() + RETRY_US
 
     # The tick
 
@@ -266,7 +274,9 @@ class QueueClients:
         self._wake()
 
     def flush(self) -> None:
-        """Settle what clients answered in this tick."""
+        """Settle what clients answered in this tick; topics may lead to other queues than before."""
+        if self.names.changed:
+            self._learn()
         marked, self._marked = self._marked, {}
         for consumer in marked:
             consumer.flush()

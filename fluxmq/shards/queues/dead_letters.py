@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 from fluxmq._hot.batches import build_message
 from fluxmq.model.properties import Item, Kind, decode, encode
+from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
-from fluxmq.queues.commands import Reason
+from fluxmq.queues.commands import Reason as DeathReason
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.group import Group
@@ -29,7 +30,7 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
     key = batch.key(index)
     items = [item for item in decode(batch.properties(index)) if not _is_ours(item)]
     items += [
-        Item(Kind.DEAD_REASON, dead.text or Reason(dead.reason).text.encode()),
+        Item(Kind.DEAD_REASON, dead.text or DeathReason(dead.reason).text.encode()),
         Item(Kind.DEAD_QUEUE, queue.encode()),
         Item(Kind.DEAD_OFFSET, dead.offset),
         Item(Kind.DEAD_KEY, key),
@@ -79,12 +80,20 @@ class DeadLetters:
         def answered(reason: int) -> None:
             if reason:
                 self.failed += 1
+            else:
+                self.moved += 1
+                self.counts.dead[state.config.name] += 1
+            if group.failed:
+                return  # who leads it next hands its dead out again
+            if reason:
                 group.dispatch.retry_dead(dead.queue_id, self._clock() + RETRY_US)
                 return
-            self.moved += 1
-            self.counts.dead[state.config.name] += 1
-            if not group.failed:
-                span = [(dead.offset, dead.offset)]
-                group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))
+            span = [(dead.offset, dead.offset)]
+            group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))
 
-        self._host(self._names.info(dead.target).group).append(dead.target, data, answered)
+        target = self._names.find(dead.target)
+        if target is None:
+            # Not known (yet): a queue in memory of this name is no place for what must not be lost.
+            answered(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            return
+        self._host(target.group).append(dead.target, data, answered)

@@ -22,6 +22,8 @@ BUFFERED = "buffered"
 LOCAL = "local"
 """Prefix of the local groups, for queues that are not replicated; numbers follow."""
 UNBOUNDED = 0
+MESSAGE_BYTES_MAX = 1 << 30
+"""Larger than any queue may be told to take: what one queue took its dead-letter queue takes too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,11 @@ def config_of(queue: Queue) -> QueueConfig:
 def dead_letter_config(name: str) -> QueueConfig:
     """A dead-letter queue made because another queue needs it: it keeps everything until somebody takes it."""
     return QueueConfig(
-        name=name, type=QueueType.CLASSIC, message_ttl=UNBOUNDED, max_depth=UNBOUNDED
+        name=name,
+        type=QueueType.CLASSIC,
+        message_ttl=UNBOUNDED,
+        max_depth=UNBOUNDED,
+        max_message_size=MESSAGE_BYTES_MAX,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -113,7 +114,9 @@ class BufferedSyncer:
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: list[tuple[int, int, float]] = []
-        self._dirty: dict[int, None] = {}
+        self._lock = threading.Lock()
+        self._dirty: dict[tuple[int, int], int] = {}
+        """Files to be synced, by device and inode: our own descriptors, since the log may close its."""
         self._failure = 0
 
     def fileno(self) -> int:
@@ -122,7 +125,11 @@ class BufferedSyncer:
 
     def submit(self, fd: int, number: int) -> None:
         """Note what will have to be synced, and answer."""
-        self._dirty[fd] = None
+        file = os.fstat(fd)
+        key = (file.st_dev, file.st_ino)
+        with self._lock:
+            if key not in self._dirty:
+                self._dirty[key] = os.dup(fd)
         self._done.append((number, self._failure, 0.0))
         os.eventfd_write(self._event, 1)
 
@@ -141,13 +148,16 @@ class BufferedSyncer:
         return bool(self._dirty)
 
     def sync(self) -> None:
-        """Sync everything noted so far (blocks). A failure is the answer to every later request."""
-        fds, self._dirty = self._dirty, {}
-        for fd in fds:
+        """Sync everything noted so far (blocks), in any thread. A failure is the answer to every later request."""
+        with self._lock:
+            dirty, self._dirty = self._dirty, {}
+        for fd in dirty.values():
             try:
                 os.fdatasync(fd)
             except OSError as error:
                 self._failure = error.errno or errno.EIO
+            finally:
+                os.close(fd)
 
     def wake(self) -> None:
         """Make ``fileno`` readable; from any thread."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.directory import DataPaths, remove_unknown
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
@@ -44,6 +44,9 @@ class DiskStores:
         self._states.clear()
         for log in self._logs.values():
             log.cut()
+        # What was deleted just before a crash may be there again.
+        known = [log.queue for log in self._logs.values()]
+        remove_unknown(self._files, self._paths.queues(self._group), known)
 
     def open(self, queue_id: int, name: str) -> QueueLog:
         """The log of a queue."""
