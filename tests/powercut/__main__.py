@@ -49,8 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except NotPermittedError as error:
         print(f"skipped: {error}")
         return SKIPPED
-    for sentence in tally.sentences:
-        print(f"violated: {sentence}")
     if tally.reached:
         print("killed at: " + ", ".join(f"{k} {v}" for k, v in sorted(tally.reached.items())))
     print(tally.line())

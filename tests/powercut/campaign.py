@@ -123,10 +123,12 @@ class Campaign:
                     f" phantoms {history.phantoms}, broken {history.broken};"
                     f" {time.monotonic() - began:.1f} s"
                 )
+                self._report(history)
         except NodeError as error:
             # A node that does not start has lost all that it confirmed.
             history.violated(str(error))
             lost |= history.all_confirmed()
+            self._report(history)
         finally:
             node.kill()
             self.tally.confirmed += history.confirmed()
@@ -134,7 +136,13 @@ class Campaign:
             self.tally.lost += len(lost)
             self.tally.phantoms += history.phantoms
             self.tally.broken += history.broken - history.phantoms
-            self.tally.sentences += history.violations
+
+    def _report(self, history: History) -> None:
+        """Say and keep the rules broken since the last time."""
+        for sentence in history.violations:
+            self.say(f"violated: {sentence}")
+        self.tally.sentences += history.violations
+        history.violations.clear()
 
     def _round(self, image: Image, node: Node, history: History, number: int) -> str:
         """Load and kill, restart; what was done in words. Raises ``NodeError``."""

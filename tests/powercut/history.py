@@ -187,5 +187,5 @@ class History:
     def violated(self, sentence: str) -> None:
         """A rule is broken."""
         self.broken += 1
-        if len(self.violations) < SENTENCES_MAX:
+        if self.broken <= SENTENCES_MAX:
             self.violations.append(sentence)

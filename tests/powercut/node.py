@@ -39,7 +39,8 @@ def settings(data: Path, port: int, http_port: int, buffered: bool) -> dict[str,
     """The node's configuration. ``buffered``: acknowledge without syncing, which must lose messages."""
     durability = "buffered" if buffered else "fsync"
     common = {"ack_durability": durability, "limits": {"max_depth": 10_000_000}}
-    consumer = {"visibility_timeout": "1s", "delivery_limit": -1, "max_unsettled": 20_000}
+    # Longer than a round: a message offered again while its settlement is under way may arrive behind the answer to it.
+    consumer = {"visibility_timeout": "60s", "delivery_limit": -1, "max_unsettled": 20_000}
     return {
         "server": {
             "mqtt": {"tcp": {"addr": f"{HOST}:{port}"}},
