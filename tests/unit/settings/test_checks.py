@@ -33,7 +33,8 @@ def test_the_shipped_single_node_file() -> None:
 
 def test_the_shipped_single_node_file_says_the_defaults() -> None:
     shipped = load(CONFIG / "single-node.yaml", {})
-    same = shipped.model_copy(update={"server": Settings().server})
+    assert [queue.name for queue in shipped.queues] == ["orders"]
+    same = shipped.model_copy(update={"server": Settings().server, "queues": ()})
     assert same == Settings()
 
 
