@@ -260,7 +260,7 @@ class Group:
     def may_propose(self) -> bool:
         """Whether somebody waits for what was asked, or it has waited long enough."""
         waited = self.clock() - self._asked_at
-        return self._urgent or not 0 <= waited < self.patience_us  # below 0: the clock was set back
+        return self._urgent or self.leaving or not 0 <= waited < self.patience_us  # below 0: the clock was set back
 
     @property
     def patient(self) -> bool:

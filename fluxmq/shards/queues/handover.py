@@ -177,9 +177,9 @@ class Handovers:
         Consumers may settle what they hold for a moment, then they are let go.
         """
         group = hosted.group
-        await self._until(lambda: group.idle, begun + SETTLE_SECONDS)
+        await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
         group.cancel_consumers()
-        if not await self._until(lambda: group.idle, begun + DRAIN_SECONDS_MAX):
+        if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
         await self._checkpoint(hosted)
         if group.failed or hosted.snapshot_index != group.applied_index:
@@ -188,7 +188,7 @@ class Handovers:
     async def _checkpoint(self, hosted: Hosted) -> None:
         """Take a checkpoint that has everything applied so far."""
         deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
-        if not await self._until(lambda: not hosted.checkpointing, deadline):
+        if not await self._until(hosted.group, lambda: not hosted.checkpointing, deadline):
             raise HandoverError(ERROR_FAILED, f"a checkpoint of {hosted.group.name} takes too long")
         if hosted.group.failed:
             raise HandoverError(ERROR_FAILED, f"{hosted.group.name}: {hosted.group.failed}")
@@ -196,12 +196,12 @@ class Handovers:
         if task is not None:
             await task
 
-    async def _until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait, letting the shard work, until something is so; False when it is not by the deadline."""
+    async def _until(self, group: Group, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait, letting the group work, until something is so; False when it is not by the deadline."""
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            self._service.wake()
+            self._service.mark(group)
             await asyncio.sleep(STEP_SECONDS)
         return True
 
@@ -244,8 +244,10 @@ class Handovers:
 
     def _on_placement(self, body: Body, answered: Answered) -> None:
         before = self._places.learn(placement_from_body(body))
-        for name, shard in (before or {}).items():
-            self._settle(name, shard)
+        if before is not None:
+            # A move that was given up may change nothing but what is to become of the group here.
+            for name, shard in {**dict.fromkeys(self.departed, self._shard), **before}.items():
+                self._settle(name, shard)
         answered({})
 
     def _settle(self, name: str, before: int) -> None:
