@@ -65,9 +65,7 @@ class Ticket:
         return 0
 
 
-def respond(
-    connection: Connection, run: Run, ticket: Ticket | None, reactor: object
-) -> cython.int:
+def respond(connection: Connection, run: Run, ticket: Ticket | None, reactor: object) -> cython.int:
     """Acknowledge a run: at once when neither its ticket nor an earlier one stands in the way."""
     held: Ticket
     out: bytearray

@@ -34,7 +34,8 @@ class Overflow(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """One queue. 0 means "no limit" or "never" for every limit and duration except ``max_retries``.
+    """One queue. 0 means "no limit" or "never" for every limit and duration except ``max_retries``
+    and the two of deduplication.
 
     Raises `ValueError` for values outside their ranges.
     """
@@ -82,6 +83,11 @@ class QueueConfig:
     """The queue is deleted when it had no consumer for so long."""
     group_expires: int = 0
     """A group is deleted when it had no consumer for so long."""
+
+    deduplication_window: int = 10_000
+    """Newest sequence numbers remembered per producer; with 0 nothing is recognised."""
+    deduplication_producers: int = 1_000
+    """Producers remembered; the one unused for longest is forgotten first."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > NAME_BYTES_MAX:

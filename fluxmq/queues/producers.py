@@ -1,6 +1,6 @@
 """Duplicate suppression: which sequence numbers each producer has used in one queue.
 
-A window is bounded twice: ranges per producer, producers per queue. What falls out of it is stored
+A window is bounded: sequences and ranges per producer, producers per queue. What falls out of it is stored
 again when it is repeated, never refused: at least once comes first.
 """
 
@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from fluxmq._hot.batches import Batch
-from fluxmq.queues.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX
+from fluxmq.queues.limits import PRODUCER_RANGES_MAX, PRODUCERS_MAX, UNLIMITED
 from fluxmq.queues.spans import Spans
 
 Identity = tuple[int, int]
@@ -52,8 +52,13 @@ class Producers:
             found.append(index)
         return found
 
-    def remember(self, messages: list[Identity]) -> None:
-        """These are stored."""
+    def remember(
+        self,
+        messages: list[Identity],
+        window_max: int = UNLIMITED,
+        producers_max: int = PRODUCERS_MAX,
+    ) -> None:
+        """These are stored. Of each producer at most `window_max` sequences are kept, the highest."""
         windows = self._windows
         for producer, sequence in messages:
             if not producer:
@@ -62,8 +67,11 @@ class Producers:
             window.add(sequence, sequence)
             if len(window) > PRODUCER_RANGES_MAX:
                 window.drop_lowest()
+            while window.count > window_max:
+                first, last = window.firsts[0], window.lasts[0]
+                window.remove(first, min(last, first + window.count - window_max - 1))
             windows[producer] = window
-            if len(windows) > PRODUCERS_MAX:
+            while len(windows) > producers_max:
                 del windows[next(iter(windows))]
 
     def pack(self) -> list[Any]:

@@ -112,6 +112,13 @@ class Queue:
                 depth = max(depth, end - group.cursor + group.pending.count)
         return depth if depth >= 0 else end - self.start
 
+    def primary_progress(self) -> int:
+        """The offset that a stream's primary group has come to; -1 when there is no such group to speak of."""
+        if not self.is_stream or not self.config.primary_group:
+            return -1
+        primary = self.group(self.config.primary_group)
+        return self.start if primary is None else max(self.start, primary.cursor)
+
     def group(self, name: str) -> Group | None:
         """The group of that whole name."""
         id_ = self.group_ids.get(name)
@@ -152,7 +159,7 @@ class Queue:
             for index in range(batch.count):
                 if batch.payload_length(index) > config.max_message_size:
                     return _TOO_LARGE
-        if batch.flags & PRODUCER:
+        if batch.flags & PRODUCER and config.deduplication_window:
             return self._append_once(applied, batch)
         if not self._has_room(batch.count, batch.length):
             return _FULL
@@ -166,7 +173,11 @@ class Queue:
             return Result(Code.DUPLICATE)
         if not self._has_room(len(fresh), batch.length):
             return _FULL
-        self.producers.remember([messages[index] for index in fresh])
+        self.producers.remember(
+            [messages[index] for index in fresh],
+            self.config.deduplication_window,
+            self.config.deduplication_producers,
+        )
         if len(fresh) == batch.count:
             return self._store(applied, batch)
         base = self.next_offset

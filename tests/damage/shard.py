@@ -113,7 +113,9 @@ class Port:
         """Offset and payload."""
         self.gone = False
 
-    def deliver(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
         for index in range(first, first + count):
             self.given.append((batch.base_offset + index, batch.payload(index)))
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from fluxmq.logs import get_logger
+from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.hosted import Hosted
+from fluxmq.shards.queues.names import BUFFERED, LOCAL
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
@@ -161,7 +163,9 @@ class Checkpoints:
         due = [
             each
             for each in found
-            if lagging(each) or (each.entries_behind and now - each.checkpointed_at >= interval)
+            if lagging(each)
+            or (each.entries_behind and now - each.checkpointed_at >= interval)
+            or _has_many_entries(each, now)
         ]
         rest = sorted(
             (each for each in found if each not in due),
@@ -175,3 +179,30 @@ class Checkpoints:
             excess -= each.entries_behind
             due.append(each)
         return due
+
+
+def _has_many_entries(hosted: Hosted, now: float) -> bool:
+    """Whether it is time to look at a group's entries, and there are as many as make a checkpoint due."""
+    if not hosted.entries_max or now < hosted.looked_at + hosted.look_interval:
+        return False
+    hosted.looked_at = now
+    return hosted.entries_behind >= hosted.entries_max
+
+
+def snapshot_rule(settings: Settings, group: str) -> tuple[float, int]:
+    """``look_interval`` and ``entries_max`` of a group: of its queues, else its own, else those of all. Local groups
+    have none."""
+    if group.startswith((LOCAL + "-", BUFFERED + "-")):
+        return 0.0, 0
+    raft = settings.cluster.raft
+    sections = [
+        queue.replication for queue in settings.queues if queue.replication_group(raft) == group
+    ]
+    own = raft.groups.get(group, raft)
+    intervals = [each.snapshot_interval for each in sections if each.snapshot_interval is not None]
+    thresholds = [
+        each.snapshot_threshold for each in sections if each.snapshot_threshold is not None
+    ]
+    interval = min(intervals, default=own.snapshot_interval or raft.snapshot_interval)
+    threshold = min(thresholds, default=own.snapshot_threshold or raft.snapshot_threshold)
+    return interval, threshold

@@ -181,6 +181,7 @@ class QueueClients:
             else:
                 consumer.held = held
                 consumer.stream = answer.stream
+                consumer.primary = answer.primary.encode()
                 done(wanted.qos)
 
         self._hosts.host(info.group).attach(asked, consumer, attached)

@@ -43,6 +43,7 @@ class QueueConsumer:
         self.wanted = wanted
         self.held: Held | None = None
         self.stream = False
+        self.primary = b""
         self.ended = False
         self.qos = wanted.qos
         self._clock = clock
@@ -54,13 +55,19 @@ class QueueConsumer:
         self._rejected: list[tuple[Range, bytes]] = []
         self._said: tuple[bytes, bytes, int, int] = (b"", b"", -1, 0)
         self._saying = (b"", b"")
+        self._committed = -1
 
     # From the queue
 
-    def deliver(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
         """Messages claimed for this consumer."""
         if self.ended or self.session.delivery.connection is None:
             return  # they go back to the queue with everything else that is held
+        if committed != self._committed:
+            self._committed = committed
+            self._said = (b"", b"", -1, 0)
         if batch.uniform_key and batch.uniform_properties and not batch.flags & EXPIRY:
             self._send(batch, first, count, attempts, 0)
             return
@@ -116,8 +123,9 @@ class QueueConsumer:
             if version == 5:
                 counted = 0 if self.stream else attempts
                 forward = from_block(block, reserved=True)
+                progress = (self.primary, self._committed) if self._committed >= 0 else None
                 properties = self._identifier + delivery_properties(
-                    wanted.group, wanted.queue, key, counted, forward
+                    wanted.group, wanted.queue, key, counted, forward, progress
                 )
             self._said = (key, block, attempts, version)
             self._saying = (delivery_topic(wanted.queue, key), properties)

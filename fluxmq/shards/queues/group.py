@@ -187,7 +187,8 @@ class Group:
             return
         self.ports[consumer] = port
         held = LocalHeld(self, consumer)
-        answer = Attached(0, consumer.group_name, stream)
+        primary = state.config.primary_group if stream else ""
+        answer = Attached(0, consumer.group_name, stream, primary)
 
         def applied(result: Result) -> None:
             if result.ok:
@@ -271,11 +272,12 @@ class Group:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
         for command in step.commands:
             self.submit((command,))
+        committed = self.machine.queues[queue_id].primary_progress() if step.deliveries else -1
         for each in step.deliveries:
             port = self.ports.get(each.consumer)
             if port is not None:
                 self.counts.delivered += each.count
-                port.deliver(each.batch, each.first, each.count, each.attempts)
+                port.deliver(each.batch, each.first, each.count, each.attempts, committed)
         for dead in step.dead:
             self._bury(self, dead)
         return step.more

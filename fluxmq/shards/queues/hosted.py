@@ -40,6 +40,11 @@ class Hosted:
     snapshot_index: int = 0
     not_before: float = 0.0
     """Time before which no checkpoint is tried: the last one failed."""
+    look_interval: float = 0.0
+    """Seconds between two looks at whether ``entries_max`` entries make a checkpoint due."""
+    entries_max: int = 0
+    """0: however many entries there are, they make none due by themselves."""
+    looked_at: float = 0.0
 
     @property
     def entries_behind(self) -> int:

@@ -8,6 +8,7 @@ sent once per tick.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from fluxmq._hot.batches import Batch
@@ -35,11 +36,13 @@ class RemotePort:
         self._gone = gone
         self.held: Held | None = None
 
-    def deliver(self, batch: Batch, first: int, count: int, attempts: int) -> None:
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
         """Send messages over; a link that takes nothing more gets none, they go back to the queue."""
         link = self._link
         if link.up and link.backlog_bytes <= BACKLOG_BYTES_MAX:
-            head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts)
+            head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts, committed)
             link.send_frame(head + cut(batch, first, count))
         elif self.held is not None:
             offset = batch.base_offset + first
@@ -130,7 +133,7 @@ class Hosting:
         peer = link.peer
         host = self._host(self._names.info(queue).group)
         if not isinstance(host, Group):  # it has moved, or is about to
-            link.send_control("attached", number, MOVED, "", False)
+            link.send_control("attached", number, MOVED, "", False, "")
             return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit)
@@ -145,7 +148,7 @@ class Hosting:
             port.held = held
             if held is None:
                 self._forget(peer, number)
-            link.send_control("attached", number, answer.reason, answer.group, answer.stream)
+            link.send_control("attached", number, *astuple(answer))
 
         host.attach(wanted, port, attached)
 

@@ -22,6 +22,8 @@ BUFFERED = "buffered"
 LOCAL = "local"
 """Prefix of the local groups, for queues that are not replicated; numbers follow."""
 UNBOUNDED = 0
+TRANSFERS_MAX = 1_000_000
+"""Dead letters of one queue and group that are recognised when they come again: more than can be under way."""
 MESSAGE_BYTES_MAX = 1 << 30
 """Larger than any queue may be told to take: what one queue took its dead-letter queue takes too."""
 
@@ -87,6 +89,8 @@ def config_of(queue: Queue) -> QueueConfig:
         delivery_limit=max(queue.deliveries_max, 0),
         claim_batch=consumer.claim_batch,
         expires=microseconds(queue.expires),
+        deduplication_window=queue.deduplication.window,
+        deduplication_producers=queue.deduplication.max_producers,
     )
 
 
@@ -98,6 +102,7 @@ def dead_letter_config(name: str) -> QueueConfig:
         message_ttl=UNBOUNDED,
         max_depth=UNBOUNDED,
         max_message_size=MESSAGE_BYTES_MAX,
+        deduplication_window=TRANSFERS_MAX,
     )
 
 

@@ -34,18 +34,27 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective name."""
+    """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective name.
+
+    ``primary``: a stream's group whose progress its consumers are told; empty for none.
+    """
 
     reason: int
     group: str = ""
     stream: bool = False
+    primary: str = ""
 
 
 class ConsumerPort(Protocol):
     """Where messages for one consumer go. Called at most with what the consumer's limit allows."""
 
-    def deliver(self, batch: Batch, first: int, count: int, attempts: int) -> None:
-        """``count`` messages of ``batch`` from index ``first``; ``attempts`` counts this delivery."""
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """``count`` messages of ``batch`` from index ``first``; ``attempts`` counts this delivery.
+
+        ``committed``: how far the stream's primary group has come, an offset; -1 when there is none.
+        """
 
     def cancelled(self) -> None:
         """The queue, or the host, has gone: nothing comes any more, nothing can be settled."""

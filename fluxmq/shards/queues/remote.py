@@ -7,7 +7,7 @@ all. Consumers are cancelled and attach themselves anew.
 Frames beside the control frames named in ``hosting``::
 
     APPEND   u8 kind, u64 number, u16 length of the queue's name, name, batch
-    DELIVER  u8 kind, u64 consumer, u32 attempts, batch with just the messages delivered
+    DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fluxmq.shards.queues.ports import (
 )
 
 APPEND_HEAD = struct.Struct("<BQH")
-DELIVER_HEAD = struct.Struct("<BQI")
+DELIVER_HEAD = struct.Struct("<BQIq")
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
 MOVED = Reason.USE_ANOTHER_SERVER
@@ -156,7 +156,7 @@ class RemoteHost:
             if done is not None:
                 done(reason)
 
-    def on_attached(self, number: int, reason: int, group: str, stream: bool) -> None:
+    def on_attached(self, number: int, reason: int, group: str, stream: bool, primary: str) -> None:
         """A consumer is attached, or not."""
         found = self._attaching.pop(number, None)
         if found is None:
@@ -167,7 +167,7 @@ class RemoteHost:
             self._ports.pop(number, None)
             found[1](Attached(reason), None)
         else:
-            found[1](Attached(0, group, stream), RemoteHeld(self, number))
+            found[1](Attached(0, group, stream, primary), RemoteHeld(self, number))
 
     def on_settled(self, request: int, reason: int) -> None:
         """What was settled or committed is durable, or was refused."""
@@ -177,11 +177,11 @@ class RemoteHost:
 
     def on_deliver(self, frame: bytes) -> None:
         """Messages for a consumer of this shard."""
-        _, number, attempts = DELIVER_HEAD.unpack_from(frame)
+        _, number, attempts, committed = DELIVER_HEAD.unpack_from(frame)
         port = self._ports.get(number)
         if port is not None:
             batch = received(frame, DELIVER_HEAD.size)
-            port.deliver(batch, 0, batch.count, attempts)
+            port.deliver(batch, 0, batch.count, attempts, committed)
 
     def on_cancelled(self, number: int) -> None:
         """The consumer's queue is gone there."""

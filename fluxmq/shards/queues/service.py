@@ -16,7 +16,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.checkpoints import Checkpoints
+from fluxmq.shards.queues.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.shards.queues.counts import QueueCounts, SyncTimes
 from fluxmq.shards.queues.dead_letters import DeadLetters
 from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk
@@ -164,6 +164,7 @@ class QueueService:
         group.on_declared = self._declared
         group.on_deleted = lambda _group, queue: self._gone(queue)
         hosted = open_group(group, stores, self.shared(name), self._files, self._paths)
+        hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
         self.groups[name] = hosted
         self._undeclared.add(name)
         for queue in group.machine.queues.values():

@@ -82,7 +82,11 @@ class QueueNode(Node):
             "min_free_bytes": 0,
             "checkpoint_interval": FOREVER,
         }
-        super().__init__(workers, clock, loop, merged({"storage": storage}, settings))
+
+        async def begin() -> None:
+            Node.__init__(self, workers, clock, loop, merged({"storage": storage}, settings))
+
+        loop.run_until_complete(begin())
         self.advance(0.01)
         for shard in self:
             assert shard.queues.service.ready
@@ -110,6 +114,17 @@ class QueueNode(Node):
             not log.failed and (log.wal.in_flight or (log.wal.buffered_bytes and not log.full))
             for log in logs
         )
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and the checkpoints that were begun meanwhile end."""
+
+        async def pass_time() -> None:
+            Node.advance(self, seconds)
+            for shard in self:
+                await shard.queues.service.checkpoints.drain()
+
+        self.loop.run_until_complete(pass_time())
+        self.run()
 
     def hold_syncs(self, held: bool = True) -> None:
         """From now on nothing becomes durable; with False everything does."""
