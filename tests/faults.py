@@ -205,6 +205,11 @@ class PowerCutFiles(FailingFiles):
 
         return after
 
+    def _note_overwrite(
+        self, path: str, fd: int, data: bytes, position: int
+    ) -> Callable[[int], None]:
+        return self._note_pwritev(path, fd, [data], position)
+
     def _note_truncate(self, _path: str, fd: int, size: int) -> Callable[[None], None]:
         disk = self._disk(fd)
         before = os.fstat(fd).st_size

@@ -114,7 +114,11 @@ class Relocation:
         if found is None:
             syncer = Syncer()
             self._open.callback(syncer.close)
-            options = WalOptions(file_bytes=self._settings.storage.wal_file_bytes, background=False)
+            options = WalOptions(
+                file_bytes=self._settings.storage.wal_file_bytes,
+                synced=kind == WAL,
+                background=False,
+            )
             directory = self._directory(shard, kind)
             wal = WriteAheadLog.open(self._files, directory, syncer, options)
             self._open.callback(wal.close)

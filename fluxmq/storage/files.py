@@ -99,6 +99,12 @@ class Files:
                     part = _behind(part, done)
         return written
 
+    def overwrite(self, fd: int, data: bytes, position: int) -> None:
+        """Write a few bytes within a sector, so that a crash leaves the old ones or the new ones."""
+        path = self.path_of(fd)
+        if self.call("overwrite", path, os.pwrite, fd, data, position) != len(data):
+            raise WriteFailed(f"pwrite of {path}: not everything was written")
+
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Read `size` bytes from `position`; fewer only at the end of the file."""
         path = self.path_of(fd)

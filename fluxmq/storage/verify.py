@@ -17,6 +17,7 @@ from fluxmq.storage.inspect import LogReport, Problem, scan_log, segment_bases
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.snapshots import FoundSnapshots, GroupState, Snapshot, find_snapshots
 from fluxmq.storage.wal_files import LogFile, file_name, open_key, sequences
+from fluxmq.storage.wal_mark import read_mark
 from fluxmq.storage.wal_records import file_seed
 from fluxmq.storage.wal_recovery import Recovery, recover
 
@@ -71,7 +72,7 @@ def verify_wal(files: Files, directory: str) -> WalReport:
             path = f"{directory}/{file_name(number)}"
             fd = files.open_(path, readonly=True)
             logs.append(LogFile(number, path, fd, files.size(fd), file_seed(key, number)))
-        _note(report, recover(files, logs))
+        _note(report, recover(files, logs, mark=read_mark(files, directory, key)))
     except Corruption as error:
         report.problems.append(Problem(error.path, error.position, error.what, False))
     finally:

@@ -19,6 +19,7 @@ from fluxmq.storage.files import ZEROES, Files
 from fluxmq.storage.wal_cache import Entry
 from fluxmq.storage.wal_files import LogFile, open_key, sequences
 from fluxmq.storage.wal_groups import GROUPS_MAX, NAME_BYTES_MAX, GroupLog
+from fluxmq.storage.wal_mark import Mark, MarkFile, read_mark
 from fluxmq.storage.wal_options import Recovered, RecoveredEntry, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
@@ -57,6 +58,7 @@ class WriteAheadLog:
     def __init__(
         self,
         files: Files,
+        directory: str,
         row: FileRow,
         writer: LogWriter,
         groups: dict[int, GroupLog],
@@ -71,6 +73,12 @@ class WriteAheadLog:
         self._numbers = {group.name: number for number, group in groups.items()}
         self._last_number = last_number
         self._options = options
+        self.directory = directory
+
+    @property
+    def synced(self) -> bool:
+        """Whether what was acknowledged is surely there after a power cut."""
+        return self._options.synced
 
     @classmethod
     def open(
@@ -96,15 +104,23 @@ class WriteAheadLog:
         found = sequences(files, directory)
         key = open_key(files, directory, create=not found)
         supply = FileSupply(files, directory, key, options, syncer.wake)
-        recovery = recover(files, [supply.open_(sequence) for sequence in found])
-        _make_good(files, recovery, options.file_bytes)
+        recovery = recover(
+            files,
+            [supply.open_(sequence) for sequence in found],
+            mark=read_mark(files, directory, key) if options.synced else None,
+            synced=options.synced,
+        )
+        _make_good(files, recovery, options)
+        mark = MarkFile(files, directory, key) if options.synced else None
+        if mark is not None and recovery.used:
+            mark.write(Mark(recovery.used[-1].sequence, recovery.used[-1].end))
         files.fsync_directory(directory)
         row = FileRow(supply, options)
         row.used.extend(recovery.used)
         row.ready.extend(recovery.blank if found else [supply.create(FIRST_SEQUENCE)])
-        writer = LogWriter(files, row, syncer, recovery.groups, options, on_sync, clock)
+        writer = LogWriter(files, row, syncer, recovery.groups, options, on_sync, clock, mark)
         writer.tend()
-        return cls(files, row, writer, recovery.groups, recovery.numbers, options)
+        return cls(files, directory, row, writer, recovery.groups, recovery.numbers, options)
 
     # Groups
 
@@ -324,8 +340,9 @@ class WriteAheadLog:
         return Entry(found.term, found.kind, window.data[at : at + found.length]), window
 
 
-def _make_good(files: Files, recovery: Recovery, file_bytes: int) -> None:
+def _make_good(files: Files, recovery: Recovery, options: WalOptions) -> None:
     """Cut what a torn write left, so that it can never be taken for a record; make the rest durable."""
+    file_bytes = options.file_bytes
     if recovery.used:
         active = recovery.used[-1]
         # After a failed sync the kernel holds pages as clean that never reached the disk: write them once more.
@@ -337,8 +354,11 @@ def _make_good(files: Files, recovery: Recovery, file_bytes: int) -> None:
         files.fdatasync(active.fd)
         for file in recovery.used:
             file.begun = True
+            if not options.synced:
+                files.fdatasync(file.fd)
     for number, blank in enumerate(recovery.blank):
-        if blank.size < file_bytes or (number == 0 and not recovery.closed):
+        torn = not options.synced or (number == 0 and not recovery.closed)
+        if blank.size < file_bytes or torn:
             _clear(files, blank, 0, file_bytes)
             files.fdatasync(blank.fd)
 

@@ -40,6 +40,9 @@ class WalOptions:
     """What may wait to be written; more is refused with DiskFull."""
     retry_seconds: float = 1.0
     """How long after a full disk making a file is tried again."""
+    synced: bool = True
+    """Whether who wrote is answered after the sync. Otherwise a power cut may have taken any part of what was written
+    and not only the end: recovery then takes what is whole up to the first gap, rather than call the gap damage."""
     background: bool = True
     """Make and recycle files in a thread; otherwise at once, which blocks."""
 

@@ -11,12 +11,14 @@ except records of the very write that the bad one belongs to (see `wal_records`)
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
-from fluxmq.storage.wal_files import LogFile, open_file, open_key, sequences, unpin
+from fluxmq.storage.wal_files import LogFile, file_name, open_file, open_key, sequences, unpin
 from fluxmq.storage.wal_groups import GroupLog
+from fluxmq.storage.wal_mark import Mark, read_mark
 from fluxmq.storage.wal_records import (
     CHECKPOINT,
     CLOSED,
@@ -80,23 +82,38 @@ def has_first_record(files: Files, file: LogFile) -> bool:
     return True
 
 
-def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> Recovery:
+def recover(
+    files: Files,
+    logs: list[LogFile],
+    visit: Visitor | None = None,
+    *,
+    mark: Mark | None = None,
+    synced: bool = True,
+) -> Recovery:
     """Read all files of a log, given in order. `visit` sees every record, with its file and the file's bytes.
 
-    Raises Corruption for anything that a crash alone cannot have left, ReadFailed when a file cannot be read.
+    `mark`: how far the log is known to be synced. Not `synced`: writes followed each other without a sync between them,
+    and of what a power cut left the part before the first gap is taken. Raises Corruption for anything that a crash
+    alone cannot have left, ReadFailed when a file cannot be read.
     """
     recovery = Recovery()
     begun = [has_first_record(files, file) for file in logs]
     count = begun.index(False) if False in begun else len(begun)
-    if True in begun[count:]:
+    if synced and True in begun[count:]:
         raise Corruption(logs[count].path, 0, "a bad first record, though a later file was begun")
     for number, file in enumerate(logs[:count]):
         following = logs[number + 1] if number + 1 < count else None
         recovery.used.append(file)
-        _read_file(files, recovery, file, following, visit)
-    for number, file in enumerate(logs[count:]):
-        _check_blank(files, file, torn=number == 0)
+        if not _read_file(files, recovery, file, following, visit, synced=synced):
+            count = number + 1
+            break
     recovery.blank = logs[count:]
+    if not synced:
+        for group in recovery.groups.values():
+            group.begin_behind_checkpoint()
+        return recovery
+    for number, file in enumerate(recovery.blank):
+        _check_blank(files, file, torn=number == 0)
     if recovery.blank and not recovery.used and recovery.blank[0].sequence != FIRST_SEQUENCE:
         raise Corruption(recovery.blank[0].path, 0, "the files before this one are missing")
     for group in recovery.groups.values():
@@ -107,7 +124,18 @@ def recover(files: Files, logs: list[LogFile], visit: Visitor | None = None) -> 
                 f"entries {group.checkpoint + 1} to {group.first - 1} of group {group.name} are missing",
             )
         group.begin_behind_checkpoint()
+    if mark is not None:
+        _check_mark(recovery, mark, os.path.dirname(logs[0].path) if logs else "")
     return recovery
+
+
+def _check_mark(recovery: Recovery, mark: Mark, directory: str) -> None:
+    """The log goes at least as far as it was synced."""
+    end = Mark(recovery.used[-1].sequence, recovery.used[-1].end) if recovery.used else Mark(0, 0)
+    if end < mark:
+        at = end.position if end.sequence == mark.sequence else 0
+        what = f"a bad record, though everything up to byte {mark.position} was synced"
+        raise Corruption(os.path.join(directory, file_name(mark.sequence)), at, what)
 
 
 def read_log(files: Files, directory: str, visit: Visitor) -> Recovery:
@@ -120,7 +148,7 @@ def read_log(files: Files, directory: str, visit: Visitor) -> Recovery:
     logs: list[LogFile] = []
     try:
         logs.extend(open_file(files, directory, key, number, readonly=True) for number in found)
-        return recover(files, logs, visit)
+        return recover(files, logs, visit, mark=read_mark(files, directory, key))
     finally:
         for file in logs:
             files.close(file.fd)
@@ -132,8 +160,10 @@ def _read_file(
     file: LogFile,
     following: LogFile | None,
     visit: Visitor | None,
-) -> None:
-    """Take the records of one file; `following` is the next file that was begun."""
+    *,
+    synced: bool,
+) -> bool:
+    """Take the records of one file; `following` is the next file that was begun. Whether what is there goes on."""
     data = memoryview(files.pread(file.fd, file.size, 0))
     for found in walk(data, file.tie):
         _apply(recovery, file, found, data)
@@ -144,9 +174,13 @@ def _read_file(
     if following is not None:
         end = _previous_end(files, following)
         if file.end != end:
+            if not synced:
+                return False
             what = "a bad record" if file.end < end else "records behind its end"
             raise Corruption(file.path, min(file.end, end), f"{what}; the file goes to byte {end}")
-        return
+        return True
+    if not synced:
+        return True
     for found in records_behind(data, file.end, file.tie):
         if found.start > file.end:
             raise Corruption(
@@ -154,6 +188,7 @@ def _read_file(
                 file.end,
                 f"a bad record, though one at byte {found.position} was written after it was synced",
             )
+    return True
 
 
 def _previous_end(files: Files, following: LogFile) -> int:

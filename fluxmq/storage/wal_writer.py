@@ -20,6 +20,7 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
 from fluxmq.storage.wal_groups import GroupLog
+from fluxmq.storage.wal_mark import Mark, MarkFile
 from fluxmq.storage.wal_options import SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     BODY_BYTES_MAX,
@@ -58,8 +59,10 @@ class LogWriter:
         options: WalOptions,
         on_sync: Callable[[float], None] | None,
         clock: Callable[[], float],
+        mark: MarkFile | None = None,
     ) -> None:
-        """`on_sync` gets the seconds of each sync; `clock` is monotonic."""
+        """`on_sync` gets the seconds of each sync; `clock` is monotonic; `mark` is told how far the log is synced."""
+        self._mark_file = mark
         self._files = files
         self._row = row
         self._syncer = syncer
@@ -142,7 +145,7 @@ class LogWriter:
             raise self._failure
         for number in self._answers():
             self._files.reach("wal.synced")
-            self._row.used[-1].begun = True
+            self._note_synced(self._row.used[-1])
             for group, index in self._marks:
                 self._mark(group, index)
             self._marks.clear()
@@ -170,6 +173,15 @@ class LogWriter:
                 self._fail(WriteFailed(f"fdatasync of {path}: {os.strerror(failure)}"))
             numbers.append(number)
         return numbers
+
+    def _note_synced(self, file: LogFile) -> None:
+        file.begun = True
+        if self._mark_file is None:
+            return
+        try:
+            self._mark_file.write(Mark(file.sequence, file.end))
+        except StorageError as error:
+            self._fail(WriteFailed(str(error)))
 
     def _mark(self, group: GroupLog, index: int) -> None:
         """A checkpoint became durable, or the group's leaving did."""
@@ -324,6 +336,8 @@ class LogWriter:
             self._wait()
             self._syncing = not self._syncer.completed()
         self._row.close()
+        if self._mark_file is not None:
+            self._mark_file.close()
 
     def _write_all(self) -> None:
         while self._buffer or self.in_flight:

@@ -14,7 +14,7 @@ from random import Random
 
 from tests.damage.damages import Target, damage, kind_of
 from tests.damage.shard import Clock, Shard, Tracked
-from tests.damage.verdict import Promise, Wrong, note_state, promise_of, recover
+from tests.damage.verdict import Promise, note_state, promise_of, recover
 from tests.damage.workload import Workload, settings_of
 
 CASES_PER_DIRECTORY = 50
@@ -47,7 +47,10 @@ class Results:
 
     def table(self) -> str:
         """Markdown: for each kind of file what became of the damaged directories."""
-        lines = ["| file | cases | recovered whole | refused | prefix | wrong |", "|---|---|---|---|---|---|"]
+        lines = [
+            "| file | cases | recovered whole | refused | prefix | wrong |",
+            "|---|---|---|---|---|---|",
+        ]
         totals: Counter[str] = Counter()
         for kind in KINDS:
             counts = [self.outcomes[kind, each] for each in ("whole", "refused", "prefix", "wrong")]
@@ -89,7 +92,7 @@ def make(base: Path, random: Random, runner: asyncio.Runner) -> Made:
             shard.stop()
             promise_of_closed(promise, shard)
             continue
-        elif ended == "under way":
+        if ended == "under way":
             for _ in range(random.randint(1, 6)):
                 workload.step(shard)
             shard.finish()

@@ -90,7 +90,10 @@ def flipped(target: Target) -> str | None:
     """One to eight bits."""
     if not target.data:
         return None
-    places = [(target.place(), target.random.randrange(8)) for _ in range(target.random.randint(1, BITS_MAX))]
+    places = [
+        (target.place(), target.random.randrange(8))
+        for _ in range(target.random.randint(1, BITS_MAX))
+    ]
     before = bytes(target.data)
     for at, bit in places:
         target.data[at] ^= 1 << bit

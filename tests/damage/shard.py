@@ -277,7 +277,7 @@ class Shard:
         self.come_to_rest()
 
         async def stop() -> None:
-            task = asyncio.ensure_future(self.queues.service.stop())
+            task = asyncio.get_running_loop().create_task(self.queues.service.stop())
             while not task.done():
                 self.steps.run()
                 self.sync()

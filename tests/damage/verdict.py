@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from xxhash import xxh3_128_digest
 
@@ -15,7 +14,7 @@ from tests.damage.shard import Clock, Shard, Tracked
 from tests.damage.workload import Place, Record
 
 
-class Wrong(AssertionError):
+class WrongError(AssertionError):
     """A recovery gave something that is not what was promised, and said nothing."""
 
 
@@ -75,10 +74,8 @@ class Verdict:
     why: str = ""
 
 
-def recover(
-    settings: Settings, clock: Clock, runner: asyncio.Runner, promise: Promise
-) -> Verdict:
-    """Start on a directory and hold what comes back against what was promised. Raises Wrong."""
+def recover(settings: Settings, clock: Clock, runner: asyncio.Runner, promise: Promise) -> Verdict:
+    """Start on a directory and hold what comes back against what was promised. Raises WrongError."""
     files = Tracked()
     root = settings.storage.data_dir
     try:
@@ -101,9 +98,9 @@ def recover(
 
 def _refused(root: str, why: str) -> Verdict:
     if root not in why:
-        raise Wrong(f"refused without naming the place: {why}")
+        raise WrongError(f"refused without naming the place: {why}")
     if not any(word in why for word in ("Corruption", ", byte ", "VERSION", "of /")):
-        raise Wrong(f"refused for something else than damage: {why}")
+        raise WrongError(f"refused for something else than damage: {why}")
     return Verdict("refused", why.replace(root, "", 1))
 
 
@@ -112,13 +109,13 @@ def _compare(shard: Shard, promise: Promise, last: dict[str, int]) -> Verdict:
     for name, applied in promise.applied.items():
         hosted = shard.hosted.get(name)
         if hosted is None:
-            raise Wrong(f"group {name} is not there")
+            raise WrongError(f"group {name} is not there")
         if last[name] < applied:
             outcome = "prefix"
         expected = promise.states.get((name, last[name]))
         state = xxh3_128_digest(hosted.group.machine.snapshot())
         if expected is None or state != expected:
-            raise Wrong(f"group {name} at entry {last[name]} of {applied} is not what it was")
+            raise WrongError(f"group {name} at entry {last[name]} of {applied} is not what it was")
     for place, messages in promise.contents.items():
         if outcome == "whole":
             _compare_queue(shard.hosted[place[0]], place, messages, promise)
@@ -129,16 +126,10 @@ def _compare_queue(
     hosted: Hosted, place: Place, messages: dict[int, bytes], promise: Promise
 ) -> None:
     if place[1] not in hosted.group.machine.queues:
-        raise Wrong(f"queue {promise.names[place]} is not there")
+        raise WrongError(f"queue {promise.names[place]} is not there")
     found = contents_of(hosted, place[1])
     for offset, digest in messages.items():
         if found.get(offset) != digest:
-            raise Wrong(f"offset {offset} of {promise.names[place]} is not what it was")
+            raise WrongError(f"offset {offset} of {promise.names[place]} is not what it was")
     if found.keys() != messages.keys():
-        raise Wrong(f"{promise.names[place]} has messages that were never there")
-
-
-def check_directory(path: Path, promise: Promise, runner: asyncio.Runner, settings: Settings) -> Verdict:
-    """The same for tests that have a directory only."""
-    assert settings.storage.data_dir == str(path)
-    return recover(settings, Clock(), runner, promise)
+        raise WrongError(f"{promise.names[place]} has messages that were never there")

@@ -208,9 +208,7 @@ class Workload:
         place = (group.name, state.id)
         self._members += 1
         name = self.random.choice(("readers", "writers"))
-        wanted = Wanted(
-            queue, name, f"m{self._members}", b"", None, self.random.randint(1, 12), 1
-        )
+        wanted = Wanted(queue, name, f"m{self._members}", b"", None, self.random.randint(1, 12), 1)
 
         def attached(answer: Attached, held: Held | None) -> None:
             if held is None:
@@ -286,7 +284,9 @@ class Workload:
             (
                 commands.trim(state.id, state.start + self.random.randint(0, span) // 2),
                 commands.sweep(state.id),
-                commands.purge(state.id) if self.random.random() < 0.3 else commands.sweep(state.id),
+                commands.purge(state.id)
+                if self.random.random() < 0.3
+                else commands.sweep(state.id),
             )
         )
         group.submit((command,))

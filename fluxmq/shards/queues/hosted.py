@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.node import Config, Node
 from fluxmq.raft.types import Entry, HardState, Membership
 from fluxmq.shards.queues.group import Group
@@ -16,7 +17,8 @@ from fluxmq.shards.queues.stores import DiskStores
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
-from fluxmq.storage.snapshots import GroupState, latest_snapshot
+from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot, snapshot_name
+from fluxmq.storage.wal_options import Recovered
 
 THIS_NODE = 1
 """Raft's number of this node in groups of which it is the only member."""
@@ -58,11 +60,15 @@ def open_group(
     """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError."""
     wal = shared.wal
     known = group.name in wal.groups()
+    if not known and wal.synced:
+        _check_new(files, paths, wal.directory, group.name)
     number = wal.number(group.name)
     recovered = wal.recovered(group.name) if known else None
     directory = paths.snapshots(group.name)
     first = recovered.first_index if recovered is not None and recovered.entries else None
     snapshot = latest_snapshot(files, directory, first)
+    if recovered is not None:
+        _check_reaches(directory, snapshot, recovered)
     index = term = 0
     membership = Membership((THIS_NODE,))
     if snapshot is not None:
@@ -93,10 +99,36 @@ def open_group(
     config = Config(
         THIS_NODE, ELECTION_TICKS, HEARTBEAT_TICKS, INFLIGHT_BYTES_MAX, MESSAGE_BYTES_MAX
     )
-    node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
+    try:
+        node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
+    except InconsistentLog as error:
+        raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
     keeper = RaftKeeper(group, node, log, shared, stores.recovered)
     group.keeper = keeper
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _check_new(files: Files, paths: DataPaths, log: str, name: str) -> None:
+    """A group that its log does not know is a new one, with nothing on the disk.
+
+    A group is declared in its log, durably, before anything of it is elsewhere. Raises Corruption.
+    """
+    for path in (paths.snapshots(name), paths.queues(name)):
+        if files.exists(path) and files.listdir(path):
+            raise Corruption(
+                log, 0, f"the log knows nothing of group {name}, of which there is {path}"
+            )
+
+
+def _check_reaches(directory: str, snapshot: Snapshot | None, recovered: Recovered) -> None:
+    """What the log has let go of is in the snapshot. Raises Corruption: a snapshot is missing, or an old one is back."""
+    index = 0 if snapshot is None else snapshot.index
+    if index < recovered.checkpoint_index:
+        raise Corruption(
+            f"{directory}/{snapshot_name(recovered.checkpoint_index)}",
+            0,
+            f"the log begins behind this snapshot, and the newest there is has entries up to {index}",
+        )
 
 
 def _hard_state(found: tuple[int, int, int]) -> tuple[int, int, int]:

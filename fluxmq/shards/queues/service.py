@@ -186,6 +186,7 @@ class QueueService:
                 syncer,
                 WalOptions(
                     file_bytes=self._settings.storage.wal_file_bytes,
+                    synced=kind == WAL,
                     background=self._disk.background,
                 ),
                 on_sync=times,

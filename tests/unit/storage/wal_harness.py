@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_mark import MARK_FILE
 from fluxmq.storage.wal_options import WalOptions
-from tests.faults import FailingFiles, ManualSyncer
+from tests.faults import FailingFiles, ManualSyncer, PowerCutFiles
 
 FILE_BYTES = 4096
 
@@ -76,13 +77,19 @@ class Bench:
         self.running = False
 
     def kill(self) -> None:
-        """End without a word: descriptors go, nothing is written."""
+        """End without a word: descriptors go, nothing is written.
+
+        As after a power cut, of how far the log was synced nothing is known but what is in it (a disk that forgets has
+        its own way with that).
+        """
         if not self.running:
             return
         self.running = False
         for file in (*self.log._row.used, *self.log._row.ready):
             self.files.close(file.fd)
         self.syncer.close()
+        if not isinstance(self.files, PowerCutFiles):
+            (self.folder / "wal" / MARK_FILE).unlink(missing_ok=True)
 
     def again(self) -> None:
         """Kill it and start anew."""
