@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -24,11 +25,11 @@ class EphemeralGroup(Group):
         """Say what new queues are like, and how many there may be."""
         self.config = config
         self.queues_max = queues_max
-        self._waiting: dict[str, list[Callable[[int], None]]] = {}
+        self._waiting: dict[str, deque[Callable[[int], None]]] = {}
 
     def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
         """Store a batch, in a new queue if need be."""
-        if self.machine.queue(queue) is not None:
+        if self._is_made(queue):
             return super().append(queue, batch, done)
 
         def made(reason: int) -> None:
@@ -44,7 +45,7 @@ class EphemeralGroup(Group):
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Attach a consumer, to a new queue if need be."""
-        if self.machine.queue(wanted.queue) is not None:
+        if self._is_made(wanted.queue):
             super().attach(wanted, port, done)
             return
 
@@ -55,6 +56,10 @@ class EphemeralGroup(Group):
                 super(EphemeralGroup, self).attach(wanted, port, done)
 
         self._when_made(wanted.queue, made)
+
+    def _is_made(self, queue: str) -> bool:
+        """Whether the queue is there, and nobody waits for it whose turn is first."""
+        return queue not in self._waiting and self.machine.queue(queue) is not None
 
     def _when_made(self, queue: str, action: Callable[[int], None]) -> None:
         waiting = self._waiting.get(queue)
@@ -67,11 +72,13 @@ class EphemeralGroup(Group):
         if len(self.machine.queues) + len(self._waiting) >= self.queues_max:
             action(Reason.QUOTA_EXCEEDED)
             return
-        self._waiting[queue] = [action]
+        self._waiting[queue] = deque((action,))
 
         def declared(result: Result) -> None:
             reason = reason_of(result)
-            for each in self._waiting.pop(queue):
-                each(reason)
+            waiting = self._waiting[queue]
+            while waiting:
+                waiting.popleft()(reason)
+            del self._waiting[queue]
 
         self.declare(self.config(queue), declared)
