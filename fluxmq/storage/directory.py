@@ -7,6 +7,7 @@
     placement.json                            workers, local groups, pins, and the shard whose log holds each group
     meta.db                                   metadata (the control process's)
     shards/<i>/wal/                           one write-ahead log for all groups of a shard
+    shards/<i>/state.db                       sessions and retained messages of a shard (SQLite, with -wal and -shm)
     groups/<group>/snapshots/<index>.snap     state of a group
     groups/<group>/queues/<queue>/            the log of a queue: segments, indexes, head
 
@@ -109,6 +110,10 @@ class DataPaths:
         """The directory of the groups' directories."""
         return f"{self.root}/groups"
 
+    def state(self, shard: int) -> str:
+        """The file of a shard's sessions and retained messages."""
+        return f"{self.shards}/{shard}/state.db"
+
     def wal(self, shard: int) -> str:
         """The directory of a shard's write-ahead log."""
         return f"{self.shards}/{shard}/wal"
@@ -196,7 +201,7 @@ class Placement:
 
 def write_placement(files: Files, paths: DataPaths, placement: Placement) -> None:
     """Replace placement.json; durable when it returns. Raises StorageError."""
-    content = {
+    content: dict[str, object] = {
         "workers": placement.workers,
         "local_groups": placement.local_groups,
         "pins": dict(placement.pins),
@@ -204,8 +209,15 @@ def write_placement(files: Files, paths: DataPaths, placement: Placement) -> Non
         "moving": dict(placement.moving),
         "revision": placement.revision,
     }
+    content["check"] = _placement_check(content)
     files.reach("placement.write")
     files.write_whole(paths.placement, orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def _placement_check(content: Mapping[str, object]) -> str:
+    """Of all but the check itself: one flipped bit in a number would put a group on a shard that knows nothing of it."""
+    rest = {key: value for key, value in content.items() if key != "check"}
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS))
 
 
 def read_placement(files: Files, paths: DataPaths) -> Placement | None:
@@ -220,6 +232,8 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
         content = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise Corruption(paths.placement, error.pos, f"not JSON: {error.msg}") from None
+    if not isinstance(content, dict) or content.get("check") != _placement_check(content):
+        raise Corruption(paths.placement, 0, "the check fails")
     match content:
         case {
             "workers": int(workers),

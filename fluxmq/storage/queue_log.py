@@ -35,9 +35,9 @@ from fluxmq.model.segments import (
 )
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.head import HeadFile
+from fluxmq.storage.head import HeadFile, read_head
 from fluxmq.storage.log_options import BatchTooLarge, OffsetOutOfRange, SegmentOptions
 from fluxmq.storage.log_reader import LogReader, OpenSegments, first_not_before
 from fluxmq.storage.log_state import LogState, SegmentState
@@ -402,6 +402,19 @@ class QueueLog:
             self._rolled.pop(path).release()
 
     # Recovery, end
+
+    def check_head(self) -> None:
+        """Before `cut`: everything that readers were shown is there. Raises Corruption.
+
+        A head moves when a batch is committed, and is never ahead of the write-ahead log: a log that ends before its
+        head has lost batches that were acknowledged.
+        """
+        head = read_head(self._files, self.directory)
+        if head is not None and head.committed > self._next:
+            what = (
+                f"offsets {self._next} to {head.committed - 1} were committed, and are nowhere else"
+            )
+            raise Corruption(f"{self.directory}/{HEAD_NAME}", head.slot_position, what)
 
     def cut(self) -> None:
         """End a recovery: make the files what the log consists of, and check that they are. Raises Corruption.

@@ -62,6 +62,9 @@ def write(
     """Make a captured group durable; in any one thread. Raises StorageError."""
     for _, part in parts.values():
         part.sync()
+    if files.exists(paths.queues(name)):
+        # A queue that the snapshot does not know any more must not be there again after a power cut.
+        files.fsync_directory(paths.queues(name))
     write_snapshot(files, paths.snapshots(name), index, term, content)
 
 

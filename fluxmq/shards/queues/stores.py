@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fluxmq.shards.queues.names import BUFFERED
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, remove_unknown
 from fluxmq.storage.errors import StorageError
@@ -43,6 +44,8 @@ class DiskStores:
         self.recovering = False
         self._states.clear()
         for log in self._logs.values():
+            if not self._group.startswith(BUFFERED):
+                log.check_head()
             log.cut()
         # What was deleted just before a crash may be there again.
         known = [log.queue for log in self._logs.values()]
