@@ -28,6 +28,7 @@ from fluxmq.control.placements import (
 )
 from fluxmq.logs import get_logger
 from fluxmq.shards.queues.between import Crossing, Departed
+from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost

@@ -30,7 +30,7 @@ def node(**changes):
     return [row(index=0), row(index=1, **changes), row("acceptor"), row("control")]
 
 
-CONNECTED = {"shard-0", "shard-1"}
+CONNECTED = {"shard-0": ProcessNumbers(), "shard-1": ProcessNumbers(groups=3)}
 
 
 def test_a_node_is_ready_when_everything_is():
@@ -70,13 +70,26 @@ def test_one_process_that_does_not_serve_makes_the_node_not_ready(changes, probl
 
 
 def test_a_shard_without_control_connection_is_not_ready_an_acceptor_is():
-    verdict = readiness(node(), NOW, {"shard-0"}, None)
+    verdict = readiness(node(), NOW, {"shard-0": ProcessNumbers()}, None)
     assert [each.problem for each in verdict.processes] == [
         None,
         "no control connection",
         None,
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        (None, "no answer in time"),
+        (ProcessNumbers(groups=3, groups_failed=1), "1 of 3 groups have failed"),
+        (ProcessNumbers(groups=3, groups_starting=2), "2 of 3 groups are not led yet"),
+    ],
+)
+def test_a_shard_whose_groups_do_not_lead_is_not_ready(numbers, problem):
+    verdict = readiness(node(), NOW, {**CONNECTED, "shard-1": numbers}, None)
+    assert [each.problem for each in verdict.processes] == [None, problem, None, None]
 
 
 def test_a_control_socket_that_does_not_answer_makes_the_node_not_ready():
@@ -86,7 +99,7 @@ def test_a_control_socket_that_does_not_answer_makes_the_node_not_ready():
 
 
 def test_a_node_without_shards_is_not_ready():
-    assert not readiness([row("control")], NOW, (), None).ready
+    assert not readiness([row("control")], NOW, {}, None).ready
 
 
 def test_a_heartbeat_just_fresh_enough():
