@@ -251,7 +251,7 @@ class Group:
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        if self._asked and self.may_propose:
+        if self._asked and self.may_propose and self.keeper.writable:
             while self._asked and self._propose():
                 pass
             self._urgent = bool(self._asked)
@@ -261,7 +261,14 @@ class Group:
     def may_propose(self) -> bool:
         """Whether somebody waits for what was asked, or it has waited long enough."""
         waited = self.clock() - self._asked_at
-        return self._urgent or self.leaving or not 0 <= waited < self.patience_us  # below 0: the clock was set back
+        return (
+            self._urgent or self.leaving or not 0 <= waited < self.patience_us
+        )  # below 0: the clock was set back
+
+    @property
+    def blocked(self) -> bool:
+        """Whether there is something to propose, and the log is busy: what comes until then makes one entry with it."""
+        return bool(self._asked) and not self.keeper.writable
 
     @property
     def patient(self) -> bool:

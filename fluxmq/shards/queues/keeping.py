@@ -49,5 +49,9 @@ class Keeper(Protocol):
         """Go on with what was proposed."""
 
     @property
+    def writable(self) -> bool:
+        """Whether an entry proposed now would be written with this tick."""
+
+    @property
     def leading(self) -> bool:
         """Whether this group takes commands here."""

@@ -44,6 +44,11 @@ class RaftKeeper:
         """Whether proposals are taken here, and everything before them is applied."""
         return self._leading
 
+    @property
+    def writable(self) -> bool:
+        """Whether no sync is under way: what is written waits for it."""
+        return not self._shared.busy
+
     def start(self) -> None:
         """A group of one elects itself; what its log holds is applied on the way."""
         self.node.campaign()
@@ -128,6 +133,7 @@ class MemoryKeeper:
     """Commits at once: for queues that live in memory and end with the shard."""
 
     leading = True
+    writable = True
 
     def __init__(self, group: Group) -> None:
         self._group = group

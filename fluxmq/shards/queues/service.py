@@ -102,6 +102,8 @@ class QueueService:
         self._clock = clock
         self._later = later
         self._marked: dict[Group, None] = {}
+        self._blocked: dict[Group, None] = {}
+        """Groups with commands that wait for the log's sync to end."""
         self._patient: dict[Group, None] = {}
         """Groups with nothing but commands that nobody waits for."""
         self._undeclared: set[str] = set()
@@ -271,11 +273,19 @@ class QueueService:
     def finish(self) -> None:
         """End a tick."""
         self._reactor.unfinished = False
+        for log in self.logs.values():
+            if log.busy:
+                log.completed()  # it may have ended since this tick began
         self.before_groups()
         marked, self._marked = self._marked, {}
+        if self._blocked:
+            blocked, self._blocked = self._blocked, {}
+            marked.update(blocked)
         for group in marked:
             if group.work():
                 self.mark(group)
+            elif group.blocked:
+                self._blocked[group] = None
             elif group.patient:
                 self._wait_with(group)
         for log in self.logs.values():

@@ -57,6 +57,11 @@ class SharedLog:
         self._next.pop(group, None)
         self._under_way.pop(group, None)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a sync is under way."""
+        return bool(self._under_way)
+
     def wrote(self, group: Written, index: int, term: int) -> None:
         """The group's entries up to ``index`` are in the next write."""
         self._next[group] = (index, term)
