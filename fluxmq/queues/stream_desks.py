@@ -119,7 +119,10 @@ class StreamDesk:
             got = self._serve(step, consumer, share, now)
             given += got
             if got < share:
-                hungry.appendleft(consumer)
+                if got:
+                    hungry.append(consumer)  # the next that comes is another member's
+                else:
+                    hungry.appendleft(consumer)
                 break
             consumer.hungry = False
             self.feed(consumer)

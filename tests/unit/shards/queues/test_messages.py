@@ -353,3 +353,33 @@ def test_two_groups_get_one_copy_each(make_queues: MakeQueues) -> None:
     assert sorted(got[2] + got[3]) == list(range(10))
     node.advance(0.1)
     assert node.machine("work").start == 10
+
+
+@pytest.mark.parametrize("kind", ["classic", "stream"])
+def test_members_take_turns_when_messages_come_one_by_one(
+    make_queues: MakeQueues, kind: str
+) -> None:
+    node = make_queues({"name": "work", "type": kind})
+    props = user(("consumer-group", "group"))
+    clients = [node.connect(0, name) for name in ("a", "b")]
+    for client in clients:
+        client.subscribe("$queue/work", qos=1, props=props)
+    publisher = node.connect(0, "publisher")
+    got: list[list[int]] = [[], []]
+    for number in range(6):
+        fill(publisher, "work", 1, first=number)
+        for each, client in zip(got, clients, strict=True):
+            each += offsets(consume(client))
+    assert sorted(got) == [[0, 2, 4], [1, 3, 5]]
+
+
+def test_what_a_silent_member_holds_goes_to_another(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work", "consumer": {"visibility_timeout": "5s"}})
+    props = user(("consumer-group", "group"))
+    silent = node.connect(0, "silent")
+    silent.subscribe("$queue/work", qos=1, props=props)
+    fill(node.connect(0, "publisher"), "work", 1)
+    client = node.connect(0, "client")
+    client.subscribe("$queue/work", qos=1, props=props)
+    node.advance(12)
+    assert offsets(consume(client)) == [0]
