@@ -96,6 +96,13 @@ def make(base: Path, random: Random, runner: asyncio.Runner) -> Made:
             for _ in range(random.randint(1, 6)):
                 workload.step(shard)
             shard.finish()
+            shutil.copytree(data, base / "left")
+            shard.sync()
+            promise_of(promise, shard, told=False)
+            shard.kill()
+            shutil.rmtree(data)
+            (base / "left").rename(data)
+            continue
         shard.kill()
     assert not workload.record.problems, workload.record.problems
     return Made(data, older, promise, clock.now_us, ended)

@@ -7,9 +7,11 @@ host, which only notes that a tick is wanted. Everything happens in one thread, 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from random import Random
 from typing import Any
 
 from fluxmq._hot.batches import Batch
@@ -22,7 +24,7 @@ from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.ports import Held
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.directory import DataPaths, check_version, write_placement
-from tests.faults import FailingFiles, ManualSyncer, PowerCutFiles
+from tests.faults import Crash, FailingFiles, ManualSyncer, Naming, PowerCutFiles
 
 TURNS_MAX = 400
 """Ticks in which a shard that is left alone comes to rest."""
@@ -65,11 +67,82 @@ class Tracked(FailingFiles):
 
 
 class TrackedPowerCut(Tracked, PowerCutFiles):
-    """The same for a disk that forgets."""
+    """The same for a disk that forgets; directories that are renamed and removed are directories all the same.
+
+    Names are kept by the directory itself rather than by its path.
+    """
 
     def __init__(self, stash: str) -> None:
         PowerCutFiles.__init__(self, stash)
         self.descriptors = set()
+        self._directories: dict[str, int] = {}
+
+    def _directory(self, path: str) -> tuple[str, int]:
+        """What stands for a directory whatever becomes of its name, and a descriptor of it."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        key = str(os.fstat(fd).st_ino)
+        if key in self._directories:
+            os.close(fd)
+        else:
+            self._directories[key] = fd
+        return key, self._directories[key]
+
+    def _note_create(self, path: str, *_flags: int) -> Callable[[int], None] | None:
+        if os.path.exists(path):
+            return None
+        key, directory = self._directory(os.path.dirname(path))
+        name = os.path.basename(path)
+
+        def after(_fd: int) -> None:
+            self._namings.append(Naming(key, lambda: os.unlink(name, dir_fd=directory)))
+
+        return after
+
+    def _note_rename(self, path: str, _source: str, target: str) -> Callable[[None], None]:
+        kept = self._keep(target)
+        key, directory = self._directory(os.path.dirname(path))
+        assert os.path.dirname(path) == os.path.dirname(target)
+        name, new = os.path.basename(path), os.path.basename(target)
+
+        def undo() -> None:
+            os.rename(new, name, src_dir_fd=directory, dst_dir_fd=directory)
+            if kept:
+                os.link(kept, new, dst_dir_fd=directory)
+
+        return lambda _result: self._namings.append(Naming(key, undo))
+
+    def _note_unlink(self, path: str, _path: str) -> Callable[[None], None] | None:
+        kept = self._keep(path)
+        if not kept:
+            return None
+        key, directory = self._directory(os.path.dirname(path))
+        name = os.path.basename(path)
+        naming = Naming(key, lambda: os.link(kept, name, dst_dir_fd=directory))
+        return lambda _result: self._namings.append(naming)
+
+    def _note_fsync_directory(self, path: str, fd: int) -> Callable[[None], None]:
+        key = str(os.fstat(fd).st_ino)
+
+        def after(_result: None) -> None:
+            self._namings = [naming for naming in self._namings if naming.directory != key]
+
+        return after
+
+    def remove_directory(self, path: str) -> None:
+        """Out of the way, until it is known to be gone for good."""
+        self._stashed += 1
+        kept = os.path.join(self._stash, str(self._stashed))
+        key, directory = self._directory(os.path.dirname(path))
+        name = os.path.basename(path)
+        self.call("remove_directory", path, os.rename, path, kept)
+        undo = Naming(key, lambda: os.rename(kept, name, dst_dir_fd=directory))
+        self._namings.append(undo)
+
+    def cut(self, random: Random, mode: str = "sectors") -> None:
+        super().cut(random, mode)
+        for fd in self._directories.values():
+            os.close(fd)
+        self._directories.clear()
 
 
 class HandSyncer(ManualSyncer):
@@ -102,6 +175,11 @@ class Steps(Executor):
                 future.set_result(work())
             except Exception as error:  # noqa: BLE001 (whatever it is belongs to who asked)
                 future.set_exception(error)
+
+    def drop(self) -> None:
+        """The process has ended: what waits is never done."""
+        while self._waiting:
+            self._waiting.popleft()[0].set_exception(Crash("the process has ended"))
 
 
 class Port:

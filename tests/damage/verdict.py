@@ -26,8 +26,8 @@ class Promise:
     applied: dict[str, int] = field(default_factory=dict)
     states: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """The machine's state as of an entry."""
-    contents: dict[Place, dict[int, bytes]] = field(default_factory=dict)
-    """Digests of the messages there were, by offset."""
+    contents: dict[tuple[str, int], dict[int, dict[int, bytes]]] = field(default_factory=dict)
+    """Digests of the messages there were as of an entry, by queue id and offset."""
     names: dict[Place, str] = field(default_factory=dict)
 
 
@@ -55,14 +55,16 @@ def note_state(promise: Promise, shard: Shard) -> None:
         promise.states[name, group.applied_index] = xxh3_128_digest(group.machine.snapshot())
 
 
-def promise_of(promise: Promise, shard: Shard) -> None:
-    """Remember what a shard at rest has."""
+def promise_of(promise: Promise, shard: Shard, *, told: bool = True) -> None:
+    """Remember what a shard at rest has; with `told`, that this is the least there has to be from now on."""
     note_state(promise, shard)
-    promise.contents.clear()
     for name, hosted in shard.hosted.items():
-        promise.applied[name] = hosted.group.applied_index
-        for queue_id, queue in hosted.group.machine.queues.items():
-            promise.contents[name, queue_id] = contents_of(hosted, queue_id)
+        group = hosted.group
+        if told:
+            promise.applied[name] = group.applied_index
+        contents = promise.contents[name, group.applied_index] = {}
+        for queue_id, queue in group.machine.queues.items():
+            contents[queue_id] = contents_of(hosted, queue_id)
             promise.names[name, queue_id] = queue.name
 
 
@@ -116,9 +118,9 @@ def _compare(shard: Shard, promise: Promise, last: dict[str, int]) -> Verdict:
         state = xxh3_128_digest(hosted.group.machine.snapshot())
         if expected is None or state != expected:
             raise WrongError(f"group {name} at entry {last[name]} of {applied} is not what it was")
-    for place, messages in promise.contents.items():
-        if outcome == "whole":
-            _compare_queue(shard.hosted[place[0]], place, messages, promise)
+    for name, index in last.items():
+        for queue_id, messages in promise.contents.get((name, index), {}).items():
+            _compare_queue(shard.hosted[name], (name, queue_id), messages, promise)
     return Verdict(outcome)
 
 
