@@ -4,7 +4,8 @@ Run by the supervisor, once, when a node starts with another number of shards or
 input says, as JSON, what placement comes and by which settings; placement.json still says what was. Each group that
 comes to live elsewhere is recovered from the log of its old shard, put into a snapshot whole, and declared, with its
 hard state, in the log of its new one. Only when that is durable does this program end with 0, and the supervisor
-writes the new placement; a crash before leaves the old one valid, and all of this can be done again.
+writes the new placement; a crash before leaves the old one valid, and all of this can be done again. Sessions and
+retained messages are brought to their new homes at the same time.
 
 No event loop and no threads but the one that syncs: everything happens in order.
 """
@@ -36,6 +37,7 @@ from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.errors import StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.state_moving import redistribute
 from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
@@ -198,9 +200,10 @@ def main() -> int:
     asked = orjson.loads(sys.stdin.buffer.read())
     die_with_parent(asked["parent"])
     try:
-        moved = relocate(
-            Settings.model_validate_json(asked["settings"]), placement_from_body(asked["placement"])
-        )
+        settings = Settings.model_validate_json(asked["settings"])
+        placement = placement_from_body(asked["placement"])
+        moved = relocate(settings, placement)
+        redistribute(Files(), DataPaths(settings.storage.data_dir), placement.workers)
     except StorageError as problem:
         sys.stderr.write(f"storage.data_dir: {problem}\n")
         return EXIT_BOOT_FAILURE

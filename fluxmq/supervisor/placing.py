@@ -33,6 +33,8 @@ from fluxmq.supervisor.placement import Plan
 
 RELOCATE = ("-m", "fluxmq.shards.relocate")
 """Arguments of the interpreter for the program that takes groups out of old logs."""
+UNFINISHED = ""
+"""No group's name: stands among those that move while a start with another number of shards is not complete."""
 LOGS = ("wal", "wal-buffered")
 """Directories of logs in a shard's directory."""
 
@@ -60,7 +62,10 @@ def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
     )
     moves = (wanted.workers, wanted.pins) != (found.workers, found.pins)
     superfluous = _superfluous(files, paths, plan.workers)
-    if moves or superfluous:
+    if found.workers != wanted.workers:
+        # From here on sessions are between their homes: whatever the next start asks for, it has to see to that.
+        write_placement(files, paths, replace(found, moving={**found.moving, UNFINISHED: 0}))
+    if moves or superfluous or found.moving:
         _relocate(data_dir, settings, wanted)
     if moves or found.moving:
         files.reach("placement.relocated")

@@ -150,6 +150,21 @@ def test_the_hard_state_goes_with_a_group(data: Data) -> None:
     assert found > term + 1  # its recovery before the move was an election too
 
 
+def test_the_declared_hard_state_is_the_groups_own(data: Data) -> None:
+    node = data.node
+    assert node is not None
+    group = node[0].queues.names.info("q1").group
+    source = node_of(node, "q1")
+    data.stop()
+    after = replace(TWO, pins={group: 1 - source})
+    with Relocation(Files(), DataPaths(str(data.path)), data.settings) as relocation:
+        relocation.run(TWO, after)
+        wal = relocation._log(1 - source, "wal")[0].wal
+        term, vote, _ = wal.recovered(group).hard_state
+        assert vote == 1
+        assert term >= 2
+
+
 STEPS = [
     *(
         (step, nth)

@@ -76,12 +76,12 @@ def test_logs_of_shards_that_are_no_more_are_removed(tmp_path: Path) -> None:
     place(tmp_path, settings(tmp_path), plan(3, [0, 1], ()))
     for shard in range(3):
         (tmp_path / f"shards/{shard}/wal").mkdir(parents=True)
-    (tmp_path / "shards/2/state.db").write_text("not ours")
+    (tmp_path / "shards/2/else").write_text("not ours")
     made = place(tmp_path, settings(tmp_path), two())
     assert made == written(tmp_path)
     assert (made.workers, made.revision) == (2, 2)
     assert sorted(each.name for each in (tmp_path / "shards").glob("*/wal")) == ["wal", "wal"]
-    assert (tmp_path / "shards/2/state.db").exists()
+    assert (tmp_path / "shards/2/else").exists()
 
 
 def test_logs_that_cannot_be_read_keep_the_placement(
@@ -99,3 +99,19 @@ def test_logs_that_cannot_be_read_keep_the_placement(
     assert found is not None
     assert (found.workers, found.revision) == (2, 1)
     assert wal.exists()
+
+
+def test_a_start_that_was_not_completed_is_completed_by_the_next(tmp_path: Path) -> None:
+    first = place(tmp_path, settings(tmp_path), two())
+    wal = tmp_path / "shards/1/wal"
+    wal.mkdir(parents=True)
+    (wal / "00000000000000000001.wal").write_bytes(b"x" * 4096)
+    with pytest.raises(RelocationError):
+        place(tmp_path, settings(tmp_path), plan(1, [0], ()))
+    unfinished = written(tmp_path)
+    assert unfinished is not None
+    assert unfinished.moving
+    (wal / "00000000000000000001.wal").unlink()
+    made = place(tmp_path, settings(tmp_path), two())
+    assert (made.workers, made.moving) == (2, {})
+    assert made.revision > first.revision
