@@ -73,7 +73,7 @@ class Desk:
     def remove(self, consumer: Consumer) -> None:
         """The consumer is gone."""
         self.consumers.pop(consumer.holder, None)
-        if consumer.hungry:
+        if consumer in self.hungry:  # while one is served it is not, and an error may have ended that
             self.hungry.remove(consumer)
         consumer.active = consumer.hungry = False
         consumer.held.clear()
