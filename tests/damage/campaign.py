@@ -72,6 +72,7 @@ def make(base: Path, random: Random, runner: asyncio.Runner) -> Made:
     workload = Workload(random)
     promise.record = workload.record
     older: dict[str, bytes] = {}
+    ended = ""
     for life in range(random.randint(1, 3)):
         shard = Shard(settings, clock, runner, Tracked())
         shard.recover()

@@ -8,6 +8,7 @@ as well.
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from fluxmq.raft.types import COMMAND, Entry
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.storage.errors import StorageError
+from fluxmq.storage.queue_log import QueueLog
 from tests.damage.shard import Clock, Shard, Tracked, TrackedPowerCut
 from tests.damage.verdict import WrongError
 from tests.damage.workload import Record, Workload, settings_of
@@ -41,6 +43,8 @@ FAILPOINTS = (
     *("snapshot.written", "file.write", "file.rename", "directory.delete"),
 )
 MODES = ("nothing", "all", "prefix", "sectors", "sectors")
+ERRORS = (errno.EIO, errno.EIO, errno.ENOSPC)
+FAILING = ("pwritev", "overwrite", "fdatasync", "create", "rename", "unlink", "truncate")
 ATTEMPTS_MAX = 6
 """Starts that are cut in a row."""
 
@@ -88,11 +92,18 @@ class Witness:
 
 @dataclass
 class Power:
-    """One directory through several lives. `cuts`: how many; `confirmed`: messages that were, in the end."""
+    """One directory through several lives. `cuts`: how many.
+
+    `failing`: before the power goes some call fails (EIO, ENOSPC, a short write, a sync), and the shard goes on with
+    what is left of it; what it confirms then has to be there after the cut as well.
+    """
 
     base: Path
     random: Random
     runner: asyncio.Runner
+    failing: bool = False
+    failed: int = 0
+    """Lives in which a group gave up."""
     settings: Settings = field(init=False)
     clock: Clock = field(default_factory=Clock)
     record: Record = field(default_factory=Record)
@@ -128,7 +139,10 @@ class Power:
         return TrackedPowerCut(str(self.base / f"stash {self.lives}"))
 
     def _arm(self, files: Tracked, reach: float = 1.0) -> None:
-        """Have the power cut at one of the coming operations."""
+        """Have the power cut at one of the coming operations, or one of them fail."""
+        if self.failing:
+            self._arm_failure(files, reach)
+            return
         if self.random.random() < 0.5:
             name = self.random.choice(sorted(OPERATIONS))
             most = max(1, round(OPERATIONS[name] * reach))
@@ -136,16 +150,27 @@ class Power:
         else:
             files.crash_at(self.random.choice(FAILPOINTS), self.random.randint(1, 4))
 
+    def _arm_failure(self, files: Tracked, reach: float) -> None:
+        name = self.random.choice((*FAILING, "short"))
+        nth = self.random.randint(1, max(1, round(OPERATIONS.get(name, 40) * reach)))
+        if name == "short":
+            files.shorten("pwritev", self.random.randint(1, 600), nth)
+        elif self.random.random() < 0.2:
+            files.fail_always(name, errno.ENOSPC)
+        else:
+            files.fail(name, self.random.choice(ERRORS), nth)
+
     def _start(self, *, cut: bool = True) -> Shard:
         """Recover, cut or not, and hold what comes back against what was told."""
         for attempt in range(ATTEMPTS_MAX):
             files = self._disk()
-            if cut and attempt + 1 < ATTEMPTS_MAX and self.random.random() < 0.4:
+            armed = cut and attempt + 1 < ATTEMPTS_MAX and self.random.random() < 0.4
+            if armed:
                 self._arm(files, 0.3)
             try:
                 shard = Shard(self.settings, self.clock, self.runner, files)
             except StorageError:
-                if not files.dead:
+                if not files.dead and not (self.failing and armed):
                     raise
                 self._fail(files)
                 continue
@@ -156,11 +181,10 @@ class Power:
             except StorageError:
                 if not files.dead:
                     raise
-            if files.dead:
+            if files.dead or (self.failing and armed and shard.failures):
                 self._cut(shard)
                 continue
             self._check(shard, last)
-            files._crash_at.clear()
             files.work_again()
             return shard
         raise AssertionError("every start was cut, though the last was not to be")
@@ -178,12 +202,13 @@ class Power:
             if shard.files.dead:
                 return
             if self.random.random() < 0.6:
-                shard.sync()
+                shard.sync(errno.EIO if self.failing and self.random.random() < 0.01 else 0)
                 if shard.files.dead:
                     return
                 self.witness.after_sync(shard)
-            if shard.failures:
+            if shard.failures and not self.failing:
                 raise WrongError(f"a group failed: {shard.failures[0]}")
+        self.failed += bool(shard.failures)
 
     def _cut(self, shard: Shard) -> None:
         self._fail(shard.files)
@@ -216,6 +241,7 @@ class Power:
         tried = {payload for payloads in self.record.tried.values() for payload in payloads}
         for queue_id, queue in hosted.group.machine.queues.items():
             log = hosted.group.logs[queue_id]
+            assert isinstance(log, QueueLog)
             stored = self.record.stored.get((name, queue_id), {})
             if stored and max(stored) >= queue.next_offset:
                 raise WrongError(

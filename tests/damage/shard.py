@@ -60,6 +60,10 @@ class Tracked(FailingFiles):
         self.descriptors.discard(fd)
         super().close(fd)
 
+    def work_again(self) -> None:
+        super().work_again()
+        self._crash_at.clear()
+
     def close_all(self) -> None:
         """Close every descriptor."""
         for fd in list(self.descriptors):

@@ -21,7 +21,6 @@ from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.ports import Attached, Held, Wanted
-from fluxmq.shards.queues.wiring import NOWHERE
 from tests.damage.shard import Port, Shard, ranges_of
 
 WAL_FILE_BYTES = 64 << 10
@@ -151,7 +150,7 @@ class Workload:
 
     def _group(self, shard: Shard, queue: str) -> Group | None:
         host = shard.queues.host(shard.queues.names.info(queue).group)
-        return host if isinstance(host, Group) and host is not NOWHERE else None
+        return host if isinstance(host, Group) else None
 
     def _queue(self, shard: Shard) -> tuple[Group, str] | None:
         queue = self.random.choice(DURABLE * 3 + TEMPORARY)
