@@ -1,7 +1,9 @@
-"""What every test run shares: the line that says which hot path is being tested, and Hypothesis's profile."""
+"""What every test run shares: which hot path is being tested, what need not be tested with both, Hypothesis's profile."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 import fluxmq._hot
@@ -21,3 +23,36 @@ settings.load_profile("fluxmq")
 def pytest_report_header() -> str:
     """Say in pytest's header whether this run tests the compiled or the uncompiled hot path."""
     return f"hot path: {'compiled' if fluxmq._hot.COMPILED else 'uncompiled'}"
+
+
+ROOT = Path(__file__).parent
+ONCE = (
+    "arch",
+    "damage",
+    "fuzz/test_mqtt.py",
+    "mutations",
+    "perf",
+    "powercut",
+    "props/test_mqtt_codec.py",
+    "props/test_raft.py",
+    "sim",
+    "unit/admin",
+    "unit/auth",
+    "unit/control",
+    "unit/logs",
+    "unit/metrics",
+    "unit/perf",
+    "unit/protocols",
+    "unit/raft",
+    "unit/routing",
+    "unit/settings",
+)
+"""What does not run through the hot path, or is about the program as a whole: one form of the core is enough for it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what a second run, with the other form of the core, may leave out: ``-m "not once"``."""
+    for item in items:
+        where = item.path.relative_to(ROOT).as_posix()
+        if any(where == each or where.startswith(f"{each}/") for each in ONCE):
+            item.add_marker("once")
