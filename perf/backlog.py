@@ -223,7 +223,8 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="perf-backlog-", ignore_cleanup_errors=True) as name:
         node = Node(Path(name), brokers.free_port(), brokers.free_port())
         try:
-            empty = time.monotonic() - node.start()
+            began = node.start()
+            empty = time.monotonic() - began
             # What the first messages set up once is not the backlog's.
             fill(node.port, min(messages, 10 * WINDOW), payload)
             before = node.memory()

@@ -428,3 +428,4 @@ def test_a_backlog_is_there_after_a_clean_stop_and_after_a_kill() -> None:
     assert [start.after for start in found.restarts] == ["a clean stop", "SIGKILL"]
     assert all(0 < start.ready_s <= start.first_delivery_s for start in found.restarts)
     assert found.data_bytes > 20_000 * 256
+    assert found.empty_start_s > 0

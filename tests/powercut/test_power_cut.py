@@ -10,7 +10,7 @@ import pytest
 from tests.powercut.campaign import Campaign, Plan, Tally
 from tests.powercut.image import Image, NotPermittedError
 
-ROUNDS = int(os.environ.get("FLUXMQ_POWERCUT_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("FLUXMQ_POWERCUT_ROUNDS", "5"))
 SEED = int(os.environ.get("FLUXMQ_POWERCUT_SEED", "20"))
 
 
@@ -72,6 +72,6 @@ def test_nothing_is_lost_when_it_dies_at_a_named_place() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_acknowledging_without_syncing_is_found_out() -> None:
-    tally, said = run(Plan(rounds=2, seed=SEED, workers=1, buffered=True))
+    tally, said = run(Plan(rounds=1, seed=SEED, workers=1, buffered=True))
     assert tally.confirmed > 100, "\n".join([*said, *tally.sentences])
     assert tally.lost > 0, "\n".join([*said, *tally.sentences])
