@@ -8,7 +8,8 @@ cdef class Delivery(Window):
     cdef public Py_ssize_t pending_max, pending_max_connected, pending_bytes_max, pending_count, pending_bytes
     cdef public int policy
     cdef public Connection connection
-    cdef public object session, pending
+    cdef public object session, pending, durable
+    cdef public int other_pid
     cdef object __weakref__
 
     cpdef int offer(self, Run run, Target target) except -1
@@ -27,5 +28,7 @@ cdef class Delivery(Window):
     cpdef int pump(self) except -1
     cpdef int forget_pending(self, Portion portion) except -1
     cpdef int skip_large(self, Portion portion) except -1
+    cpdef Py_ssize_t free_for(self, Portion portion) except -1
+    cpdef int drop(self, Portion portion) except -1
     cpdef int detach(self) except -1
     cpdef int attach(self, Connection connection, int window) except -1

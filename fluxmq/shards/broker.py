@@ -10,8 +10,7 @@ import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import EVICT, REJECT, Delivery
@@ -22,7 +21,6 @@ from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.packets import Connect
-from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
@@ -35,13 +33,14 @@ from fluxmq.sessions.mqtt.session import (
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.durable.wiring import DurablePort
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.queues.port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.streams.tls import TlsStream
+from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import SessionTimers, SilenceWheel
-from fluxmq.shards.transfer import export_session, import_session
 
 if TYPE_CHECKING:
     from fluxmq.shards.peers import Peers
@@ -51,7 +50,7 @@ LINGER_SECONDS = 2.0
 """How long a client gets to read why it was disconnected before the socket is closed."""
 
 
-class ShardBroker(QueuePort):
+class ShardBroker(TakingOver, QueuePort, DurablePort):
     """Implements the sessions' port and the reactor's host."""
 
     def __init__(
@@ -82,6 +81,8 @@ class ShardBroker(QueuePort):
         self._workers = workers
         self._retrying = False
         self._hungry: dict[Client, None] = {}
+        self._arriving: dict[str, Client] = {}
+        """Clients let in as soon as the end of their former session is on disk."""
         self.configure(settings)
         self.routes = RouteTable(reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels)
         self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
@@ -107,6 +108,7 @@ class ShardBroker(QueuePort):
             self.schedule_tick()
         else:
             self.timers.schedule(session)
+            self.durable.left(session)
 
     def link_full(self, connection: Connection) -> None:
         """A run of this connection found a full link: it is not read until there is room."""
@@ -203,87 +205,8 @@ class ShardBroker(QueuePort):
             if claims.home(name) == claims.shard:
                 return name
 
-    def claim(self, client: Client, clean: bool) -> None:
-        """Own the client's id here."""
-        assert client.connect is not None
-        client_id = client.connect.client_id
-        claims = self.peers.claims
-        if claims.undisputed(client_id):
-            found = self._continued(client, clean, self.take(client_id, clean))
-            self.handler.claimed(client, found)
-            return
-        self.pause(client.connection)
-
-        def granted(found: Any, imported: bool) -> None:
-            session = self._import(found) if imported else found
-            session = self._continued(client, clean, session)
-            if imported and session is not None:
-                # Its subscriptions are here now: the client goes on when every shard knows.
-                self.peers.when_known(partial(arrived, session))
-            else:
-                self.handler.claimed(client, session)
-            self.schedule()
-
-        def arrived(session: Session) -> None:
-            if self.sessions.get(client_id) is session and session.client is None:
-                self.handler.claimed(client, session)
-            else:  # a later claim of the same id was faster
-                self.handler.end(client, with_will=False, reason="taken_over")
-            self.schedule()
-
-        claims.claim(client_id, clean, granted)
-
-    def _continued(self, client: Client, clean: bool, session: Session | None) -> Session | None:
-        if session is None or (not clean and session.principal == client.username):
-            return session
-        # A session belongs to the user who made it: another one with the same client id may not read
-        # what waits in it.
-        self.handler.finish(session)
-        return None
-
-    def take(self, client_id: str, _clean: bool) -> Session | None:
-        """Close this shard's connection of a client id; its session, unless that ended with it."""
-        session = self.sessions.get(client_id)
-        if session is None:
-            return None
-        if session.client is not None:
-            self.takeovers += 1
-            self.handler.disconnect(session.client, Reason.SESSION_TAKEN_OVER, "taken_over")
-        return self.sessions.get(client_id)
-
-    def export(self, client_id: str, clean: bool) -> list[Any] | None:
-        """The same for another shard: the session leaves this one."""
-        session = self.take(client_id, clean)
-        if session is None:
-            return None
-        if clean:
-            self.handler.finish(session)
-            return None
-        self.forget(session)
-        state = export_session(session)
-        # What is left here may neither wake up (its will!) nor form a cycle.
-        session.expires_at = session.will_at = 0.0
-        session.will = None
-        session.subscriptions.clear()
-        abandon(session.delivery)
-        return state
-
-    def keep(self, state: list[Any]) -> None:
-        """Take over a session that left another shard for a client that has gone meanwhile."""
-        self.schedule(self._import(state))
-
-    def holds(self, client_id: str) -> bool:
-        """Whether a session of this id is here."""
-        return client_id in self.sessions
-
-    def _import(self, state: list[Any]) -> Session:
-        session = import_session(state, self._delivery(), self.groups)
-        self.sessions[session.client_id] = session
-        for written, grant in session.subscriptions.items():
-            self._enter(session, written, session.filter_of(written), grant)
-        return session
-
-    def _delivery(self) -> Delivery:
+    def new_delivery(self) -> Delivery:
+        """What a new session is owed: nothing."""
         settings = self._settings.session
         return Delivery(
             self.reactor.tally,
@@ -297,13 +220,14 @@ class ShardBroker(QueuePort):
         """A new session, None when the shard holds as many as it may."""
         if len(self.sessions) >= self.limits.max_sessions:
             return None
-        session = Session(client_id, self._delivery())
+        session = Session(client_id, self.new_delivery())
         self.sessions[client_id] = session
         return session
 
     def adopt(self, client: Client, session: Session) -> None:
         """The client is connected with this session."""
         self.timers.cancel(session)
+        self.durable.attached(session)
         if not session.subscriptions:
             return
         self.queues.clients.connected(session)
@@ -316,6 +240,7 @@ class ShardBroker(QueuePort):
         if self.sessions.get(session.client_id) is session:
             self.forget(session)
             self.peers.claims.release(session.client_id)
+        self.durable.ended(session)
         session.subscriptions.clear()
         abandon(session.delivery)
 
@@ -364,9 +289,12 @@ class ShardBroker(QueuePort):
         self, session: Session, written: bytes, parsed: ParsedFilter, grant: Grant
     ) -> None:
         """Add or replace a subscription."""
-        self._enter(session, written, parsed.filter, grant)
+        self.enter_subscription(session, written, parsed.filter, grant)
 
-    def _enter(self, session: Session, written: bytes, topic_filter: bytes, grant: Grant) -> None:
+    def enter_subscription(
+        self, session: Session, written: bytes, topic_filter: bytes, grant: Grant
+    ) -> None:
+        """Have messages of a subscription routed to a session."""
         if grant.queue is not None:
             return  # consumers are attached when the client is connected
         if grant.shared:

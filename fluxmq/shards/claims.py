@@ -6,8 +6,8 @@ which closes its connection and hands the session over, and grants it on. Claims
 after the other. Plain connections arrive at their home, so the usual claim is one look into a dictionary;
 TLS and WebSocket connections, which the acceptor cannot read, may arrive anywhere.
 
-A shard that dies takes its sessions with it: its entries are dropped, and what it was asked to yield is
-granted as nothing. When the claimer dies while an owner yields, the home keeps the session for its client's
+A shard that dies takes its sessions with it, but for what is kept on disk: its entries are dropped, and their homes
+bring back what they have. What it was asked to yield and nobody keeps is granted as nothing. When the claimer dies while an owner yields, the home keeps the session for its client's
 next try. A home that was restarted is told again by the owners (``owned``) and serves no claim before all
 have; where two shards came to own one id while its home was away, the one that tells later yields.
 """
@@ -18,6 +18,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from fluxmq.protocols.sniff import shard_of
@@ -41,6 +42,12 @@ class Sessions(Protocol):
 
     def holds(self, client_id: str) -> bool:
         """Whether a session of this id is here."""
+
+    def bring_back(self) -> bool:
+        """Bring back the sessions kept on this shard's disk that nobody has; False: call again."""
+
+    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
+        """The same for the sessions of a shard that has died; ``done`` when they are here."""
 
 
 @dataclass(slots=True)
@@ -88,6 +95,8 @@ class Claims:
         """Claims that came before every shard had told what it owns; None from then on."""
         self._requests = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
+        self._parked: list[tuple[str, Done]] = []
+        """Claims of sessions to be continued whose home is down."""
         self._claiming: Counter[str] = Counter()
         """Ids with claims of this shard under way: their old session's end releases nothing."""
 
@@ -114,6 +123,10 @@ class Claims:
         if home != self.shard:
             link = self._links[home]
             if not link.up:
+                if not clean:
+                    # What is kept of the session is there; the client waits for as long as it likes.
+                    self._parked.append((client_id, done))
+                    return
                 # Nobody can be asked; the home, back again, is told who owns what.
                 done(self._sessions.take(client_id, clean), False)
                 return
@@ -158,11 +171,19 @@ class Claims:
         """Whether claims of other shards are not yet served."""
         return self._early is not None
 
-    def open(self) -> None:
-        """Every shard that is alive has told what it owns: serve the claims that came before."""
+    def open(self) -> bool:
+        """Every shard that is alive has told what it owns: once the sessions that are kept here and that nobody
+        has are back, serve the claims that came before. False when that takes more time."""
+        if not self._sessions.bring_back():
+            return False
         early, self._early = self._early, None
         for client_id, claim in early or ():
             self._queue(client_id, claim)
+        return True
+
+    def owned_elsewhere(self, client_id: str) -> bool:
+        """Whether another shard has the session of an id of this home, or is about to."""
+        return client_id in self._owners
 
     def _queue(self, client_id: str, claim: _Claim) -> None:
         pending = self._pending.get(client_id)
@@ -245,15 +266,36 @@ class Claims:
 
     def peer_lost(self, shard: int) -> None:
         """A shard has died: its sessions are gone, its claims moot, its answers will not come."""
-        for client_id in [name for name, owner in self._owners.items() if owner == shard]:
+        orphans = [name for name, owner in self._owners.items() if owner == shard]
+        for client_id in orphans:
             del self._owners[client_id]
         if self._early is not None:
             self._early = [entry for entry in self._early if entry[1].shard != shard]
         for client_id, pending in list(self._pending.items()):
             pending.claims = deque(claim for claim in pending.claims if claim.shard != shard)
-            if pending.owner == shard:
+            if pending.owner == shard and client_id not in orphans:
                 self._resolve(client_id, None)
+        for client_id in orphans:
+            # Who claims one meanwhile waits until it is known what is kept of it.
+            self._pending.setdefault(client_id, _Pending(self.shard)).owner = self.shard
+        if orphans:
+            self._sessions.revive(orphans, partial(self._adopted, orphans))
         for request, asked in list(self._asked.items()):
             if asked.home == shard:
                 del self._asked[request]
                 self._granted(asked, None)
+
+    def _adopted(self, client_ids: list[str]) -> None:
+        for client_id in client_ids:
+            pending = self._pending.pop(client_id, None)
+            for claim in pending.claims if pending is not None else ():
+                self._queue(client_id, claim)
+
+    def peer_up(self, shard: int) -> None:
+        """A shard has come: ask it for the ids of its home."""
+        parked, self._parked = self._parked, []
+        for client_id, done in parked:
+            if self.home(client_id) == shard:
+                self.claim(client_id, False, done)
+            else:
+                self._parked.append((client_id, done))

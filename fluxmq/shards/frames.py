@@ -8,6 +8,7 @@ A frame is one record: a kind byte, then::
     SHARED    as RUN, after u8 kind, u16 group length, u16 filter length, group, filter
     RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin, u16 length of the publisher's client id,
               client id; without wire bytes it deletes the topic
+    KEPT      as RUN, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
     APPEND, DELIVER  batches for and from queues, see ``queues.remote``
@@ -31,12 +32,14 @@ CONTROL = 4
 PIECE = 5
 APPEND = 6
 DELIVER = 7
+KEPT = 8
 FIRST = 1
 LAST = 2
 
 _RUN = struct.Struct("<BBBHIIIIIId")
 _SHARED = struct.Struct("<BHH")
 _RETAINED = struct.Struct("<BqIH")
+_KEPT = struct.Struct("<BQ")
 _VERBATIM = 1
 
 
@@ -64,6 +67,17 @@ def run_head(run: Run) -> bytes:
 def encode_run(run: Run) -> bytes:
     """The head of a RUN frame; the run's wire bytes follow it."""
     return bytes((RUN,)) + run_head(run)
+
+
+def encode_kept(number: int, run: Run) -> bytes:
+    """The head of a KEPT frame."""
+    return _KEPT.pack(KEPT, number) + run_head(run)
+
+
+def decode_kept(frame: bytes) -> tuple[int, Run]:
+    """Number and run of a KEPT frame."""
+    _, number = _KEPT.unpack_from(frame)
+    return number, decode_run(frame, _KEPT.size)
 
 
 def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:

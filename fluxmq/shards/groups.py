@@ -161,6 +161,8 @@ class GroupTable:
             session.delivery, lambda group: ended or group.others_connected(session)
         ):
             portion.group.offer(run_of(portion))
+            if portion.settle is not None:
+                portion.settle.acknowledged(portion.base, portion.count)
 
     def set_remote(
         self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int

@@ -21,6 +21,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.shards import frames
 from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.links import Connect, Link
 from fluxmq.shards.queues.queue_links import QueueLinks
@@ -74,6 +75,7 @@ class Peers:
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
         self.queues: QueueLinks
+        self.durable: DurableLinks
         self.links = connect(self._received, self._full)
         self._handlers: dict[str, Callable[..., None]] = {
             "hello": self._on_hello,
@@ -106,6 +108,11 @@ class Peers:
         self.queues = queues
         self._handlers.update(queues.handlers())
 
+    def join_durable(self, durable: DurableLinks) -> None:
+        """Add what keeping sessions and retained messages says to each other."""
+        self.durable = durable
+        self._handlers.update(durable.handlers())
+
     def start(self) -> None:
         """Say hello to everybody."""
         reactor = self._reactor
@@ -119,13 +126,19 @@ class Peers:
         """This shard knows what every peer that is alive wants, and all retained messages."""
         return self.complete and self._told_all()
 
+    @property
+    def met_all(self) -> bool:
+        """Every peer there is has told its interest since this shard started."""
+        return not self._untold
+
     def _told_all(self) -> bool:
         return not any(self._alive(peer) for peer in self._untold)
 
     def _progress(self) -> None:
         """Go on with the start as far as the peers have come."""
-        if self.claims.waiting and self._told_all():
-            self.claims.open()
+        if self.claims.waiting and self._told_all() and self.claims.open():
+            self.tell()  # which interest the sessions have that are back
+            self.durable.restored()
         if self.complete or self._sources:
             return
         if self._complete:
@@ -157,31 +170,36 @@ class Peers:
         begun = [topic_filter for topic_filter, wanted in changed.items() if wanted]
         ceased = [topic_filter for topic_filter, wanted in changed.items() if not wanted]
         counts = [[name, topic, *self._groups.counts(name, topic)] for name, topic in members]
+        kept = self._routes.kept(begun)
         self._routes.changed = {}
         self._groups.changed = set()
         self._sequence += 1
         for link in self.links.values():
             if link.up:
                 self._told[link.peer] = self._sequence
-                link.send_control("interest", self._sequence, begun, ceased, counts)
+                link.send_control("interest", self._sequence, begun, ceased, counts, kept)
 
     def _tell_everything(self, link: Link) -> None:
+        self.durable.tell_first(link)
         filters = self._routes.local_filters()
         for at in range(0, len(filters), FILTERS_PER_FRAME):
-            link.send_control("interest", 0, filters[at : at + FILTERS_PER_FRAME], [], [])
+            part = filters[at : at + FILTERS_PER_FRAME]
+            link.send_control("interest", 0, part, [], [], self._routes.kept(part))
         members = self._groups.local()
         for at in range(0, len(members), FILTERS_PER_FRAME):
             counts = [
                 [name, topic, *self._groups.counts(name, topic)]
                 for name, topic in members[at : at + FILTERS_PER_FRAME]
             ]
-            link.send_control("interest", 0, [], [], counts)
+            link.send_control("interest", 0, [], [], counts, [])
         owned = self._owned(link.peer)
         for at in range(0, len(owned), FILTERS_PER_FRAME):
             link.send_control("owned", owned[at : at + FILTERS_PER_FRAME])
         self.queues.tell_everything(link)
+        self.durable.tell_last(link)
+        self.claims.peer_up(link.peer)
         told = frames.encode_control("synchronised", self.complete)
-        link.feed(itertools.chain(self.retained.recent(), (told,)))
+        link.feed(itertools.chain(self.retained.recent(link.peer), (told,)))
 
     # Frames
 
@@ -205,7 +223,9 @@ class Peers:
                 self._groups.count_drop("shared_no_member", run.count)
         elif kind == frames.RETAINED:
             stamp, run = frames.decode_retained(frame)
-            self.retained.apply(run, stamp, limited=False)
+            self.retained.told(link, run, stamp)
+        elif kind == frames.KEPT:
+            self.durable.received(link, frame, self._deliver)
         else:
             self.queues.received(link, frame)
 
@@ -225,6 +245,7 @@ class Peers:
         """A peer has started."""
         if self._epochs.get(link.peer) not in (None, epoch):
             _log.info("shard %d has restarted", link.peer)
+        fresh = link.peer not in self._epochs
         self.tell()  # what the others are told of from now on this one is told too
         self._lose(link)
         self._epochs[link.peer] = epoch
@@ -232,6 +253,9 @@ class Peers:
         link.up = True
         link.send_control("welcome", epoch, self._epoch)
         self._tell_everything(link)
+        if fresh and self.complete:
+            # It may have started later than this shard with what only its own disk has.
+            link.send_control("retained?")
         self._resume(link)
 
     def _on_welcome(self, link: Link, epoch: int, _theirs: int) -> None:
@@ -248,9 +272,11 @@ class Peers:
         begun: list[bytes],
         ceased: list[bytes],
         counts: list[list[Any]],
+        kept: list[bytes],
     ) -> None:
+        persistent = set(kept)
         for topic_filter in begun:
-            self._routes.set_remote(link.peer, topic_filter, True)
+            self._routes.set_remote(link.peer, topic_filter, True, topic_filter in persistent)
         for topic_filter in ceased:
             self._routes.set_remote(link.peer, topic_filter, False)
         for name, topic_filter, online, offline in counts:
@@ -354,6 +380,7 @@ class Peers:
             self._groups.drop_shard(link.peer)
             self.claims.peer_lost(link.peer)
             self.queues.lose(link.peer)
+            self.durable.lose(link.peer)
         self._heard.pop(link.peer, None)
         self._complete.discard(link.peer)
         self._sources.discard(link.peer)

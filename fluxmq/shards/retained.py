@@ -5,8 +5,9 @@ shard over the links, in order with the publisher's other messages. Each keeps t
 end with the same message whatever the interleaving. A stamp is greater than all that this shard has seen,
 so that a clock set back does not make new messages look old.
 
-A restarted shard asks one peer for the whole store. What the others have just published may have reached
-neither the shard's new life nor that peer: so each tells what it did in the last seconds.
+A restarted shard reads what it has on disk (``rows``), and asks one peer for the whole store. What the others have
+just published may have reached neither the shard's new life nor that peer: so each tells what it did in the last
+seconds, and what this shard has not confirmed to be on disk. A publish of QoS 1 or 2 is answered when it is.
 
 Source: MQTT 5.0 section 3.3.1.3.
 """
@@ -17,8 +18,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from fluxmq._hot.run import Run, message_run
+from fluxmq._hot.tickets import Ticket
 from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
 from fluxmq.shards import frames
+from fluxmq.shards.durable.retained_rows import RetainedRows
 from fluxmq.shards.links import Link
 
 TOMBSTONES_MAX = 100_000
@@ -35,6 +38,8 @@ SYSTEM_BYTES_MAX = 1 << 20
 """Bounds of the broker's own topics, of which there are a few dozen, all short."""
 EXPIRE_STEP = 1000
 """Expired messages dropped per housekeeping turn."""
+CHANGED = frozenset((Outcome.STORED, Outcome.DELETED, Outcome.ABSENT))
+"""Outcomes after which disk and memory must say the same: a deletion may find its message on disk only."""
 
 
 class RetainedMessages:
@@ -48,8 +53,12 @@ class RetainedMessages:
         clock: Callable[[], float],
         stamp_clock: Callable[[], int],
         links: dict[int, Link],
+        rows: RetainedRows,
+        hold: Callable[[], Ticket],
     ) -> None:
         self._shard = shard
+        self._rows = rows
+        self._hold = hold
         self._clock = clock
         self._stamp_clock = stamp_clock
         self._last_stamp = 0
@@ -74,10 +83,17 @@ class RetainedMessages:
         if run.publisher is not None and run.publisher.session is not None:
             # For No Local; the session itself may be gone when the message is sent.
             message.publisher = run.publisher.session.client_id.encode()
+        reason = self._rows.refusing(message.topic) if kept_on_disk(message.topic) else 0
+        if reason:
+            if run.qos:
+                self._hold().done(reason)
+            return False
         stamp = (max(self._stamp_clock(), self._last_stamp + 1), self._shard)
         outcome = self.apply(message, stamp, limited=True)
         if outcome in (Outcome.TOO_MANY_MESSAGES, Outcome.TOO_MANY_BYTES):
             return False
+        if kept_on_disk(message.topic):
+            self._rows.published(message, stamp, self._hold().done if run.qos else None)
         if self._links:
             self._recent.append((self._clock(), message.topic, stamp))
         for link in self._links.values():
@@ -85,7 +101,24 @@ class RetainedMessages:
         return True
 
     def apply(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
-        """Take a message or a deletion into the store."""
+        """Take a message or a deletion into the store, and onto disk."""
+        outcome = self._enter(message, stamp, limited=limited)
+        if outcome in CHANGED and kept_on_disk(message.topic):
+            self._rows.applied(message, stamp)
+        return outcome
+
+    def told(self, link: Link, message: Run, stamp: tuple[int, int]) -> None:
+        """Another shard has told a message or a deletion."""
+        self.apply(message, stamp, limited=False)
+        if kept_on_disk(message.topic):
+            self._rows.told(link, message, stamp)
+
+    def load(self) -> None:
+        """Read what is on disk, at start. Raises StorageError."""
+        for message, stamp in self._rows.load():
+            self._enter(message, stamp, limited=False)
+
+    def _enter(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
         self._last_stamp = max(self._last_stamp, stamp[0])
         if is_deletion(message):
             return self._store(message.topic).delete(message.topic, stamp, self._clock())
@@ -117,7 +150,8 @@ class RetainedMessages:
         now = self._clock()
         while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
             self._recent.popleft()
-        self.store.expire(now, EXPIRE_STEP)
+        self._rows.expired(self.store.expire(now, EXPIRE_STEP))
+        self._rows.housekeeping()
         self.store.purge_tombstones(now)
 
     def frames(self) -> Iterator[bytes]:
@@ -127,8 +161,10 @@ class RetainedMessages:
         for topic, stamp in list(self.store.tombstones()):
             yield frames.encode_retained(of_shard(stamp), deletion(topic))
 
-    def recent(self) -> Iterator[bytes]:
-        """What this shard has set and deleted in the last seconds."""
+    def recent(self, peer: int) -> Iterator[bytes]:
+        """What this shard has set and deleted in the last seconds, or ``peer`` has not confirmed."""
+        for run, stamp in self._rows.unconfirmed(peer):
+            yield frame_of(run, stamp)
         for _, topic, stamp in list(self._recent):
             kept = self._store(topic).get(topic)
             if kept is None:
@@ -141,6 +177,11 @@ def frame_of(run: Run, stamp: tuple[int, int]) -> bytes:
     """A whole RETAINED frame."""
     data = bytes(memoryview(run.buffer)[run.start : run.end])
     return frames.encode_retained(stamp, run) + data
+
+
+def kept_on_disk(topic: bytes) -> bool:
+    """The broker's own topics are said anew all the time."""
+    return not topic.startswith(SYSTEM_PREFIX)
 
 
 def of_shard(stamp: Stamp) -> tuple[int, int]:

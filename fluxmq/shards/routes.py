@@ -5,12 +5,14 @@ until a subscription changes that could concern it: a change to a filter without
 one with wildcards drops all.
 
 A filter's first local subscription is told to the other shards, its last removal too; they enter this
-shard's number for it. A shared subscription is told as a group's member counts instead.
+shard's number for it. A shared subscription is told as a group's member counts instead. Filters of persistent
+sessions are told as such: they stay while their shard is down.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from fluxmq._hot.portion import Target
 from fluxmq._hot.reactor import Reactor
@@ -25,6 +27,12 @@ from fluxmq.shards.links import Link
 from fluxmq.shards.queues.sinks import QueueSink
 from fluxmq.shards.retained import SYSTEM_PREFIX
 
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.kept_links import KeptLink
+
+KEPT = Grant(0)
+"""Stands with another shard's number where persistent sessions of it have the filter."""
+
 
 class RouteTable:
     """The subscription tree of one shard and what follows from it."""
@@ -37,7 +45,12 @@ class RouteTable:
         self._local: dict[bytes, int] = {}
         self._remote: dict[int, set[bytes]] = {}
         """What each other shard wants, so that a shard's loss costs what it wanted, not all there is."""
+        self._former: dict[int, set[bytes]] = {}
+        """Filters of shards' persistent sessions that have not told them since they started."""
+        self._kept_here: dict[bytes, int] = {}
         self.links: dict[int, Link] = {}
+        self.kept_links: Mapping[int, Link | KeptLink] = {}
+        """The ways to persistent sessions of other shards, which answer for what they are given."""
         self.sinks: Callable[[bytes], list[QueueSink] | None] = lambda _topic: []
         """The queues that keep what is published to a topic; None for the address of a queue there cannot be."""
         self.subscription_count = 0
@@ -59,20 +72,21 @@ class RouteTable:
     def build(self, topic: bytes) -> Route:
         """The route of a topic."""
         targets: dict[Session, Target] = {}
-        links: list[Link] = []
-        seen: set[int] = set()
+        links: dict[int, Link | KeptLink] = {}
         groups: list[Group] = []
         for _, subscriber, grant in self._tree.match(topic):
             if isinstance(subscriber, Session):
                 assert grant is not None
                 self._merge(targets, subscriber, grant)
             elif isinstance(subscriber, int):
-                if subscriber not in seen:
-                    seen.add(subscriber)
-                    links.append(self.links[subscriber])
+                if grant is KEPT:
+                    links[subscriber] = self.kept_links[subscriber]
+                else:
+                    links.setdefault(subscriber, self.links[subscriber])
             else:
                 groups.append(subscriber)
-        return Route(list(targets.values()), links, groups, list(self.sinks(topic) or ()))
+        queues = list(self.sinks(topic) or ())
+        return Route(list(targets.values()), list(links.values()), groups, queues)
 
     def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
         """Overlapping subscriptions are one delivery: highest QoS, all identifiers.
@@ -105,7 +119,12 @@ class RouteTable:
         self.subscription_count += 1
         count = self._local.get(topic_filter, 0)
         self._local[topic_filter] = count + 1
-        if count == 0:
+        fresh = count == 0
+        if session.delivery.durable is not None:
+            kept = self._kept_here.get(topic_filter, 0)
+            self._kept_here[topic_filter] = kept + 1
+            fresh = fresh or kept == 0
+        if fresh:
             self._note(topic_filter, True)
 
     def remove(self, session: Session, topic_filter: bytes) -> None:
@@ -115,6 +134,13 @@ class RouteTable:
         self._tree.remove(topic_filter, session)
         self._invalidate(topic_filter)
         self.subscription_count -= 1
+        if session.delivery.durable is not None:
+            kept = self._kept_here[topic_filter] - 1
+            if kept:
+                self._kept_here[topic_filter] = kept
+            else:
+                del self._kept_here[topic_filter]
+                self._note(topic_filter, True)
         count = self._local[topic_filter] - 1
         if count:
             self._local[topic_filter] = count
@@ -125,10 +151,11 @@ class RouteTable:
     def _note(self, topic_filter: bytes, wanted: bool) -> None:
         if not self.links:
             return
-        if self.changed.get(topic_filter) is (not wanted):
-            del self.changed[topic_filter]
-        else:
-            self.changed[topic_filter] = wanted
+        self.changed[topic_filter] = wanted
+
+    def kept(self, topic_filters: Iterable[bytes]) -> list[bytes]:
+        """Which of these filters persistent sessions of this shard have."""
+        return [each for each in topic_filters if each in self._kept_here]
 
     def local_filters(self) -> list[bytes]:
         """Filters that sessions of this shard subscribe to."""
@@ -146,10 +173,17 @@ class RouteTable:
         self._tree.remove(group.filter, group)
         self._invalidate(group.filter)
 
-    def set_remote(self, shard: int, topic_filter: bytes, wanted: bool) -> None:
-        """Another shard has begun or ceased to want a filter."""
+    def set_remote(self, shard: int, topic_filter: bytes, wanted: bool, kept: bool = False) -> None:
+        """Another shard has begun or ceased to want a filter; ``kept``: persistent sessions of it do."""
+        former = self._former.get(shard)
+        if former is not None and topic_filter in former:
+            if not kept:
+                told = self._remote.setdefault(shard, set())
+                (told.add if wanted else told.discard)(topic_filter)
+                return
+            former.discard(topic_filter)
         if wanted:
-            self._tree.add(topic_filter, shard, None)
+            self._tree.add(topic_filter, shard, KEPT if kept else None)
             self._remote.setdefault(shard, set()).add(topic_filter)
         else:
             self._tree.remove(topic_filter, shard)
@@ -158,9 +192,35 @@ class RouteTable:
 
     def drop_shard(self, shard: int) -> None:
         """Another shard has gone, and its interest with it."""
+        former = self._former.setdefault(shard, set())
         for topic_filter in self._remote.pop(shard, ()):
-            self._tree.remove(topic_filter, shard)
+            if topic_filter in former:
+                continue
+            if self._tree.get(topic_filter, shard) is KEPT:
+                former.add(
+                    topic_filter
+                )  # it comes back, and what it misses meanwhile is kept for it
+            else:
+                self._tree.remove(topic_filter, shard)
         self._reactor.routes.clear()
+
+    def expect(self, shard: int, topic_filters: Iterable[bytes]) -> None:
+        """Persistent sessions of a shard that is yet to start have these filters."""
+        former = self._former.setdefault(shard, set())
+        for topic_filter in topic_filters:
+            self._tree.add(topic_filter, shard, KEPT)
+            former.add(topic_filter)
+        self._reactor.routes.clear()
+
+    def forget_former(self, shard: int) -> None:
+        """A shard's persistent sessions are back: filters that none of them has told have gone."""
+        wanted = self._remote.get(shard, set())
+        for topic_filter in self._former.pop(shard, ()):
+            if topic_filter in wanted:
+                self._tree.add(topic_filter, shard, None)
+            else:
+                self._tree.remove(topic_filter, shard)
+            self._invalidate(topic_filter)
 
     def _invalidate(self, topic_filter: bytes) -> None:
         if b"+" in topic_filter or b"#" in topic_filter:

@@ -2,19 +2,23 @@
 
 Everything that MQTT calls session state: subscriptions with options, messages in flight with their packet
 identifiers, those that wait, QoS 2 identifiers in both directions, the will and what is left of its delay
-and of the session's expiry. Times are the node's monotonic clock, which all shards share.
+and of the session's expiry. Times are the node's monotonic clock, which all shards share. A session that is kept
+on disk stays there; the new shard goes on with the numbers of its messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
 from fluxmq.sessions.mqtt.handover import drain, restore
-from fluxmq.sessions.mqtt.session import Grant, Session, Will
+from fluxmq.sessions.mqtt.session import Session, Will
 from fluxmq.shards import frames
+from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper
+from fluxmq.shards.durable.rows import grant_of, grant_values, will_values
 from fluxmq.shards.groups import Group, GroupTable
 
 
@@ -22,40 +26,23 @@ def export_session(session: Session) -> list[Any]:
     """The session's state; its delivery is empty afterwards."""
     delivery = session.delivery
     released = list(delivery.released) if delivery.released else []
+    keeper: SessionKeeper | None = delivery.durable
+    # What is not known to be safe is forgotten: the client sends it again.
+    received = (session.received or set()) - (keeper.unwritten() if keeper else set())
     portions = [export_portion(portion) for portion in drain(delivery)]
-    will = session.will
     return [
         session.client_id,
         session.principal,
         session.expiry,
         session.expires_at,
         session.will_at,
-        None
-        if will is None
-        else [
-            will.topic,
-            will.payload,
-            will.qos,
-            will.retain,
-            will.properties,
-            will.delay,
-            will.expiry,
-        ],
-        [
-            [
-                written,
-                grant.qos,
-                grant.no_local,
-                grant.retain_as_published,
-                grant.subscription_id,
-                grant.shared,
-            ]
-            for written, grant in session.subscriptions.items()
-        ],
-        sorted(session.received) if session.received else [],
+        will_values(session.will),
+        [[written, *grant_values(grant)] for written, grant in session.subscriptions.items()],
+        sorted(received),
         released,
         delivery.next_pid,
         portions,
+        None if keeper is None else keeper.number,
     ]
 
 
@@ -74,21 +61,39 @@ def export_portion(portion: Portion) -> list[Any]:
         portion.retain,
         portion.subscription_ids,
         None if group is None else [group.core.group, group.filter],
+        export_owed(portion),
     ]
 
 
-def import_session(state: list[Any], delivery: Delivery, groups: GroupTable) -> Session:
-    """A session from its state; subscriptions are entered by the caller."""
+def import_session(
+    state: list[Any],
+    delivery: Delivery,
+    groups: GroupTable,
+    keep: Callable[[Session], SessionKeeper],
+) -> Session:
+    """A session from its state; subscriptions are entered by the caller. ``keep`` has it kept on disk."""
     session = Session(state[0], delivery)
     session.principal, session.expiry, session.expires_at, session.will_at = state[1:5]
     if state[5] is not None:
         session.will = Will(*state[5])
     for written, *options in state[6]:
-        session.subscriptions[written] = Grant(*options)
+        session.subscriptions[written] = grant_of(options)
     if state[7]:
         session.received = set(state[7])
-    portions = [import_portion(values, groups) for values in state[10]]
+    keeper = None
+    if state[11] is not None:
+        keeper = keep(session)
+        keeper.number = state[11]
+    known: dict[int, Owed] = {}
+    portions = []
+    for *values, owed in state[10]:
+        portion = import_portion(values, groups)
+        if keeper is not None and owed is not None:
+            import_owed(portion, owed, keeper, known)
+        portions.append(portion)
     restore(delivery, portions, state[8], state[9])
+    if keeper is not None and delivery.released:
+        delivery.released = {pid: (Released(keeper, pid), 0) for pid in state[8]}
     return session
 
 
@@ -100,3 +105,35 @@ def import_portion(values: list[Any], groups: GroupTable) -> Portion:
     portion = Portion(run, run.start, count, qos, retain, subscription_ids, found)
     portion.pid = pid
     return portion
+
+
+def export_owed(portion: Portion) -> list[Any] | None:
+    """What another shard has to know of a portion that is kept on disk: number, and which part of which row it is."""
+    owed = portion.settle
+    if not isinstance(owed, Owed):
+        return None
+    return [portion.base, owed.number, owed.count, owed.front]
+
+
+def import_owed(
+    portion: Portion, values: list[Any], keeper: SessionKeeper, known: dict[int, Owed]
+) -> None:
+    """The reverse; portions of one row share it by ``known``."""
+    base, number, count, front = values
+    owed = known.get(number)
+    if owed is None:
+        owed = Owed(
+            keeper,
+            number,
+            count,
+            None,
+            portion.qos,
+            portion.retain,
+            portion.subscription_ids,
+            portion.group,
+        )
+        owed.written = True
+        owed.front = front
+        known[number] = owed
+    portion.settle = owed
+    portion.base = base

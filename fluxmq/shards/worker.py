@@ -242,7 +242,7 @@ class Worker:
         self._last_ticks = ticks
 
     def _become_ready(self, now: float) -> None:
-        told = self.peers.synchronised and self.authentication.revision >= 0
+        told = self.peers.synchronised and self.peers.met_all and self.authentication.revision >= 0
         self.boot_failure = self.queues.service.failure
         if self.boot_failure:
             self.stopping.set()

@@ -9,6 +9,8 @@ Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 
 from __future__ import annotations
 
+from functools import partial
+
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
@@ -147,7 +149,11 @@ class Handler:
             delivery.report_front()
             delivery.pump()
         elif delivery.receive(packet_id) or client.connection.version == 4:
-            client.connection.append(b"\x62\x02" + packet_id.to_bytes(2, "big"))
+            answer_id = b"\x62\x02" + packet_id.to_bytes(2, "big")
+            if delivery.durable is None:
+                client.connection.append(answer_id)
+            else:
+                delivery.durable.released(packet_id, partial(client.connection.append, answer_id))
         else:
             answer = Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             client.connection.append(encode(answer, 5))
@@ -160,7 +166,12 @@ class Handler:
             assert received is not None
             received.discard(packet_id)
         if known or client.connection.version == 4:
-            client.connection.append(b"\x70\x02" + packet_id.to_bytes(2, "big"))
+            answer_id = b"\x70\x02" + packet_id.to_bytes(2, "big")
+            keeper = self.delivery_of(client).durable
+            if keeper is None or not known:
+                client.connection.append(answer_id)
+            else:
+                keeper.completed(packet_id, partial(client.connection.append, answer_id))
         else:
             answer = Pubcomp(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             client.connection.append(encode(answer, 5))

@@ -6,7 +6,7 @@ takes time takes a callback, which is called on the shard's loop, possibly befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -130,7 +130,16 @@ class Broker(Protocol):
         """Add or replace a subscription."""
 
     def unsubscribe(self, session: Session, written: bytes) -> None:
-        """Remove a subscription."""
+        """Remove a subscription, to topics or to a queue."""
+
+    def keep_subscriptions(
+        self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
+    ) -> None:
+        """Subscriptions of a session have come, changed or gone.
+
+        ``done`` gets 0 when that survives a restart, which it need not where the session ends with its connection, or
+        the reason for which it does not.
+        """
 
     # Queues
 

@@ -189,6 +189,10 @@ def remember(broker: Broker, session: Session, run: Run) -> list[Run] | None:
     fresh = set(packet_ids) - received
     if len(received) + len(fresh) > broker.limits.max_inflight:
         raise ProtocolError(Reason.RECEIVE_MAXIMUM_EXCEEDED, "too many unreleased messages")
+    keeper = session.delivery.durable
+    if keeper is not None:
+        keeper.repeated(received.intersection(packet_ids))
+        keeper.received(fresh)
     if len(fresh) == len(packet_ids):
         received |= fresh
         return None

@@ -72,17 +72,35 @@ class Answer:
         self.waiting = 1
 
     def known(self) -> None:
-        """One of those waited for has answered; after the last, tell the client."""
+        """One of those waited for has answered; after the last, have it kept."""
         self.waiting -= 1
+        if not self.waiting and self.client.stage is CONNECTED:
+            written = [wanted.filter for wanted in self.packet.subscriptions]
+            self.broker.keep_subscriptions(self.session, written, self.kept)
+
+    def kept(self, reason: int) -> None:
+        """The subscriptions outlive this process if the session is to (``reason``: they cannot): tell the client."""
         client, connection = self.client, self.client.connection
-        if self.waiting or client.stage is not CONNECTED:
+        if client.stage is not CONNECTED:
             return
+        if reason:
+            self.give_up(reason if connection.version == 5 else Reason.UNSPECIFIED_ERROR)
         connection.append(encode(Suback(self.packet.packet_id, self.reasons), connection.version))
         if self.feeds:
             client.feeds = self.feeds if client.feeds is None else client.feeds | self.feeds
             connection.feeding = True
             feed(self.broker, client)
         self.broker.resume(connection)
+
+    def give_up(self, reason: int) -> None:
+        """Take back what was granted and cannot be kept."""
+        self.feeds.clear()
+        for index, wanted in enumerate(self.packet.subscriptions):
+            if self.reasons[index] <= Reason.GRANTED_QOS_2:
+                self.reasons[index] = reason
+                if wanted.filter in self.session.subscriptions:
+                    self.broker.unsubscribe(self.session, wanted.filter)
+                    del self.session.subscriptions[wanted.filter]
 
 
 def add(answer: Answer, index: int) -> None:
@@ -233,10 +251,7 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
             continue
         grant = session.subscriptions.get(written)
         if grant is not None:
-            if grant.queue is not None:
-                broker.queue_unsubscribe(session, written)
-            else:
-                broker.unsubscribe(session, written)
+            broker.unsubscribe(session, written)
             del session.subscriptions[written]
             if client.feeds is not None:
                 client.feeds.pop(written, None)
@@ -244,4 +259,14 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
         else:
             reasons.append(Reason.NO_SUBSCRIPTION_EXISTED)
     version = client.connection.version
-    client.connection.append(encode(Unsuback(packet.packet_id, reasons), version))
+
+    def kept(reason: int) -> None:
+        if client.stage is not CONNECTED:
+            return
+        if reason and version == 5:
+            reasons[:] = [reason] * len(reasons)
+        client.connection.append(encode(Unsuback(packet.packet_id, reasons), version))
+        broker.resume(client.connection)
+
+    broker.pause(client.connection)
+    broker.keep_subscriptions(session, packet.filters, kept)

@@ -13,6 +13,7 @@ from fluxmq.sessions.mqtt.session import Client, Session
 from fluxmq.sessions.mqtt.settlement import Settlement
 
 if TYPE_CHECKING:
+    from fluxmq.shards.durable.sessions import DurableSessions
     from fluxmq.shards.queues.wiring import Queues
 
 
@@ -21,11 +22,13 @@ class QueuePort:
 
     reactor: Reactor
     queues: Queues
+    durable: DurableSessions
     schedule_tick: Callable[[], None]
 
     def finish_tick(self) -> None:
-        """End a tick in which queues have something to do."""
+        """End a tick in which queues, or what waits for the disk, have something to do."""
         self.queues.service.finish()
+        self.durable.safety.finish()
 
     def answer(self, connection: Connection, answers: bytes) -> None:
         """Acknowledge what was published just now, when what it led to allows."""

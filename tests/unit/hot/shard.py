@@ -295,6 +295,10 @@ class Shard:
         self.tree.add(parsed.filter, session, grant)
         self.reactor.routes.clear()
 
+    def keep_subscriptions(self, session: Session, written: Any, done: Any) -> None:
+        """Nothing is kept on disk here."""
+        done(0)
+
     def unsubscribe(self, session: Session, written: bytes) -> None:
         """Remove it."""
         self.tree.remove(session.filter_of(written), session)

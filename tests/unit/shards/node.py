@@ -24,6 +24,8 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.rows import Clock as DurableClock
+from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.intake import TCP, Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import Blocked, Link, Received
@@ -38,11 +40,14 @@ from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.received import Packet
+from tests.unit.shards.disk import Disk, MemoryStore
 
 LOOPBACK = "127.0.0.1:50000"
 LISTENING = {"server": {"mqtt": {"tcp": {"addr": "127.0.0.1:1883"}}}}
 RECORD_MAX = 32768
 QUIET_ROUNDS_MAX = 100_000
+MOMENT = 0.06
+"""A little more than changes wait for company on their way to the disk, and publishers for prompt subscribers."""
 
 
 class Clock:
@@ -54,6 +59,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+    def wall_seconds(self) -> float:
+        """The time of day in seconds, which passes as the clock does."""
+        return 1_700_000_000.0 + self.now
 
     def wall_ns(self) -> int:
         """The time of day; no two readings are equal."""
@@ -151,6 +160,22 @@ class Shard:
         self.broker.peers = self.peers
         self.broker.routes.links = self.broker.groups.links = self.peers.links
         self.claims = Claims(index, node.workers, self.peers.links, self.broker)
+        self.store = MemoryStore(node.disks[index])
+        for other in range(node.workers):
+            if other != index:
+                filters = MemoryStore(node.disks[other]).filters()
+                self.broker.routes.expect(other, filters)
+        self.durable = Durable(
+            self.claims,
+            node.workers,
+            self.store,
+            self.reactor,
+            self.broker,
+            self.peers,
+            DurableClock(node.clock, node.clock.wall_seconds),
+            self.later,
+            lambda: sum(self.intake.open_now),
+        )
         self.broker.retained = RetainedMessages(
             index,
             settings.broker.max_retained_messages,
@@ -158,7 +183,10 @@ class Shard:
             node.clock,
             node.clock.wall_ns,
             self.peers.links,
+            self.durable.rows,
+            self.reactor.hold,
         )
+        self.broker.retained.load()
         self.peers.join(self.claims, self.broker.retained)
         self.queues = Queues(
             index,
@@ -213,6 +241,10 @@ class Shard:
         """Call `action` when the clock says so."""
         heapq.heappush(self._later, (self.node.clock() + seconds, next(self._order), action))
 
+    def next_moment(self) -> float:
+        """When something is to be done next."""
+        return self._later[0][0] if self._later else float("inf")
+
     def step(self) -> bool:
         """One tick; whether there was anything to do."""
         self.again = False
@@ -226,6 +258,7 @@ class Shard:
         """What the worker does ten times a second."""
         self.reactor.tally.now = self.node.clock()
         self.broker.run_timers()
+        self.durable.housekeeping()
         self.queues.housekeeping()
         self.peers.check()
         self.broker.retained.housekeeping()
@@ -264,11 +297,14 @@ class Stream:
 
     def recv(self, size: int, /) -> bytes:
         """What has come; TimeoutError when nothing will unless somebody does something."""
-        self.node.run()
-        try:
-            return self.sock.recv(size)
-        except BlockingIOError:
-            raise TimeoutError("the node is at rest and nothing has come") from None
+        end = self.node.clock.now + 2 * MOMENT
+        while True:
+            self.node.run()
+            try:
+                return self.sock.recv(size)
+            except BlockingIOError:
+                if not self.node.wait(end):
+                    raise TimeoutError("the node is at rest and nothing has come") from None
 
     def settimeout(self, seconds: float | None, /) -> None:
         """Time does not pass by itself."""
@@ -299,6 +335,7 @@ class Node:
         self.users = users
         self.settings = Settings.model_validate(merged(LISTENING, settings or {}))
         self.shards: list[Shard | None] = [None] * workers
+        self.disks = [Disk() for _ in range(workers)]
         self.hung: set[int] = set()
         self.unseen: set[int] = set()
         """Shards that live and are not yet shown by the process table."""
@@ -353,10 +390,19 @@ class Node:
         worked = False
         for _ in range(QUIET_ROUNDS_MAX):
             busy = [shard.step() for shard in self if shard.index not in self.hung]
-            if not any(busy):
+            if not any(busy) and not self._under_way():
                 return worked
             worked = True
         raise AssertionError("the shards never come to rest")
+
+    def _under_way(self) -> bool:
+        """Whether somebody will take a record that is on its way."""
+        return any(
+            self.shards[target] is not None
+            and target not in self.hung
+            and self.pipes[source, target].allowed != 0
+            for source, target in self.waiting()
+        )
 
     def advance(self, seconds: float) -> None:
         """Let time pass, in steps no timer can miss the order of."""
@@ -368,6 +414,18 @@ class Node:
             if self.clock.now >= end:
                 return
             self.clock.now = min(end, self.clock.now + max(0.1, seconds / 50))
+
+    def wait(self, end: float) -> bool:
+        """Let time pass until something is to be done before `end`; False when nothing is.
+
+        The disk is given a moment to gather changes, and prompt subscribers one to answer.
+        """
+        due = [shard.next_moment() for shard in self]
+        moments = [each for each in due if self.clock.now < each <= end]
+        if not moments:
+            return False
+        self.clock.now = min(moments)
+        return True
 
     def hold(self) -> None:
         """From now on records pass from shard to shard only when let."""

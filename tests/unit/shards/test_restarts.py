@@ -125,8 +125,10 @@ def test_what_was_retained_just_now_is_told_by_who_did_it(make_node: MakeNode) -
     publisher.publish("old", b"r", qos=1, retain=True)
     node.hold()
     node.kill(0)
-    publisher.publish("new", b"r", qos=1, retain=True)
-    publisher.publish("old", b"", qos=1, retain=True)
+    # Their homes are away, or cannot be asked: the answers come when these have them on disk.
+    publisher.send(wire.publish(5, "new", b"r", qos=1, retain=True, packet_id=101))
+    publisher.send(wire.publish(5, "old", b"", qos=1, retain=True, packet_id=102))
+    node.run()
     node.start(0)
     node.hold()
     for peer in (1, 2):
@@ -160,7 +162,8 @@ def test_a_shard_with_half_the_retained_messages_is_not_asked(make_node: MakeNod
         if not pairs:
             break
         node.let(*pairs[0])
-    assert len(node[0].broker.retained.store) == 0
+    for shard in (0, 1):
+        assert len(node[shard].broker.retained.store) == len(node.disks[shard].rows["retained"])
     node.release()
     for shard in node:
         assert shard.peers.synchronised

@@ -81,7 +81,7 @@ def round_trip(
     released: list[int],
     next_pid: int,
 ) -> None:
-    session = Session("c", node[0].broker._delivery())
+    session = Session("c", node[0].broker.new_delivery())
     for name, value in fields.items():
         setattr(session, name, value)
     session.subscriptions = dict(subscriptions)
@@ -89,7 +89,8 @@ def round_trip(
     session.delivery.inflight = len(released)
     session.delivery.next_pid = next_pid
     state = over_the_wire(export_session(session))
-    found = import_session(state, node[1].broker._delivery(), node[1].broker.groups)
+    target = node[1].broker
+    found = import_session(state, target.new_delivery(), target.groups, target.durable.keep)
     assert found.client_id == "c"
     for name, value in fields.items():
         if name not in ("will", "received"):
@@ -330,6 +331,7 @@ def test_what_is_published_after_connack_reaches_the_session(make_node: MakeNode
     while not (packets := drain(back)):
         node.let(*node.waiting()[0])
     assert packets[0].kind == wire.CONNACK
-    publisher.publish("t", b"x", qos=1)
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=9))
+    node.run()
     node.release()
     assert messages(back) == [b"x"]

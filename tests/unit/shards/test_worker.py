@@ -57,6 +57,8 @@ class Bench:
             data_dir=str(directory),
             handoff_fds=[receiver.detach()],
         )
+        storage = settings.storage.model_copy(update={"data_dir": str(directory)})
+        settings = settings.model_copy(update={"storage": storage})
         self.worker = Worker(launch, settings, self.table)
 
     def write(self, settings: Settings) -> None:
@@ -228,7 +230,9 @@ def test_a_shard_whose_acceptor_has_gone_stops_all_the_same(run: Callable[..., N
         bench.worker.set_users(users())
         await eventually(bench.ready, "ready")
         bench.acceptor.close()
-        await eventually(lambda: not bench.worker.reactor.others, "noticed")
+        # What is left to watch is the disk.
+        disk = {bench.worker.store.fileno()}
+        await eventually(lambda: set(bench.worker.reactor.others) == disk, "noticed")
 
     run(play)
 

@@ -1,0 +1,367 @@
+"""What is kept of one session while it lives: which messages are safe, and who waits until they are.
+
+Every message owed to the session has a number, and its packet identifier follows from the number: so identifiers need
+not be stored, and a message that is sent again after a restart has the one it had. Messages of QoS 1 go to the client
+at once and their publisher waits for the answer, or for the disk when none comes (``Safety.sweep``); those for a client
+that is away wait for the disk. Messages of QoS 2 go out when they are on disk, and PUBREL when PUBREC is: exactly once
+holds over a restart.
+
+Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._hot.portion import Portion
+from fluxmq._hot.run import Run
+from fluxmq._hot.tickets import Ticket
+from fluxmq._hot.window import PACKET_ID_MAX
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.durable.homes import Home
+from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
+from fluxmq.storage.state_store import (
+    ANSWERED,
+    LIFE,
+    MESSAGES,
+    REASON_FULL,
+    RECEIVED,
+    RELEASED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+)
+
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.safety import Safety
+
+
+class Owed:
+    """Neighbouring messages owed to a session, one row when written; told by the delivery what was answered.
+
+    ``number``: of the first; ``front``: of the first not answered; ``written``: a row may be on disk. ``ticket``: the
+    publisher's, held until the messages are safe or answered.
+    """
+
+    __slots__ = (
+        "_early",
+        "_noted",
+        "count",
+        "finished",
+        "front",
+        "group",
+        "keeper",
+        "number",
+        "qos",
+        "retain",
+        "run",
+        "since",
+        "subscription_ids",
+        "ticket",
+        "written",
+    )
+
+    def __init__(
+        self,
+        keeper: SessionKeeper,
+        number: int,
+        count: int,
+        run: Run | None,
+        qos: int,
+        retain: int,
+        subscription_ids: bytes,
+        group: Any,
+    ) -> None:
+        self.keeper = keeper
+        self.number = number
+        self.count = count
+        self.run = run
+        self.qos = qos
+        self.retain = retain
+        self.subscription_ids = subscription_ids
+        self.group = group
+        self.front = number
+        self.since = 0.0
+        self.ticket: Ticket | None = None
+        self.written = False
+        self.finished = False
+        self._early: set[int] | None = None
+        self._noted = False
+
+    def acknowledged(self, first: int, count: int) -> None:
+        """The client has answered messages, or they were dropped; told twice at times."""
+        if self.finished:
+            return
+        if first <= self.front:
+            self.front = max(self.front, first + count)
+        else:
+            if self._early is None:
+                self._early = set()
+            self._early.update(range(first, first + count))
+        if self._early:
+            while self.front in self._early:
+                self._early.remove(self.front)
+                self.front += 1
+        if self.front >= self.number + self.count:
+            self.finish()
+        elif self.written:
+            self._noted = True
+            keeper = self.keeper
+            keeper.home.put(ANSWERED, (keeper.client_id, self.number, self.front - self.number))
+            keeper.safety.lazily()
+
+    def refused(self, number: int) -> None:
+        """The client refused a message, or does not take it: it is done with."""
+        self.acknowledged(number, 1)
+
+    def write(self) -> None:
+        """Have the messages written; the publisher's ticket ends when they are safe."""
+        if self.written or self.finished or self.run is None:
+            return
+        keeper, run = self.keeper, self.run
+        self.written = True
+        offset = run.start
+        if self.front > self.number:
+            offset = run.skip(offset, self.front - self.number)
+            self.count -= self.front - self.number
+            self.number = self.front
+        data = message_values(
+            run,
+            offset,
+            self.count,
+            self.qos,
+            self.retain,
+            self.subscription_ids,
+            self.group,
+            keeper.safety.clock,
+        )
+        keeper.home.put(MESSAGES, (keeper.client_id, self.number, data))
+        keeper.home.when_safe(self.safe)
+        keeper.safety.wake()
+
+    def safe(self, reason: int) -> None:
+        """The messages are on disk, or (``reason``) are not."""
+        self.run = None
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            ticket.done(reason)
+
+    def finish(self) -> None:
+        """All is answered."""
+        self.finished = True
+        keeper = self.keeper
+        if self.written and not keeper.ended:
+            key = (keeper.client_id, self.number)
+            keeper.home.remove(MESSAGES, key)
+            if self._noted:
+                keeper.home.remove(ANSWERED, key)
+            if self.qos == 2:
+                keeper.home.remove(RELEASED, (keeper.client_id, identifier_of(self.number)))
+            keeper.safety.lazily()
+        self.safe(0)
+
+
+class Released:
+    """A QoS 2 message whose PUBREC was answered before the shard was restarted: only its PUBCOMP is missing."""
+
+    __slots__ = ("_keeper", "_packet_id")
+
+    def __init__(self, keeper: SessionKeeper, packet_id: int) -> None:
+        self._keeper = keeper
+        self._packet_id = packet_id
+
+    def acknowledged(self, _first: int, _count: int) -> None:
+        """PUBCOMP has come."""
+        keeper = self._keeper
+        keeper.home.remove(RELEASED, (keeper.client_id, self._packet_id))
+        keeper.safety.lazily()
+
+
+def identifier_of(number: int) -> int:
+    """The packet identifier of a message; the hot path computes the same."""
+    return number % PACKET_ID_MAX + 1
+
+
+class SessionKeeper:
+    """The ``durable`` of a session's delivery. ``number``: of the next message owed."""
+
+    def __init__(self, safety: Safety, home: Home, session: Session) -> None:
+        self.safety = safety
+        self.home = home
+        self.session = session
+        self.client_id = session.client_id
+        self.number = 0
+        self.ended = False
+        self.held: dict[Portion, None] = {}
+        """Messages of QoS 2 that go to the client when they are on disk."""
+
+    # Messages owed
+
+    def keep(self, run: Run, qos: int, retain: int, subscription_ids: bytes, group: object) -> None:
+        """Deliver a run, and see that it is safe before its publisher is answered. The run is its own."""
+        delivery = self.session.delivery
+        if qos == 2:
+            self._keep_single(run, retain, subscription_ids, group)
+            return
+        away = delivery.connection is None
+        ticket = self.safety.hold()
+        if away and self.home.refusing:
+            self.safety.count_drop("not_stored", run.count)
+            ticket.done(self.home.refusing)
+            return
+        owed = Owed(self, self.number, run.count, run, qos, retain, subscription_ids, group)
+        owed.ticket = ticket
+        portion = Portion(run, run.start, run.count, qos, retain, subscription_ids, group)
+        portion.settle = owed
+        portion.base = self.number
+        self.number += run.count
+        if away:
+            owed.write()
+            self.safety.fresh(ticket, self.home)
+        else:
+            self.safety.watch(owed)
+        delivery.enqueue_portion(portion)
+
+    def _keep_single(self, run: Run, retain: int, subscription_ids: bytes, group: object) -> None:
+        """QoS 2: a row per message, since each is released by itself."""
+        ticket = self.safety.hold()
+        if self.home.refusing:
+            self.safety.count_drop("not_stored", run.count)
+            ticket.done(self.home.refusing)
+            return
+        batch: list[Portion] = []
+        offset = run.start
+        for _ in range(run.count):
+            end = run.skip(offset, 1)
+            piece = run.part(offset, end, 1)
+            owed = Owed(self, self.number, 1, piece, 2, retain, subscription_ids, group)
+            portion = Portion(piece, offset, 1, 2, retain, subscription_ids, group)
+            portion.settle = owed
+            portion.base = self.number
+            self.number += 1
+            self.held[portion] = None
+            owed.write()
+            batch.append(portion)
+            offset = end
+
+        def safe(reason: int) -> None:
+            ticket.done(reason)
+            self._deliver(batch, reason)
+
+        self.safety.fresh(ticket, self.home)
+        self.home.when_safe(safe)
+
+    def _deliver(self, portions: list[Portion], reason: int) -> None:
+        """Messages of QoS 2 are on disk and go to the client; those that are not (``reason``) are nobody's."""
+        for portion in portions:
+            if portion in self.held:
+                del self.held[portion]
+                if reason:
+                    portion.settle.finish()
+                else:
+                    self.session.delivery.enqueue_portion(portion)
+
+    def release_held(self) -> None:
+        """The session leaves this shard: what waits for the disk goes with it."""
+        held, self.held = self.held, {}
+        for portion in held:
+            self.session.delivery.enqueue_portion(portion)
+
+    def owed(self) -> list[Owed]:
+        """What the delivery has that is this keeper's, once detached."""
+        delivery = self.session.delivery
+        found: dict[Owed, None] = {}
+        for queue in (delivery.flight, delivery.resend, delivery.pending):
+            for portion in queue or ():
+                if isinstance(portion.settle, Owed):
+                    found[portion.settle] = None
+        return list(found)
+
+    # The session's state
+
+    def write_session(self) -> None:
+        """Write the session's own row: expiry, will, whether it is connected."""
+        if self.ended:
+            return
+        session = self.session
+        sent = self.number
+        for portion in session.delivery.pending or ():
+            if isinstance(portion.settle, Owed):
+                sent = portion.base
+                break
+        data = session_values(session, self.safety.clock, self.number, sent)
+        self.home.put(SESSIONS, (self.client_id, data))
+        self.home.put(LIFE, (self.safety.shard, self.safety.clock.wall()))
+        self.safety.lazily()
+
+    def write_subscription(self, written: bytes) -> None:
+        """Write one subscription as it is now, or that it is gone."""
+        grant = self.session.subscriptions.get(written)
+        if grant is None:
+            self.home.remove(SUBSCRIPTIONS, (self.client_id, written))
+            return
+        topics = grant.queue is None and not grant.shared
+        topic = self.session.filter_of(written) if topics else None
+        row = (self.client_id, written, topic, pack(grant_values(grant)))
+        self.home.put(SUBSCRIPTIONS, row)
+
+    def write_everything(self) -> None:
+        """Write what the session is, but for messages."""
+        self.write_session()
+        for written in self.session.subscriptions:
+            self.write_subscription(written)
+
+    def left(self) -> None:
+        """The client has gone: what it has not answered is written."""
+        for owed in self.owed():
+            owed.write()
+        self.write_session()
+
+    def end(self) -> None:
+        """The session is over, and all that is kept of it."""
+        self.ended = True
+        for owed in self.owed():
+            owed.finish()
+        self.held.clear()
+        self.home.wipe(self.client_id)
+        self.safety.lazily()
+
+    # QoS 2, of publishers and of subscribers
+
+    def unwritten(self) -> set[int]:
+        """Identifiers received whose messages are not known to be safe."""
+        return self.safety.unwritten(self)
+
+    def received(self, packet_ids: set[int]) -> None:
+        """New QoS 2 messages of the client, just being routed: PUBREC waits until that is on disk."""
+        self.safety.gate(self, packet_ids, self.safety.hold())
+
+    def repeated(self, packet_ids: set[int]) -> None:
+        """QoS 2 messages that came before: PUBREC waits if that of the first does."""
+        self.safety.repeated(self, packet_ids)
+
+    def completed(self, packet_id: int, answer: Callable[[], None]) -> None:
+        """PUBREL of the client: its identifier is free when that is on disk, and ``answer`` says so."""
+        self.home.remove(RECEIVED, (self.client_id, packet_id))
+        self._then(answer)
+
+    def released(self, packet_id: int, answer: Callable[[], None]) -> None:
+        """PUBREC of the client: its message is never sent again once that is on disk; ``answer`` is PUBREL."""
+        wanted = (self.session.delivery.released or {}).get(packet_id)
+        if wanted is None or not isinstance(wanted[0], Owed):
+            answer()
+            return
+        self.home.remove(MESSAGES, (self.client_id, wanted[0].number))
+        self.home.put(RELEASED, (self.client_id, packet_id))
+        self._then(answer)
+
+    def _then(self, answer: Callable[[], None]) -> None:
+        client = self.session.client
+
+        def safe(reason: int) -> None:
+            # With a full disk the change waits for room, ahead of everything that could contradict it.
+            if reason in (0, REASON_FULL) and client is self.session.client is not None:
+                answer()
+
+        self.home.when_safe(safe)
+        self.safety.wake()

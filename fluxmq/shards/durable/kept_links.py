@@ -1,0 +1,126 @@
+"""Messages of QoS 1 and 2 for persistent sessions of another shard: numbered, and answered when they are safe there.
+
+A KEPT frame is a RUN frame with a number in front. Its publisher waits until the peer says that its part is on disk or
+with its clients. A peer that dies is waited for: it gets again what it has not answered, when its sessions are back,
+and until then what is published meanwhile waits here, bounded. Which filters its sessions have is known from what it
+told, and at this shard's own start from its file. So a message may arrive there twice, after a death, and not never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.run import Run
+from fluxmq._hot.tickets import Ticket
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.shards import frames
+from fluxmq.shards.durable.homes import PATIENCE_SECONDS
+from fluxmq.shards.durable.safety import CallbackTicket
+from fluxmq.shards.links import Link
+
+UNANSWERED_BYTES_MAX = 64 << 20
+"""Messages kept for a peer that has not answered them; beyond it publishers are refused. A peer that is well answers
+within a sweep and a commit, a tenth of a second: hundreds of megabytes a second."""
+
+
+class KeptLink:
+    """The way to one other shard's persistent sessions; stands for its link in routes."""
+
+    def __init__(
+        self, link: Link, reactor: Reactor, first_number: int, now: Callable[[], float]
+    ) -> None:
+        self.peer = link.peer
+        self._link = link
+        self._reactor = reactor
+        self._number = first_number
+        self._now = now
+        self._sent: dict[int, tuple[bytes, Ticket]] = {}
+        self._bytes = 0
+        self._away_since = now()
+        self.serving = False
+        """Whether the peer's sessions are there."""
+
+    @property
+    def unanswered(self) -> int:
+        """Runs that the peer has not answered."""
+        return len(self._sent)
+
+    def send_run(self, run: Run) -> None:
+        """Give the peer a run; its publisher waits for the answer."""
+        if not run.qos:
+            self._link.send_run(run)
+            return
+        ticket = self._reactor.hold()
+        if self._hopeless() or self._bytes > UNANSWERED_BYTES_MAX:
+            ticket.done(Reason.QUOTA_EXCEEDED)
+            return
+        self._number += 1
+        body = bytes(memoryview(run.buffer)[run.start : run.end])
+        frame = frames.encode_kept(self._number, run) + body
+        self._sent[self._number] = (frame, ticket)
+        self._bytes += len(frame)
+        if self.serving:
+            self._link.send_frame(frame)
+
+    def answered(self, number: int, reason: int) -> None:
+        """The peer has a run safe, or refuses it."""
+        found = self._sent.pop(number, None)
+        if found is not None:
+            frame, ticket = found
+            self._bytes -= len(frame)
+            ticket.done(reason)
+
+    def serve(self) -> None:
+        """The peer's sessions are there: it gets what it has not answered."""
+        self.serving = True
+        for frame, _ in self._sent.values():
+            self._link.send_frame(frame)
+
+    def lose(self) -> None:
+        """The peer has died."""
+        self.serving = False
+        self._away_since = self._now()
+
+    def give_up(self) -> None:
+        """Refuse what has waited in vain for a peer that does not come back."""
+        if not self._sent or not self._hopeless():
+            return
+        sent, self._sent = self._sent, {}
+        self._bytes = 0
+        for _, ticket in sent.values():
+            ticket.done(Reason.QUOTA_EXCEEDED)
+
+    def _hopeless(self) -> bool:
+        return not self.serving and self._now() > self._away_since + PATIENCE_SECONDS
+
+
+class KeptRuns:
+    """The other side: runs of other shards for this one's sessions."""
+
+    def __init__(self, links: dict[int, Link], reactor: Reactor, wake: Callable[[], None]) -> None:
+        self._links = links
+        self._reactor = reactor
+        self._wake = wake
+        self._done: dict[int, list[int]] = {}
+
+    def deliver(self, link: Link, frame: bytes, deliver: Callable[[Run], None]) -> None:
+        """A KEPT frame has come: its sessions hold the answer until the run is safe."""
+        number, run = frames.decode_kept(frame)
+
+        def safe(reason: int) -> None:
+            self._done.setdefault(link.peer, []).extend((number, reason))
+            self._wake()
+
+        ticket = CallbackTicket(self._reactor, safe)
+        self._reactor.ticket = ticket.hold()
+        deliver(run)
+        self._reactor.ticket = None
+        ticket.done(0)
+
+    def flush(self) -> None:
+        """Send the answers of this tick."""
+        done, self._done = self._done, {}
+        for peer, answers in done.items():
+            if self._links[peer].up:
+                self._links[peer].send_control("run kept", answers)

@@ -1,0 +1,123 @@
+"""What keeping sessions and retained messages says over the links to other shards.
+
+Control frames: ``keep`` [number, changes] and ``kept`` [number, reason] between a session's shard and its home;
+``run kept`` [number, reason, ...] answers KEPT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
+frames at the topic's home; ``restored``: a shard's persistent sessions are there and have told their interest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.run import Run
+from fluxmq.shards.durable.homes import RemoteHome
+from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
+from fluxmq.shards.durable.retained_rows import RetainedRows
+from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.links import Link
+from fluxmq.shards.routes import RouteTable
+from fluxmq.storage.state_store import table_of
+
+
+class DurableLinks:
+    """Joins what is kept here to the other shards."""
+
+    def __init__(
+        self,
+        links: dict[int, Link],
+        reactor: Reactor,
+        safety: Safety,
+        retained: RetainedRows,
+        routes: RouteTable,
+    ) -> None:
+        now = safety.clock.now
+        # Greater than all numbers of this shard's former lives.
+        first = round(now() * 1_000_000_000)
+        self._links = links
+        self._safety = safety
+        self._retained = retained
+        self._routes = routes
+        self._runs = KeptRuns(links, reactor, safety.wake)
+        self._restored = False
+        self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
+        safety.remote = {peer: RemoteHome(link, first, now) for peer, link in links.items()}
+        safety.after = self._flush
+        routes.kept_links = self.kept
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {
+            "keep": self._on_keep,
+            "kept": self._on_kept,
+            "run kept": self._on_run_kept,
+            "retained kept": self._retained.on_kept,
+            "restored": self._on_restored,
+        }
+
+    def received(self, link: Link, frame: bytes, deliver: Callable[[Run], None]) -> None:
+        """A KEPT frame has come."""
+        self._runs.deliver(link, frame, deliver)
+
+    def _flush(self) -> None:
+        self._runs.flush()
+        self._retained.flush()
+
+    def _on_keep(self, link: Link, number: int, changes: list[list[Any]]) -> None:
+        store = self._safety.store
+        for verb, name, *values in changes:
+            if verb == "put":
+                store.put(table_of(name), tuple(values[0]))
+            elif verb == "remove":
+                store.remove(table_of(name), tuple(values[0]))
+            else:
+                store.wipe(name)
+
+        def safe(reason: int) -> None:
+            if link.up:
+                link.send_control("kept", number, reason)
+
+        store.when_safe(safe)
+        self._safety.wake()
+
+    def _on_kept(self, link: Link, number: int, reason: int) -> None:
+        self._safety.remote[link.peer].confirmed(number, reason)
+
+    def _on_run_kept(self, link: Link, answers: list[int]) -> None:
+        kept = self.kept[link.peer]
+        for at in range(0, len(answers), 2):
+            kept.answered(answers[at], answers[at + 1])
+
+    def _on_restored(self, link: Link) -> None:
+        self._routes.forget_former(link.peer)
+        self.kept[link.peer].serve()
+
+    # Coming and going
+
+    def tell_first(self, link: Link) -> None:
+        """A shard has come: before all else it gets the changes it has not confirmed."""
+        self._safety.remote[link.peer].back()
+
+    def tell_last(self, link: Link) -> None:
+        """A shard has been told this one's whole interest."""
+        if self._restored:
+            link.send_control("restored")
+
+    def restored(self) -> None:
+        """This shard's sessions are there, and their interest is told."""
+        self._restored = True
+        for link in self._links.values():
+            if link.up:
+                link.send_control("restored")
+
+    def lose(self, peer: int) -> None:
+        """A shard has died."""
+        self.kept[peer].lose()
+        self._safety.remote[peer].lost()
+        self._retained.lost(peer)
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for kept in self.kept.values():
+            kept.give_up()

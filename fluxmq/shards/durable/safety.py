@@ -1,0 +1,228 @@
+"""Who waits for the disk on one shard, and when what is gathered goes there.
+
+At the end of each tick in which somebody waits, all changes go to their homes. What nobody waits for (a message that
+was answered, a session's new expiry) goes along, or within ``LAZY_SECONDS``. A message that a connected client has not
+answered after ``PROMPT_SECONDS`` is written, so that its publisher need not wait for a slow reader.
+
+QoS 2 identifiers of publishers are written in the same transaction as the messages where both are kept here, else after
+them: were they on disk alone, the message would be taken for a repetition after a restart, and be lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.tickets import Ticket
+from fluxmq.shards.durable.homes import Home, RemoteHome, Store
+from fluxmq.shards.durable.rows import Clock
+from fluxmq.storage.state_store import RECEIVED
+
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.keeper import Owed, SessionKeeper
+
+PROMPT_SECONDS = 0.05
+"""How long a publisher waits for a connected subscriber's answer before its message is written: far more than a
+round trip on a network that is well, far less than anybody's patience."""
+LAZY_SECONDS = 0.05
+"""How long changes wait that nobody waits for: a few commits a second at most come from them."""
+REFUSED_FROM = 0x80
+
+
+class CallbackTicket(Ticket):
+    """A ticket that ends in a call instead of an answer to a client."""
+
+    def __init__(self, reactor: Reactor, done: Callable[[int], object]) -> None:
+        super().__init__(reactor)
+        self._ended = done
+
+    def done(self, reason: int = 0) -> int:
+        """One of those waited for is done."""
+        self.waiting -= 1
+        self.reason = max(self.reason, reason)
+        if self.waiting == 0:
+            self._ended(self.reason)
+        return 0
+
+
+class Gate:
+    """QoS 2 messages that a session has published and that are not safe yet. ``others``: of repetitions."""
+
+    __slots__ = ("keeper", "others", "packet_ids", "ticket")
+
+    def __init__(self, keeper: SessionKeeper, packet_ids: set[int], ticket: Ticket) -> None:
+        self.keeper = keeper
+        self.packet_ids = packet_ids
+        self.ticket = ticket
+        self.others: list[Ticket] = []
+
+
+class Safety:
+    """This shard's waiting for the disk."""
+
+    def __init__(
+        self,
+        shard: int,
+        store: Store,
+        reactor: Reactor,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], None],
+        count_drop: Callable[[str, int], None],
+    ) -> None:
+        self.shard = shard
+        self.clock = clock
+        self.count_drop = count_drop
+        self.store = store
+        self.remote: dict[int, RemoteHome] = {}
+        self.after: Callable[[], None] = lambda: None
+        """Called at the end of a tick, when all homes have been told."""
+        self._reactor = reactor
+        self._later = later
+        self._urgent = False
+        self._lazy = False
+        self._sweeping = False
+        self._watched: deque[Owed] = deque()
+        self._gates: list[Gate] = []
+        """Those that wait for their messages."""
+        self._unwritten: dict[Gate, None] = {}
+        """These, and those that wait for the disk."""
+        self._fresh: dict[Ticket, int] = {}
+
+    def hold(self) -> Ticket:
+        """The ticket of the run that is being published, held once more."""
+        return self._reactor.hold()
+
+    def wake(self) -> None:
+        """Somebody waits for what was changed: it goes to its home at the end of the tick."""
+        self._urgent = True
+        self._reactor.unfinished = True
+        self._reactor.host.schedule()
+
+    def lazily(self) -> None:
+        """Something was changed that nobody waits for."""
+        if not self._lazy:
+            self._lazy = True
+            self._later(LAZY_SECONDS, self._flush_lazily)
+
+    def _flush_lazily(self) -> None:
+        self._lazy = False
+        self._flush()
+
+    def _flush(self) -> None:
+        self.store.flush()
+        for home in self.remote.values():
+            home.flush()
+
+    def finish(self) -> None:
+        """End a tick."""
+        self._open_gates()
+        self._fresh.clear()
+        if self._urgent:
+            self._urgent = False
+            self._flush()
+        self.after()
+        if self._gates:
+            self._reactor.unfinished = True
+        if self._urgent:
+            self._later(0.0, self._nothing)
+
+    def _nothing(self) -> None:
+        """The tick that follows is what was wanted."""
+
+    # Messages of connected clients
+
+    def watch(self, owed: Owed) -> None:
+        """A message is with a connected client, who should answer soon."""
+        owed.since = self._reactor.tally.now
+        self._watched.append(owed)
+        if not self._sweeping:
+            self._sweeping = True
+            self._later(PROMPT_SECONDS, self.sweep)
+
+    def sweep(self) -> None:
+        """Write the messages that wait for too long."""
+        watched = self._watched
+        horizon = self.clock.now() - PROMPT_SECONDS
+        while watched and (watched[0].finished or watched[0].since <= horizon):
+            watched.popleft().write()
+        self._sweeping = bool(watched)
+        if watched:
+            self._later(PROMPT_SECONDS, self.sweep)
+
+    # QoS 2 of publishers
+
+    def fresh(self, ticket: Ticket, home: Home) -> None:
+        """A hold of this ticket ends with the changes of this tick, where they are kept here."""
+        if home is self.store:
+            self._fresh[ticket] = self._fresh.get(ticket, 0) + 1
+
+    def gate(self, keeper: SessionKeeper, packet_ids: set[int], ticket: Ticket) -> None:
+        """Write received identifiers as soon as they may be on disk; the ticket is held for that."""
+        gate = Gate(keeper, packet_ids, ticket)
+        self._gates.append(gate)
+        self._unwritten[gate] = None
+        self._reactor.unfinished = True
+
+    def repeated(self, keeper: SessionKeeper, packet_ids: set[int]) -> None:
+        """A publish comes again: where the first is not safe yet, its answer waits for the same."""
+        for gate in self._unwritten:
+            if gate.keeper is keeper and gate.packet_ids & packet_ids:
+                gate.others.append(self.hold())
+
+    def unwritten(self, keeper: SessionKeeper) -> set[int]:
+        """Identifiers received by a session whose messages are not known to be safe."""
+        found: set[int] = set()
+        for gate in self._unwritten:
+            if gate.keeper is keeper:
+                found |= gate.packet_ids
+        return found
+
+    def _open_gates(self) -> None:
+        gates, self._gates = self._gates, []
+        for gate in gates:
+            others = gate.ticket.waiting - 1
+            local = gate.keeper.home is self.store
+            if others and not (local and others == self._fresh.get(gate.ticket)):
+                self._gates.append(gate)
+            elif gate.ticket.reason >= REFUSED_FROM:
+                self._close(gate, gate.ticket.reason)
+            else:
+                self._write(gate)
+
+    def _write(self, gate: Gate) -> None:
+        keeper = gate.keeper
+        for packet_id in gate.packet_ids:
+            keeper.home.put(RECEIVED, (keeper.client_id, packet_id))
+
+        def safe(reason: int) -> None:
+            # The messages may have been refused in the same transaction.
+            reason = max(reason, gate.ticket.reason)
+            if reason >= REFUSED_FROM:
+                for packet_id in gate.packet_ids:
+                    keeper.home.remove(RECEIVED, (keeper.client_id, packet_id))
+                self.lazily()
+            self._close(gate, reason)
+
+        keeper.home.when_safe(safe)
+        self.wake()
+
+    def _close(self, gate: Gate, reason: int) -> None:
+        del self._unwritten[gate]
+        session = gate.keeper.session
+        if reason >= REFUSED_FROM and session.received:
+            # The client may send it again, and then it is new; whether it is still connected or not.
+            session.received -= gate.packet_ids
+        gate.ticket.done(reason)
+        for ticket in gate.others:
+            ticket.done(reason)
+
+    # Homes elsewhere
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for home in self.remote.values():
+            home.give_up()
+        if not self.store.idle:
+            self.store.flush()  # a full disk is tried again

@@ -1,0 +1,274 @@
+"""The persistent sessions of one shard: when their rows are written, and how they come back at start.
+
+A session whose expiry is not 0 is kept from its first CONNECT to its end. Its home's file is read when the shard
+starts, after every peer has told which sessions it has, and for the sessions of a peer that has died.
+
+Source: MQTT 3.1.1 section 3.1.2.4, MQTT 5.0 section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from fluxmq._hot.delivery import Delivery
+from fluxmq._hot.portion import Portion
+from fluxmq.logs import get_logger
+from fluxmq.sessions.mqtt.handover import restore
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.homes import Done, Home
+from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper, identifier_of
+from fluxmq.shards.durable.rows import Clock, grant_of, messages_of, restore_session, unpack
+from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.groups import GroupTable
+from fluxmq.storage.state_store import (
+    ANSWERED,
+    LIFE,
+    MESSAGES,
+    OF_CLIENTS,
+    RECEIVED,
+    RELEASED,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    Row,
+)
+
+LIFE_SECONDS = 5.0
+"""How often the shard notes that it lives: so much longer may a session live that was connected when it died."""
+
+_log = get_logger("fluxmq.durable")
+
+
+class Owner(Protocol):
+    """The shard's table of sessions."""
+
+    def holds(self, client_id: str) -> bool:
+        """Whether a session of this id is here."""
+
+    def new_delivery(self) -> Delivery:
+        """An empty delivery."""
+
+    def enter(self, session: Session) -> None:
+        """Take a session in, with its subscriptions."""
+
+    def schedule(self, session: Session) -> None:
+        """The times of a session were set."""
+
+
+class DurableSessions:
+    """What the broker tells of its sessions, and asks for."""
+
+    def __init__(
+        self,
+        safety: Safety,
+        groups: GroupTable,
+        owner: Owner,
+        claims: Claims,
+        window: int,
+        connected: Callable[[], int],
+    ) -> None:
+        self.safety = safety
+        self.loaded = False
+        """Whether the sessions of this home are here: no client is let in before."""
+        self._claims = claims
+        self._groups = groups
+        self._owner = owner
+        self._window = window
+        self._connected = connected
+        self._next_life = 0.0
+
+    @property
+    def clock(self) -> Clock:
+        """Monotonic and wall clock."""
+        return self.safety.clock
+
+    def home(self, client_id: str) -> Home:
+        """Where a client's rows are."""
+        shard = self._claims.home(client_id)
+        return self.safety.store if shard == self._claims.shard else self.safety.remote[shard]
+
+    # What the broker tells
+
+    def refusing(self, client_id: str) -> int:
+        """The reason for which a client's session cannot be kept now; 0 when it can."""
+        return self.home(client_id).refusing
+
+    def attached(self, session: Session) -> None:
+        """A client is connected with a session: a persistent one is kept from now on."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is None:
+            if not session.expiry:
+                return
+            keeper = self.keep(session)
+            # What may be left of an earlier session that ended unnoticed is not this one's.
+            keeper.home.wipe(session.client_id)
+        keeper.write_session()
+
+    def keep(self, session: Session) -> SessionKeeper:
+        """Begin to keep a session."""
+        keeper = SessionKeeper(self.safety, self.home(session.client_id), session)
+        session.delivery.durable = keeper
+        return keeper
+
+    def subscribed(self, session: Session, written: Iterable[bytes], done: Done) -> None:
+        """Subscriptions have come or gone: ``done`` when that is on disk."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is None:
+            done(0)
+            return
+        for each in written:
+            keeper.write_subscription(each)
+        keeper.home.when_safe(done)
+        self.safety.wake()
+
+    def left(self, session: Session) -> None:
+        """A session's client has gone, or a time of the session has changed."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is not None and session.client is None:
+            keeper.left()
+
+    def ended(self, session: Session) -> None:
+        """A session is over."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is not None:
+            session.delivery.durable = None
+            keeper.end()
+
+    def when_gone(self, client_id: str, done: Callable[[], None]) -> None:
+        """Call ``done`` when the end of a client's former session is on disk, or cannot be."""
+        self.home(client_id).when_safe(lambda _reason: done())
+        self.safety.wake()
+
+    def leaving(self, session: Session) -> None:
+        """A session goes to another shard: what it has not answered is written from here."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is not None:
+            keeper.release_held()
+            keeper.left()
+            self.safety.wake()
+
+    def moved(self, session: Session) -> None:
+        """The session has left; what is still to be answered here for it changes nothing any more."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is not None:
+            keeper.ended = True
+            session.delivery.durable = None
+
+    def arrived(self, session: Session) -> None:
+        """A session has come from another shard, with messages that were written there."""
+        keeper: SessionKeeper | None = session.delivery.durable
+        if keeper is not None:
+            keeper.write_everything()
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        now = self.clock.now()
+        if now >= self._next_life:
+            self._next_life = now + LIFE_SECONDS
+            if self.loaded and self._connected():
+                self.safety.store.put(LIFE, (self.safety.shard, self.clock.wall()))
+                self.safety.lazily()
+        self.safety.housekeeping()
+
+    # Coming back
+
+    def load(self) -> bool:
+        """Bring back the sessions of this home that no other shard has; False: when all changes are on disk.
+
+        Raises StorageError.
+        """
+        if self.loaded:
+            return True
+        if not self.safety.store.idle:
+            self.safety.store.flush()
+        if not self.safety.store.idle:
+            return False
+        self.loaded = True
+        count = self._bring(None)
+        if count:
+            _log.info("sessions are back", extra={"sessions": count})
+        return True
+
+    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
+        """Bring back the sessions that a shard had which has died, once its last words are on disk."""
+
+        def bring(_reason: int) -> None:
+            for client_id in client_ids if self.loaded else ():
+                self._bring(client_id)
+            done()
+
+        self.safety.store.when_safe(bring)
+        self.safety.wake()
+
+    def _bring(self, only: str | None) -> int:
+        store = self.safety.store
+        alive = max((at for _, at in store.rows(LIFE)), default=0.0)
+        parts: dict[str, dict[str, list[Row]]] = {}
+        for table in OF_CLIENTS:
+            found: dict[str, list[Row]] = defaultdict(list)
+            for row in store.rows(table, only):
+                found[row[0]].append(row)
+            parts[table.name] = found
+        count = 0
+        for client_id in parts[SESSIONS.name]:
+            if self._owner.holds(client_id) or self._claims.owned_elsewhere(client_id):
+                continue
+            own = {name: found.get(client_id, []) for name, found in parts.items()}
+            self._restore(client_id, own, alive)
+            count += 1
+        return count
+
+    def _restore(self, client_id: str, rows: dict[str, list[Row]], alive: float) -> None:
+        """Make a session of its rows by table."""
+        session = Session(client_id, self._owner.new_delivery())
+        keeper = self.keep(session)
+        ((_, state),) = rows[SESSIONS.name]
+        keeper.number, sent = restore_session(session, state, self.clock, alive)
+        for _, written, _, options in rows[SUBSCRIPTIONS.name]:
+            session.subscriptions[written] = grant_of(unpack(options))
+        received = {packet_id for _, packet_id in rows[RECEIVED.name]}
+        session.received = received or None
+        answered = {number: count for _, number, count in rows[ANSWERED.name]}
+        portions: list[Portion] = []
+        room = self._window
+        for _, number, data in rows[MESSAGES.name]:
+            portion = self._restored(keeper, number, data, answered.get(number, 0))
+            keeper.number = max(keeper.number, portion.base + portion.count)
+            if portion.base < sent and room > 0:
+                if portion.count > room:
+                    portions.append(_sent(portion.take(room)))
+                    room = 0
+                else:
+                    room -= portion.count
+                    _sent(portion)
+            portions.append(portion)
+        packet_ids = [packet_id for _, packet_id in rows[RELEASED.name]]
+        restore(session.delivery, portions, packet_ids, 1)
+        if packet_ids:
+            session.delivery.released = {
+                packet_id: (Released(keeper, packet_id), 0) for packet_id in packet_ids
+            }
+        session.delivery.trim()
+        self._owner.enter(session)
+        self._owner.schedule(session)
+
+    def _restored(self, keeper: SessionKeeper, number: int, data: bytes, answered: int) -> Portion:
+        run, qos, retain, subscription_ids, group = messages_of(data, self.clock)
+        found = self._groups.obtain(*group) if group is not None else None
+        owed = Owed(keeper, number, run.count, None, qos, retain, subscription_ids, found)
+        owed.written = True
+        owed.front = number + answered
+        portion = Portion(run, run.start, run.count, qos, retain, subscription_ids, found)
+        portion.settle = owed
+        portion.base = number
+        if answered:
+            portion.take(answered)
+        return portion
+
+
+def _sent(portion: Portion) -> Portion:
+    """The portion, to be sent again with the identifiers it had."""
+    portion.pid = identifier_of(portion.base)
+    return portion

@@ -1,0 +1,129 @@
+"""Builds what keeps sessions and retained messages on one shard and joins it to the broker and its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.logs import get_logger
+from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.claims import Claims
+from fluxmq.shards.durable.homes import Store
+from fluxmq.shards.durable.links import DurableLinks
+from fluxmq.shards.durable.retained_rows import RetainedRows
+from fluxmq.shards.durable.rows import Clock
+from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.durable.sessions import DurableSessions
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.state_store import StateStore, durable_filters
+
+if TYPE_CHECKING:
+    from fluxmq.shards.broker import ShardBroker
+    from fluxmq.shards.peers import Peers
+
+_log = get_logger("fluxmq.durable")
+
+
+class DurablePort:
+    """The part of the sessions' port that is answered here."""
+
+    durable: DurableSessions
+
+    def keep_subscriptions(
+        self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
+    ) -> None:
+        """Subscriptions of a session have come, changed or gone."""
+        self.durable.subscribed(session, written, done)
+
+    def bring_back(self) -> bool:
+        """Bring back the sessions kept on this shard's disk that nobody has; False: call again."""
+        return self.durable.load()
+
+    def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
+        """The same for sessions of a shard that has died."""
+        self.durable.revive(client_ids, done)
+
+
+class Durable:
+    """Everything that outlives a shard, but queues."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        workers: int,
+        store: Store,
+        reactor: Reactor,
+        broker: ShardBroker,
+        peers: Peers,
+        clock: Clock,
+        later: Callable[[float, Callable[[], None]], None],
+        connected: Callable[[], int],
+    ) -> None:
+        shard, links = claims.shard, peers.links
+        self.store = store
+        self.safety = Safety(shard, store, reactor, clock, later, broker.count_drop)
+        self.rows = RetainedRows(
+            shard, workers, store, links, clock.now, clock.wall, self.safety.wake
+        )
+        self.links = DurableLinks(links, reactor, self.safety, self.rows, broker.routes)
+        self.sessions = DurableSessions(
+            self.safety, broker.groups, broker, claims, broker.limits.max_inflight, connected
+        )
+        broker.durable = self.sessions
+        peers.join_durable(self.links)
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the sessions of this home are here: no client is let in before."""
+        return self.sessions.loaded
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        self.sessions.housekeeping()
+        self.links.housekeeping()
+
+
+def open_store(data_dir: str, shard: int) -> StateStore:
+    """This shard's tables. Raises StorageError."""
+    return StateStore(DataPaths(data_dir).state(shard))
+
+
+def expect_others(broker: ShardBroker, data_dir: str, shard: int, workers: int) -> None:
+    """Learn the filters of other shards' persistent sessions, which may start later than this one. Raises StorageError."""
+    for other in range(workers):
+        if other != shard:
+            broker.routes.expect(other, durable_filters(DataPaths(data_dir).state(other)))
+
+
+class StoreWatch:
+    """Tells the log when a store fails, is full, or goes on."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._known = ("", False)
+
+    def completed(self) -> None:
+        """A commit has ended."""
+        self._store.completed()
+        now = (self._store.failed, self._store.full)
+        if now == self._known:
+            return
+        self._known = now
+        if now[0]:
+            _log.error(
+                "sessions and retained messages are kept no longer: %s",
+                now[0],
+            )
+        elif now[1]:
+            _log.error("no room for sessions and retained messages: what needs it is refused")
+        else:
+            _log.warning("there is room again for sessions and retained messages")
+
+    def close(self) -> None:
+        """Write what is left."""
+        try:
+            self._store.close()
+        except StorageError as error:
+            _log.error("%s", error)

@@ -1,0 +1,150 @@
+"""The part of the broker that gives a client its session, wherever that is, and lets one go to another shard.
+
+What ``Claims`` decides is done here: connections of the same id are closed, sessions come and go as values, and a
+client whose former session is discarded is let in when the end of that is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.delivery import Delivery
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.handler import Handler
+from fluxmq.sessions.mqtt.handover import abandon
+from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.shards.groups import GroupTable
+from fluxmq.shards.transfer import export_session, import_session
+
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.sessions import DurableSessions
+    from fluxmq.shards.peers import Peers
+
+
+class TakingOver:
+    """What a shard does about client ids that are claimed."""
+
+    sessions: dict[str, Session]
+    handler: Handler
+    groups: GroupTable
+    peers: Peers
+    durable: DurableSessions
+    takeovers: int
+    _arriving: dict[str, Client]
+    pause: Callable[[Connection], None]
+    schedule: Callable[..., None]
+    forget: Callable[[Session], None]
+    new_delivery: Callable[[], Delivery]
+    enter_subscription: Callable[[Session, bytes, bytes, Grant], None]
+
+    def claim(self, client: Client, clean: bool) -> None:
+        """Own the client's id here."""
+        assert client.connect is not None
+        client_id = client.connect.client_id
+        claims = self.peers.claims
+        if claims.undisputed(client_id):
+            self._let_in(client, clean, self.take(client_id, clean))
+            return
+        self.pause(client.connection)
+
+        def granted(found: Any, imported: bool) -> None:
+            session = self._import(found) if imported else found
+            if imported and not self._discarded(client, clean, session):
+                # Its subscriptions are here now: the client goes on when every shard knows.
+                self.peers.when_known(partial(arrived, session))
+            else:
+                self._let_in(client, clean, session)
+            self.schedule()
+
+        def arrived(session: Session) -> None:
+            if self.sessions.get(client_id) is session and session.client is None:
+                self.handler.claimed(client, session)
+            else:  # a later claim of the same id was faster
+                self.handler.end(client, with_will=False, reason="taken_over")
+            self.schedule()
+
+        claims.claim(client_id, clean, granted)
+
+    def _discarded(self, client: Client, clean: bool, session: Session) -> bool:
+        """Whether a session is not continued: it belongs to the user who made it, and another one with the same
+        client id may not read what waits in it."""
+        return clean or session.principal != client.username
+
+    def _let_in(self, client: Client, clean: bool, session: Session | None) -> None:
+        """Go on with CONNECT; where that ends a session that is kept, when its end is."""
+        if session is None or not self._discarded(client, clean, session):
+            self.handler.claimed(client, session)
+            return
+        kept = session.delivery.durable is not None
+        self.handler.finish(session)
+        if not kept:
+            self.handler.claimed(client, None)
+            return
+
+        client_id = session.client_id
+        self._arriving[client_id] = client
+        self.pause(client.connection)
+
+        def gone() -> None:
+            if self._arriving.get(client_id) is client:
+                del self._arriving[client_id]
+                self.handler.claimed(client, None)
+                if client_id not in self.sessions:
+                    self.peers.claims.release(client_id)
+            else:  # a later claim of the same id was faster
+                self.handler.end(client, with_will=False, reason="taken_over")
+
+        self.durable.when_gone(client_id, gone)
+
+    def take(self, client_id: str, _clean: bool) -> Session | None:
+        """Close this shard's connection of a client id; its session, unless that ended with it."""
+        self._arriving.pop(client_id, None)
+        session = self.sessions.get(client_id)
+        if session is None:
+            return None
+        if session.client is not None:
+            self.takeovers += 1
+            self.handler.disconnect(session.client, Reason.SESSION_TAKEN_OVER, "taken_over")
+        return self.sessions.get(client_id)
+
+    def export(self, client_id: str, clean: bool) -> list[Any] | None:
+        """The same for another shard: the session leaves this one."""
+        session = self.take(client_id, clean)
+        if session is None:
+            return None
+        if clean:
+            self.handler.finish(session)
+            return None
+        self.durable.leaving(session)
+        self.forget(session)
+        state = export_session(session)
+        self.durable.moved(session)
+        # What is left here may neither wake up (its will!) nor form a cycle.
+        session.expires_at = session.will_at = 0.0
+        session.will = None
+        session.subscriptions.clear()
+        abandon(session.delivery)
+        return state
+
+    def keep(self, state: list[Any]) -> None:
+        """Take over a session that left another shard for a client that has gone meanwhile."""
+        self.schedule(self._import(state))
+
+    def holds(self, client_id: str) -> bool:
+        """Whether a session of this id is here."""
+        return client_id in self.sessions or client_id in self._arriving
+
+    def _import(self, state: list[Any]) -> Session:
+        session = import_session(state, self.new_delivery(), self.groups, self.durable.keep)
+        self.enter(session)
+        self.durable.arrived(session)
+        return session
+
+    def enter(self, session: Session) -> None:
+        """Take a session in that lived elsewhere or before."""
+        self.sessions[session.client_id] = session
+        for written, grant in session.subscriptions.items():
+            self.enter_subscription(session, written, session.filter_of(written), grant)

@@ -1,0 +1,425 @@
+"""What a shard keeps in tables: sessions, what they are owed, retained messages. One SQLite file, one writing thread.
+
+Responsible for group commit: changes are gathered on the event loop, coalesced by key, and written by the thread, all
+that came meanwhile in one transaction; who waits for them is answered on the loop once they are synced. Knows tables and
+keys; what the values mean is its user's.
+
+A full disk refuses those who wait, and the changes are tried again, so that what is on disk never falls behind what it
+should be. Any other failure ends the store: after a failed sync nobody can say what is on disk, so nothing that depends on
+it is acknowledged any more. SQLite opens and syncs its files by itself (``journal_mode=WAL``, ``synchronous=FULL``: the
+log is synced at every commit), so that they do not pass through ``files``.
+
+Sources: sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
+from fluxmq.storage.files import Files
+
+FORMAT: Final = 1
+"""The tables' version, kept in the file; another one is refused."""
+ROWS_PER_STATEMENT: Final = 2000
+"""Rows written by one statement: few statements, since the thread asks for the interpreter's lock after each; SQLite
+takes 32 766 values in one."""
+BUFFER_BYTES_MAX: Final = 64 << 20
+"""Changes that may wait for the disk; beyond it new messages are refused."""
+RETRY_SECONDS: Final = 1.0
+"""How often a full disk is tried again."""
+BUSY_MS: Final = 10_000
+"""How long the file is waited for: another shard may be reading filters from it."""
+ROW_BYTES: Final = 64
+"""About what a change costs besides its values."""
+
+REASON_FAILED: Final = 0x83
+REASON_FULL: Final = 0x97
+
+Key = tuple[Any, ...]
+Row = tuple[Any, ...]
+
+
+class Table(NamedTuple):
+    """A table: ``columns`` with their types, the first ``keys`` of which are the key."""
+
+    name: str
+    columns: tuple[str, ...]
+    keys: int
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names."""
+        return [column.split()[0] for column in self.columns]
+
+
+SESSIONS: Final = Table("sessions", ("client TEXT", "state BLOB"), 1)
+SUBSCRIPTIONS: Final = Table(
+    "subscriptions", ("client TEXT", "filter BLOB", "topic BLOB", "options BLOB"), 2
+)
+"""``topic``: the filter inside, where messages are routed by it; null for shared ones and queues."""
+MESSAGES: Final = Table("messages", ("client TEXT", "number INTEGER", "data BLOB"), 2)
+ANSWERED: Final = Table("answered", ("client TEXT", "number INTEGER", "count INTEGER"), 2)
+"""How many messages at the front of a row of ``messages`` are answered."""
+RECEIVED: Final = Table("received", ("client TEXT", "packet INTEGER"), 2)
+RELEASED: Final = Table("released", ("client TEXT", "packet INTEGER"), 2)
+LIFE: Final = Table("life", ("shard INTEGER", "alive REAL"), 1)
+"""The last moment (wall clock) at which the shard is known to have lived."""
+RETAINED: Final = Table("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
+OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED)
+TABLES: Final = (*OF_CLIENTS, LIFE, RETAINED)
+_BY_NAME: Final = {table.name: table for table in TABLES}
+
+
+def table_of(name: str) -> Table:
+    """The table of a name."""
+    return _BY_NAME[name]
+
+
+@dataclass(slots=True)
+class Changes:
+    """Changes to be written together: rows by table and key (None: it goes), and clients of whom nothing stays."""
+
+    rows: dict[str, dict[Key, Row | None]]
+    wiped: dict[str, None]
+    size: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.wiped)
+
+
+def no_changes() -> Changes:
+    """An empty set of changes."""
+    return Changes({}, {})
+
+
+class StateStore:
+    """One shard's tables. ``failed`` is why it is of no use any more, empty while it is."""
+
+    def __init__(self, path: str, *, sync_delay: float = 0.0) -> None:
+        """Open or make the file at ``path``. ``sync_delay``: seconds added to a commit, for tests and benchmarks.
+
+        Raises StorageError when it cannot be opened, Corruption when it is not such a file.
+        """
+        self.path = path
+        self.failed = ""
+        self.full = False
+        self.commits = 0
+        self.written_rows = 0
+        self.last_seconds = 0.0
+        self._delay = sync_delay
+        self._changes = no_changes()
+        self._waiting: list[Callable[[int], object]] = []
+        self._under_way: list[Callable[[int], object]] = []
+        self._busy = False
+        self._retry_at = 0.0
+        self._again: Changes | None = None
+        self._reader: sqlite3.Connection = open_tables(path)
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._changed = threading.Condition()
+        self._asked: Changes | None = None
+        self._outcome: tuple[str, bool] | None = None
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="state", daemon=True)
+        self._thread.start()
+
+    # Changes
+
+    def put(self, table: Table, row: Row) -> None:
+        """Insert or replace a row."""
+        key = row[: table.keys]
+        self._changes.rows.setdefault(table.name, {})[key] = row
+        self._changes.size += ROW_BYTES + sum(
+            len(value) for value in row if isinstance(value, bytes | str)
+        )
+
+    def remove(self, table: Table, key: Key) -> None:
+        """Remove a row; nothing when it is not there."""
+        self._changes.rows.setdefault(table.name, {})[key] = None
+        self._changes.size += ROW_BYTES
+
+    def wipe(self, client: str) -> None:
+        """Remove everything of a client."""
+        for table in OF_CLIENTS:
+            rows = self._changes.rows.get(table.name)
+            if rows:
+                for key in [key for key in rows if key[0] == client]:
+                    del rows[key]
+        self._changes.wiped[client] = None
+        self._changes.size += ROW_BYTES
+
+    def when_safe(self, done: Callable[[int], object]) -> None:
+        """Call ``done`` when all changes made so far are on disk: 0, or why they are not."""
+        if self.failed:
+            done(REASON_FAILED)
+        elif self.full:
+            done(REASON_FULL)
+        elif not self._changes and not self._busy:
+            done(0)
+        else:
+            self._waiting.append(done)
+
+    @property
+    def refusing(self) -> int:
+        """The reason for which nothing new can be kept now; 0 when it can."""
+        if self.failed:
+            return REASON_FAILED
+        if self.full or self._changes.size > BUFFER_BYTES_MAX:
+            return REASON_FULL
+        return 0
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for changes that are not under way yet."""
+        return bool(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything is on disk."""
+        return not self._changes and not self._busy and self._again is None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """About how many bytes wait to be written."""
+        return self._changes.size
+
+    def flush(self) -> None:
+        """Hand what was gathered to the thread, unless it is at work: then it gets it afterwards."""
+        if self._busy or self.failed:
+            return
+        if self.full:
+            if time.monotonic() < self._retry_at:
+                return
+            assert self._again is not None
+            self._begin(self._again)
+        elif self._changes or self._waiting:
+            changes, self._changes = self._changes, no_changes()
+            self._under_way, self._waiting = self._waiting, []
+            self._begin(changes)
+
+    def _begin(self, changes: Changes) -> None:
+        self._busy = True
+        self._again = changes
+        with self._changed:
+            self._asked = changes
+            self._changed.notify()
+
+    def fileno(self) -> int:
+        """An eventfd, readable when ``completed`` has something to do."""
+        return self._event
+
+    def completed(self) -> None:
+        """Answer those who waited for a commit that has ended, and begin the next one."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        with self._changed:
+            outcome, self._outcome = self._outcome, None
+        if outcome is None:
+            return
+        self._busy = False
+        problem, is_full = outcome
+        reason = 0
+        if is_full:
+            self.full = True
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            reason = REASON_FULL
+        elif problem:
+            self.failed = problem
+            self._changes = no_changes()
+            self._again = None
+            reason = REASON_FAILED
+        else:
+            self.full = False
+            self._again = None
+            self.commits += 1
+        waiting, self._under_way = self._under_way, []
+        if reason:
+            waiting += self._waiting
+            self._waiting = []
+        for done in waiting:
+            done(reason)
+        if self._waiting:
+            self.flush()
+
+    # The thread
+
+    def _run(self) -> None:
+        writer = connect(self.path)
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._asked is not None or self._stopping)
+                    changes, self._asked = self._asked, None
+                if changes is None:
+                    return
+                outcome = self._write(writer, changes)
+                with self._changed:
+                    self._outcome = outcome
+                os.eventfd_write(self._event, 1)
+        finally:
+            writer.close()
+
+    def _write(self, writer: sqlite3.Connection, changes: Changes) -> tuple[str, bool]:
+        begin = time.monotonic()
+        try:
+            apply(writer, changes)
+            if self._delay:
+                time.sleep(self._delay)
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", 0)
+            with contextlib.suppress(sqlite3.Error):
+                writer.rollback()
+            return f"{self.path}: {error}", code == sqlite3.SQLITE_FULL
+        self.last_seconds = time.monotonic() - begin
+        self.written_rows += sum(map(len, changes.rows.values()))
+        return "", False
+
+    # Reading
+
+    def rows(self, table: Table, client: str | None = None) -> Iterator[Row]:
+        """Rows as on disk, in the order of keys; of one client, or all. Raises StorageError."""
+        where = "" if client is None else " WHERE client = ?"
+        order = ", ".join(table.names[: table.keys])
+        text = f"SELECT {', '.join(table.names)} FROM {table.name}{where} ORDER BY {order}"
+        try:
+            yield from self._reader.execute(text, () if client is None else (client,))
+        except sqlite3.Error as error:
+            raise StorageError(f"{self.path}: {error}") from error
+
+    def close(self) -> None:
+        """Write what is left, end the thread, close the file. Raises WriteFailed when something could not be written."""
+        while not self.failed and not self.full and (self._busy or self._changes or self._waiting):
+            self.flush()
+            with self._changed:
+                waiting = self._outcome is None
+            if waiting:
+                time.sleep(0.001)
+            self.completed()
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+        self._reader.close()
+        os.close(self._event)
+        if self.full:
+            raise WriteFailed(f"{self.path}: the disk is full")
+
+
+def connect(path: str, *, readonly: bool = False) -> sqlite3.Connection:
+    """Open a file of tables as it is. Raises StorageError."""
+    try:
+        connection = sqlite3.connect(
+            f"file:{path}?mode=ro" if readonly else path,
+            uri=readonly,
+            isolation_level=None,
+            check_same_thread=False,
+            timeout=BUSY_MS / 1000,
+        )
+        if not readonly:
+            connection.execute("PRAGMA journal_mode=WAL").fetchall()
+            connection.execute("PRAGMA synchronous=FULL")
+    except sqlite3.DatabaseError as error:
+        raise _problem(path, error) from error
+    return connection
+
+
+def open_tables(path: str) -> sqlite3.Connection:
+    """Open a file, made with its tables when it is not there; durable when it returns. Raises StorageError."""
+    files = Files()
+    directory = os.path.dirname(path)
+    files.make_directory(directory)
+    connection = connect(path)
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        _check_version(path, version)
+        if version == 0:
+            connection.execute("BEGIN IMMEDIATE")
+            for table in TABLES:
+                connection.execute(
+                    f"CREATE TABLE IF NOT EXISTS {table.name} ({', '.join(table.columns)},"
+                    f" PRIMARY KEY ({', '.join(table.names[: table.keys])})) WITHOUT ROWID"
+                )
+            connection.execute(f"PRAGMA user_version={FORMAT}")
+            connection.execute("COMMIT")
+            files.fsync_directory(directory)
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise _problem(path, error) from error
+    except StorageError:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_version(path: str, version: int) -> None:
+    if version not in (0, FORMAT):
+        raise StorageError(f"{path} has format {version}; this FluxMQ reads {FORMAT}")
+
+
+def _problem(path: str, error: sqlite3.Error) -> StorageError:
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return Corruption(path, 0, str(error))
+    return StorageError(f"{path}: {error}")
+
+
+def apply(connection: sqlite3.Connection, changes: Changes) -> None:
+    """Write changes in one transaction, committed and synced when it returns. Raises sqlite3.Error."""
+    connection.execute("BEGIN IMMEDIATE")
+    wiped = list(changes.wiped)
+    for at in range(0, len(wiped), ROWS_PER_STATEMENT):
+        part = wiped[at : at + ROWS_PER_STATEMENT]
+        marks = ", ".join("?" * len(part))
+        for table in OF_CLIENTS:
+            connection.execute(f"DELETE FROM {table.name} WHERE client IN ({marks})", part)
+    for name, rows in changes.rows.items():
+        table = _BY_NAME[name]
+        _write_rows(connection, table, [row for row in rows.values() if row is not None])
+        _remove_rows(connection, table, [key for key, row in rows.items() if row is None])
+    connection.execute("COMMIT")
+
+
+def _write_rows(connection: sqlite3.Connection, table: Table, rows: list[Row]) -> None:
+    one = f"({', '.join('?' * len(table.columns))})"
+    for at in range(0, len(rows), ROWS_PER_STATEMENT):
+        part = rows[at : at + ROWS_PER_STATEMENT]
+        connection.execute(
+            f"REPLACE INTO {table.name} VALUES {', '.join([one] * len(part))}",
+            [value for row in part for value in row],
+        )
+
+
+def _remove_rows(connection: sqlite3.Connection, table: Table, keys: list[Key]) -> None:
+    names = ", ".join(table.names[: table.keys])
+    one = f"({', '.join('?' * table.keys)})"
+    for at in range(0, len(keys), ROWS_PER_STATEMENT):
+        part = keys[at : at + ROWS_PER_STATEMENT]
+        connection.execute(
+            f"DELETE FROM {table.name} WHERE ({names}) IN (VALUES {', '.join([one] * len(part))})",
+            [value for key in part for value in key],
+        )
+
+
+def durable_filters(path: str) -> list[bytes]:
+    """Filters of topics that sessions kept in a file subscribe to; none when there is no file. Raises StorageError."""
+    if not Files().exists(path):
+        return []
+    connection = connect(path, readonly=True)
+    try:
+        text = "SELECT DISTINCT topic FROM subscriptions WHERE topic IS NOT NULL"
+        return [topic for (topic,) in connection.execute(text)]
+    except sqlite3.OperationalError as error:
+        if "no such table" in str(error):
+            return []  # it is being made
+        raise _problem(path, error) from error
+    except sqlite3.DatabaseError as error:
+        raise _problem(path, error) from error
+    finally:
+        connection.close()
