@@ -170,7 +170,8 @@ class QueueLog:
         Raises BatchTooLarge; nothing has happened then.
         """
         assert batch.base_offset == self._next, "offsets have no gaps"
-        if batch.length > self.options.batch_bytes_max:
+        # What was taken when segments were larger is stored whatever they are now: it was acknowledged.
+        if batch.length > self.options.batch_bytes_max and not self._recovering:
             raise BatchTooLarge(
                 f"queue {self.queue!r}: a batch of {batch.length} bytes does not fit into a segment of"
                 f" {self.options.segment_bytes} bytes (storage.segment_bytes)"

@@ -218,6 +218,11 @@ class QueueService:
                     forget(self._files, self._paths, directory, log.wal, name)
                     self.wake()
 
+    def unhosted(self) -> list[str]:
+        """Groups that this shard's logs have something of, and that are not open here."""
+        names = {name for log in self.logs.values() for name in log.wal.groups()}
+        return sorted(names - self.groups.keys())
+
     def _declare(self, group: Group) -> None:
         """The group is led from here: its configured queues have to be there, as the settings say."""
         self._undeclared.discard(group.name)

@@ -74,7 +74,15 @@ class DiskStores:
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
         """What has to be synced for a checkpoint, by queue."""
-        return {log.queue: (log, log.unsynced()) for log in self._logs.values()}
+        found: dict[str, tuple[QueueLog, Unsynced]] = {}
+        try:
+            for log in self._logs.values():
+                found[log.queue] = (log, log.unsynced())
+        except StorageError:
+            for _, part in found.values():
+                part.end()
+            raise
+        return found
 
     def synced(
         self, unsynced: dict[str, tuple[QueueLog, Unsynced]], failure: StorageError | None

@@ -128,6 +128,11 @@ class Queues:
             self.service.open(name)
             beat()
         self.service.forget_strays()
+        # Groups of which neither settings nor directories speak any more: their logs still do, and would be kept for ever.
+        for name in self.service.unhosted():
+            if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
+                self.service.open(name)
+                beat()
 
     # Where groups live
 

@@ -1,0 +1,108 @@
+"""Mutations of what a start promises: what was acknowledged is there, or what is wrong is named."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_RECOVERY = "tests/damage/test_recovery.py::"
+OF_POWER = "tests/damage/test_power.py::"
+OF_MARK = "tests/unit/storage/test_wal_mark.py::"
+
+MUTATIONS = [
+    Mutation(
+        "mark_ignored",
+        "A log that ends before what is known to be synced has lost something.",
+        "fluxmq/storage/wal_recovery.py",
+        "    if end < mark:\n",
+        "    if False:\n",
+        OF_MARK + "test_a_log_that_ends_before_its_mark_has_lost_something",
+    ),
+    Mutation(
+        "mark_unchecked",
+        "A mark counts only if its check is right.",
+        "fluxmq/storage/wal_mark.py",
+        "        if len(check) == _CHECK.size and check == _check(fields, key):\n",
+        "        if len(check) == _CHECK.size:\n",
+        OF_MARK + "test_a_mark_that_is_not_valid_says_nothing",
+    ),
+    Mutation(
+        "mark_before_sync",
+        "The mark is never ahead of what is synced.",
+        "fluxmq/storage/wal_writer.py",
+        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number)\n",
+        "        self._syncing = True\n        self._note_synced(file)\n        self._syncer.submit(file.fd, self._number)\n",
+        OF_POWER + "test_nothing_confirmed_is_lost",
+    ),
+    Mutation(
+        "snapshot_missing",
+        "Entries that a log has let go of are in the snapshot.",
+        "fluxmq/shards/queues/hosted.py",
+        "    if index < recovered.checkpoint_index:\n",
+        "    if False:\n",
+        OF_RECOVERY + "test_an_older_snapshot_is_not_taken_for_the_newest",
+    ),
+    Mutation(
+        "log_foreign",
+        "A log that knows nothing of a group with files is not the group's.",
+        "fluxmq/shards/queues/hosted.py",
+        "        if files.exists(path) and files.listdir(path):\n",
+        "        if False:\n",
+        OF_RECOVERY + "test_a_log_that_knows_nothing_of_a_group_is_not_its_log",
+    ),
+    Mutation(
+        "head_ahead",
+        "A queue's log goes at least as far as its head says.",
+        "fluxmq/storage/queue_log.py",
+        "        if head is not None and head.committed > self._next:\n",
+        "        if False:\n",
+        OF_RECOVERY + "test_a_log_that_ends_before_a_head_has_lost_something",
+    ),
+    Mutation(
+        "deletion_not_synced",
+        "A queue that a snapshot does not know any more is gone for good.",
+        "fluxmq/shards/queues/checkpoints.py",
+        "        files.fsync_directory(paths.queues(name))\n",
+        "        files.exists(paths.queues(name))\n",
+        OF_RECOVERY + "test_a_deleted_queue_is_gone_when_its_snapshot_is_durable",
+    ),
+    Mutation(
+        "placement_unchecked",
+        "A placement with a flipped bit is no placement.",
+        "fluxmq/storage/directory.py",
+        '    if not isinstance(content, dict) or content.get("check") != _placement_check(content):\n',
+        "    if not isinstance(content, dict):\n",
+        OF_RECOVERY + "test_a_flipped_bit_in_the_placement_is_noticed",
+    ),
+    Mutation(
+        "replay_refused",
+        "What was acknowledged is stored whatever the size of segments is now.",
+        "fluxmq/storage/queue_log.py",
+        "        if batch.length > self.options.batch_bytes_max and not self._recovering:\n",
+        "        if batch.length > self.options.batch_bytes_max:\n",
+        OF_RECOVERY + "test_smaller_segments_take_what_was_acknowledged_in_larger_ones",
+    ),
+    Mutation(
+        "confirmed_before_sync",
+        "Nothing is confirmed before it is synced, whatever the power does.",
+        "fluxmq/shards/queues/shared_log.py",
+        "        if not done or self.wal.in_flight:\n",
+        "        if False:\n",
+        OF_POWER + "test_after_a_failure_of_the_log_nothing_is_confirmed",
+    ),
+    Mutation(
+        "snapshot_before_segments",
+        "Segments are synced before the snapshot that promises them.",
+        "fluxmq/shards/queues/checkpoints.py",
+        "        part.sync()\n",
+        "        part.done = True\n",
+        OF_POWER + "test_nothing_confirmed_is_lost",
+    ),
+    Mutation(
+        "released_before_snapshot",
+        "The log lets go of entries only when their snapshot is durable.",
+        "fluxmq/shards/queues/checkpoints.py",
+        "            hosted.stores.synced(parts, error)\n            self._give_up(hosted, error)\n            return\n",
+        "            hosted.stores.synced(parts, error)\n            self._give_up(hosted, error)\n",
+        OF_POWER + "test_nothing_confirmed_is_lost",
+    ),
+]
