@@ -89,6 +89,8 @@ def test_a_puback_with_a_reason_settles_at_once(make_queues: MakeQueues) -> None
     first, second, third, _ = drain(client)
     for packet in (first, second):
         client.send(wire.acknowledge(wire.PUBACK, packet.packet_id, 0x10))
+    node.advance(0.1)
+    assert node.machine("work").start == 2
     client.send(wire.acknowledge(wire.PUBACK, third.packet_id, 0x80))
     client.drop()
     again = node.connect(0, "client")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from fluxmq.storage.errors import WriteFailed
 from tests.conformance import wire
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, offsets, user
@@ -202,3 +203,49 @@ def test_low_space_refuses_publishes_to_durable_queues(make_queues: MakeQueues) 
     assert publisher.publish("$queue/in-memory", b"", qos=1) == 0
     client = node.connect(0, "client")
     client.subscribe("$queue/work", qos=1, props=user(("start", "first")))
+
+
+def test_a_failing_segment_ends_its_group_and_answers_everybody(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"}, {"name": "orders"})
+    assert node.group("work") is not node.group("orders")
+    publisher = node.connect(0, "publisher")
+    fill(publisher, "work", 1)
+    consumer = node.connect(0, "consumer")
+    consumer.subscribe("$queue/work", qos=1)
+    log = node.group("work").logs[node.machine("work").id]
+
+    def fail() -> None:
+        raise WriteFailed("the disk has failed")
+
+    log.flush = fail
+    node.hold_syncs()
+    for number in (1, 2):
+        publisher.send(wire.publish(wire.V5, "$queue/work", b"", qos=1, packet_id=number))
+        node.run()
+    node.hold_syncs(False)
+    answers = [(packet.packet_id, packet.reason) for packet in drain(publisher)]
+    assert answers == [(1, IMPLEMENTATION_SPECIFIC), (2, IMPLEMENTATION_SPECIFIC)]
+    assert node.group("work").failed
+    assert node.group("work").uncommitted == 0
+    fill(publisher, "orders", 1)
+    wait_on(node)
+    node.restart()
+    client = node.connect(0, "consumer")
+    client.subscribe("$queue/work", qos=1)
+    assert offsets(consume(client))[0] == 0
+
+
+def test_a_dead_letter_waits_for_space(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work", "dlq": {"enabled": True}})
+    fill(node.connect(0, "publisher"), "work", 1)
+    client = node.connect(0, "client")
+    client.subscribe("$queue/work", qos=1)
+    (packet,) = drain(client)
+    node.group("work").full = True
+    client.send(wire.acknowledge(wire.PUBACK, packet.packet_id, 0x80))
+    node.advance(0.5)
+    assert node.machine("work").kept == 0
+    assert node.machine("$dlq/work").next_offset == 0
+    wait_on(node, 3)
+    assert node.machine("work").kept == 1
+    assert node.machine("$dlq/work").next_offset == 1

@@ -1,0 +1,198 @@
+"""Mutations of what a shard promises to those who use its queues."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+FOLDER = "tests/unit/shards/queues/"
+OF_CLIENTS = FOLDER + "test_clients.py::"
+OF_CONSUMERS = FOLDER + "test_consumers.py::"
+OF_DISKS = FOLDER + "test_disks.py::"
+OF_LOG = FOLDER + "test_shared_log.py::"
+OF_MESSAGES = FOLDER + "test_messages.py::"
+OF_REMOTE = FOLDER + "test_remote.py::"
+OF_SETTINGS = FOLDER + "test_settings.py::"
+QUEUES = "fluxmq/shards/queues/"
+
+MUTATIONS = [
+    Mutation(
+        "queue_before_sync",
+        "Nothing is acknowledged before the log's sync is done.",
+        QUEUES + "shared_log.py",
+        "                self._under_way, self._next = self._next, {}\n",
+        "                self._under_way, self._next = self._next, {}\n"
+        "                for group, (index, term) in self._under_way.items():\n"
+        "                    group.persisted(index, term)\n",
+        OF_DISKS + "test_nothing_is_acknowledged_before_it_is_durable",
+    ),
+    Mutation(
+        "queue_failed_log",
+        "A log whose sync failed ends its groups, and everybody is answered.",
+        QUEUES + "shared_log.py",
+        "        for group in list(self._members):\n            group.log_failed(why)\n",
+        "",
+        OF_DISKS + "test_a_failed_sync_ends_all_acknowledgements",
+    ),
+    Mutation(
+        "queue_failed_apply",
+        "Who asked for an entry that could not be applied is answered.",
+        QUEUES + "group.py",
+        "            self._proposed.appendleft((index, term, answers))\n",
+        "",
+        OF_DISKS + "test_a_failing_segment_ends_its_group_and_answers_everybody",
+    ),
+    Mutation(
+        "queue_full_refuses",
+        "A full disk refuses publishers and ends no group.",
+        QUEUES + "group.py",
+        "        except DiskFull:\n            self.unwritten[queue_id] = None\n            self.full = True\n",
+        "        except DiskFull:\n            raise\n",
+        OF_DISKS + "test_a_full_disk_refuses_publishers_and_consumers_go_on",
+    ),
+    Mutation(
+        "queue_deleted_directory",
+        "A queue that was deleted just before a crash does not come back.",
+        QUEUES + "stores.py",
+        "        remove_unknown(self._files, self._paths.queues(self._group), known)\n",
+        "        assert known is not None\n",
+        OF_DISKS + "test_a_queue_deleted_before_a_crash_is_gone",
+    ),
+    Mutation(
+        "queue_dead_letter_early",
+        "A dead message stays in its queue until its dead-letter append is durable.",
+        QUEUES + "dead_letters.py",
+        "        self._host(target.group).append(dead.target, data, answered)\n",
+        "        answered(0)\n        self._host(target.group).append(dead.target, data, None)\n",
+        OF_DISKS + "test_a_dead_letter_waits_for_space",
+    ),
+    Mutation(
+        "queue_dead_letter_in_memory",
+        "A dead letter whose queue is not known goes to no queue in memory.",
+        QUEUES + "dead_letters.py",
+        "        target = self._names.find(dead.target)\n",
+        "        target = self._names.info(dead.target)\n",
+        OF_MESSAGES + "test_a_dead_letter_waits_for_a_queue_that_is_not_known",
+    ),
+    Mutation(
+        "queue_detach",
+        "What a consumer held when it left is given to others at once.",
+        QUEUES + "group.py",
+        "            self._submit_all(self.dispatch.detach(consumer), None)\n\n    def commit",
+        "            self.dispatch.detach(consumer)\n\n    def commit",
+        OF_CLIENTS + "test_unsubscribing_gives_back_at_once",
+    ),
+    Mutation(
+        "queue_dead_shard",
+        "What a dead shard's consumers held is given to others.",
+        QUEUES + "hosting.py",
+        "            if port.held is not None:\n                port.held.detach()\n",
+        "            del port\n",
+        OF_REMOTE + "test_the_host_takes_back_what_a_dead_shard_held",
+    ),
+    Mutation(
+        "queue_sent_again",
+        "Appends that a host has not answered are sent again when it is back.",
+        QUEUES + "remote.py",
+        "        for frame, _ in self._appends.values():\n            self._link.send_frame(frame)\n",
+        "",
+        OF_REMOTE + "test_publishes_wait_for_a_host_that_starts_again",
+    ),
+    Mutation(
+        "queue_remote_early",
+        "An append to another shard is acknowledged when that has it on disk.",
+        QUEUES + "remote.py",
+        "        self._appends[number] = (frame, done)\n",
+        "        self._appends[number] = (frame, None)\n        done and done(0)\n",
+        OF_REMOTE + "test_nothing_is_acknowledged_before_the_other_shard_has_it",
+    ),
+    Mutation(
+        "queue_held_publishers",
+        "Publishers held for another shard are let go when that has answered.",
+        QUEUES + "service.py",
+        "        elif self.held and not self.crowded_elsewhere():\n",
+        "        elif self.held and self.crowded_elsewhere():\n",
+        OF_REMOTE + "test_publishers_held_for_another_shard_are_let_go",
+    ),
+    Mutation(
+        "queue_slow_reader",
+        "A slow QoS 0 reader of a stream is waited for.",
+        QUEUES + "consumers.py",
+        "                self._send_fitting(run, offset)\n            else:\n",
+        "                self._send_fitting(run, offset)\n            elif self.qos == 0:\n"
+        '                delivery.send_now(run, 0, b"")\n                self.acknowledged(offset, run.count)\n'
+        "            else:\n",
+        OF_CONSUMERS + "test_a_slow_qos_0_reader_of_a_stream_gets_every_message",
+    ),
+    Mutation(
+        "queue_large_run",
+        "Only what is too large for a consumer is rejected.",
+        QUEUES + "consumers.py",
+        "                self._send_fitting(run, offset)\n",
+        "                self._reject(offset, offset + run.count - 1, UNDELIVERABLE)\n",
+        OF_CONSUMERS + "test_only_what_is_too_large_for_a_consumer_is_rejected",
+    ),
+    Mutation(
+        "queue_puback_reason",
+        "A PUBACK with a reason settles as soon as one without.",
+        "fluxmq/sessions/mqtt/handler.py",
+        "            delivery.report_front()\n",
+        "",
+        OF_CONSUMERS + "test_a_puback_with_a_reason_settles_at_once",
+    ),
+    Mutation(
+        "queue_captured_once",
+        "A topic that several filters of a queue match is captured once.",
+        QUEUES + "clients.py",
+        "        names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))\n",
+        "        names = [name for _, name, _ in self._captures.match(topic)]\n",
+        OF_CLIENTS + "test_a_topic_that_several_filters_match_is_captured_once",
+    ),
+    Mutation(
+        "queue_capture_changes",
+        "A topic whose route is remembered reaches queues that are told later.",
+        QUEUES + "clients.py",
+        "        if self.names.changed:\n            self._learn()\n        marked",
+        "        marked",
+        OF_CLIENTS + "test_a_queue_that_is_told_captures_at_once",
+    ),
+    Mutation(
+        "queue_left_alone",
+        "A consumer that was made anew is not attached again.",
+        QUEUES + "clients.py",
+        "            if written not in self._consumers.get(session, {}):",
+        "            if session is not None:",
+        OF_CLIENTS + "test_subscribing_anew_while_an_attach_is_under_way",
+    ),
+    Mutation(
+        "queue_turns",
+        "Members take turns when messages come one by one.",
+        "fluxmq/queues/desks.py",
+        "                    hungry.append(consumer)  # the next that comes is another member's\n",
+        "                    hungry.appendleft(consumer)\n",
+        OF_MESSAGES + "test_members_take_turns_when_messages_come_one_by_one",
+    ),
+    Mutation(
+        "queue_all_settled",
+        "An order that names a message which is not with its client says so.",
+        QUEUES + "group.py",
+        "            missing = settlement.missing\n",
+        "            missing = settlement.missing and not settlement.settled\n",
+        OF_MESSAGES + "test_orders_settle",
+    ),
+    Mutation(
+        "queue_buffered_descriptor",
+        "A buffered log's file may be closed before it is synced.",
+        QUEUES + "shared_log.py",
+        "                self._dirty[key] = os.dup(fd)\n",
+        "                self._dirty[key] = fd\n",
+        OF_LOG + "test_a_buffered_file_may_be_closed_before_it_is_synced",
+    ),
+    Mutation(
+        "queue_window",
+        "As many sequences of a producer are remembered as the settings say.",
+        QUEUES + "names.py",
+        "        deduplication_window=queue.deduplication.window,\n",
+        "",
+        OF_SETTINGS + "test_deduplication_window",
+    ),
+]
