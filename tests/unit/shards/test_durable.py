@@ -1,0 +1,303 @@
+"""Sessions and retained messages on disk: nothing is answered before it is there, all of it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fluxmq.storage.state_store import MESSAGES, RECEIVED, RELEASED, RETAINED, SESSIONS
+from tests.conformance import wire
+from tests.conformance.client import Client
+from tests.unit.shards.node import Node, drain, messages
+
+MakeNode = Callable[..., Node]
+LASTING = [(wire.SESSION_EXPIRY_INTERVAL, 1000)]
+
+
+def again(node: Node, name: str, shard: int = 0) -> Client:
+    """The client's next connection, which finds its session."""
+    client = node.connect(shard, name, clean=False, props=LASTING)
+    assert client.present
+    return client
+
+
+def absent(node: Node, name: str, *filters: str, qos: int = 1) -> None:
+    """A client that has subscribed and gone."""
+    client = node.connect(0, name, clean=False, props=LASTING)
+    client.subscribe(*filters, qos=qos)
+    client.drop()
+    node.run()
+
+
+def restart(node: Node) -> None:
+    """SIGKILL of all shards, and their start."""
+    for shard in list(node):
+        node.kill(shard.index)
+    for index in range(node.workers):
+        node.start(index)
+    for _ in range(3):
+        node.run()
+        for shard in node:
+            shard.timer()
+    node.run()
+
+
+def kinds(client: Client) -> list[int]:
+    """What has come."""
+    return [packet.kind for packet in drain(client)]
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_for_an_absent_client_is_answered_when_it_is_on_disk(
+    make_node: MakeNode, qos: int
+) -> None:
+    node = make_node()
+    absent(node, "away", "t", qos=qos)
+    publisher = node.connect(0, "p")
+    node.disks[0].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=qos, packet_id=1))
+    assert kinds(publisher) == []
+    node.disks[0].held = False
+    node[0].store.commit()
+    assert kinds(publisher) == [wire.PUBACK if qos == 1 else wire.PUBREC]
+    restart(node)
+    assert messages(again(node, "away")) == [b"x"]
+
+
+def test_a_prompt_client_costs_no_write(make_node: MakeNode) -> None:
+    node = make_node()
+    client = node.connect(0, "here", clean=False, props=LASTING)
+    client.subscribe("t", qos=1)
+    publisher = node.connect(0, "p")
+    node.advance(1)
+    commits = node.disks[0].commits
+    for number in range(10):
+        publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=number + 1))
+        client.acknowledge(client.expect(wire.PUBLISH))
+        assert publisher.expect(wire.PUBACK).packet_id == number + 1
+    assert node.disks[0].commits == commits
+    assert not node.disks[0].rows["messages"]
+
+
+def test_a_slow_client_does_not_hold_up_the_publisher_for_long(make_node: MakeNode) -> None:
+    node = make_node()
+    client = node.connect(0, "slow", clean=False, props=LASTING)
+    client.subscribe("t", qos=1)
+    publisher = node.connect(0, "p")
+    node.disks[0].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    node.run()
+    assert kinds(publisher) == [], "neither answered nor on disk"
+    node.disks[0].held = False
+    node.advance(0.2)
+    assert kinds(publisher) == [wire.PUBACK]
+    assert node.disks[0].keys(MESSAGES) == [("slow", 0)]
+    assert messages(client) == [b"x"]
+    node.advance(0.2)
+    assert node.disks[0].keys(MESSAGES) == []
+
+
+def test_unanswered_messages_come_again_with_dup_and_their_identifiers(make_node: MakeNode) -> None:
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    for number in range(6):
+        publisher.send(wire.publish(5, "t", b"%d" % number, qos=1 + number % 2, packet_id=number + 1))
+    sent = {packet.payload: packet.packet_id for packet in drain(client)}
+    assert len(sent) == 6
+    node.advance(0.5)
+    restart(node)
+    back = again(node, "c")
+    found = drain(back)
+    assert {packet.payload: packet.packet_id for packet in found} == sent
+    assert all(packet.dup for packet in found)
+
+
+def test_a_message_released_before_the_restart_is_not_sent_again(make_node: MakeNode) -> None:
+    node = make_node()
+    client = node.connect(0, "c", clean=False, props=LASTING)
+    client.subscribe("t", qos=2)
+    node.connect(0, "p").publish("t", b"x", qos=2)
+    message = client.expect(wire.PUBLISH)
+    node.disks[0].held = True
+    client.send(wire.acknowledge(wire.PUBREC, message.packet_id))
+    assert kinds(client) == [], "PUBREL would promise that the message is not sent again"
+    node.disks[0].held = False
+    node[0].store.commit()
+    assert kinds(client) == [wire.PUBREL]
+    restart(node)
+    back = again(node, "c")
+    found = drain(back)
+    assert [(each.kind, each.packet_id) for each in found] == [(wire.PUBREL, message.packet_id)]
+    back.send(wire.acknowledge(wire.PUBCOMP, message.packet_id))
+    node.advance(0.5)
+    assert node.disks[0].keys(RELEASED) == []
+    assert node.disks[0].keys(MESSAGES) == []
+
+
+def test_a_repeated_qos_2_publish_is_known_after_a_restart(make_node: MakeNode) -> None:
+    node = make_node()
+    absent(node, "away", "t", qos=2)
+    publisher = node.connect(0, "p", clean=False, props=LASTING)
+    node.disks[0].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7))
+    assert kinds(publisher) == []
+    node.disks[0].held = False
+    node[0].store.commit()
+    assert kinds(publisher) == [wire.PUBREC]
+    assert node.disks[0].keys(RECEIVED) == [("p", 7)]
+    restart(node)
+    publisher = again(node, "p")
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7, dup=True))
+    assert kinds(publisher) == [wire.PUBREC]
+    publisher.send(wire.acknowledge(wire.PUBREL, 7))
+    assert kinds(publisher) == [wire.PUBCOMP]
+    assert node.disks[0].keys(RECEIVED) == []
+    assert messages(again(node, "away")) == [b"x"]
+
+
+def test_a_refused_qos_2_publish_is_new_when_it_comes_again(make_node: MakeNode) -> None:
+    """Whether or not its client was still there to be told."""
+    node = make_node()
+    absent(node, "away", "t", qos=2)
+    publisher = node.connect(0, "p", clean=False, props=LASTING)
+    node.disks[0].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7))
+    node.run()
+    publisher.drop()
+    node.run()
+    node.disks[0].reason = 0x97
+    node[0].store.commit()
+    node.disks[0].reason = 0
+    node.disks[0].held = False
+    publisher = again(node, "p")
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=7, dup=True))
+    assert kinds(publisher) == [wire.PUBREC]
+    assert b"x" in messages(again(node, "away"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_retained_message_is_answered_when_its_home_has_it(
+    make_node: MakeNode, workers: int
+) -> None:
+    node = make_node(workers)
+    publisher = node.connect(0, "p")
+    for disk in node.disks:
+        disk.held = True
+    for number in range(4):
+        publisher.send(
+            wire.publish(5, f"r/{number}", b"x", qos=1, retain=True, packet_id=number + 1)
+        )
+    assert kinds(publisher) == []
+    for shard in node:
+        node.disks[shard.index].held = False
+        shard.store.commit()
+    assert kinds(publisher) == [wire.PUBACK] * 4
+    assert sum(len(disk.keys(RETAINED)) for disk in node.disks) == 4
+    restart(node)
+    reader = node.connect(workers - 1, "reader")
+    reader.subscribe("r/#")
+    assert len(messages(reader)) == 4
+
+
+def test_a_deletion_made_while_the_home_is_down_is_not_undone(make_node: MakeNode) -> None:
+    node = make_node(2)
+    publisher = node.connect(1, "p")
+    topic = node.id_of(0, "topic")  # the home of a topic is found as that of a client
+    publisher.publish(topic, b"x", qos=1, retain=True)
+    assert node.disks[0].keys(RETAINED) == [(topic.encode(),)]
+    node.kill(0)
+    publisher.send(wire.publish(5, topic, b"", qos=1, retain=True, packet_id=9))
+    node[1].timer()
+    assert kinds(publisher) == [], "its home does not know"
+    node.advance(70)  # longer than deletions are remembered
+    drain(publisher)
+    node.start(0)
+    node.advance(1)
+    assert node.disks[0].keys(RETAINED) == []
+    for shard in node:
+        assert shard.broker.retained.message(topic.encode()) is None
+
+
+def test_a_session_that_ends_leaves_nothing(make_node: MakeNode) -> None:
+    node = make_node()
+    absent(node, "c", "t")
+    node.connect(0, "p").publish("t", b"x", qos=1)
+    assert node.disks[0].keys(SESSIONS) == [("c",)]
+    node.advance(1001)
+    node.advance(1)
+    assert all(not rows for name, rows in node.disks[0].rows.items() if name != "life")
+
+
+def test_a_session_that_expired_while_the_node_was_down_is_gone(make_node: MakeNode) -> None:
+    node = make_node()
+    absent(node, "c", "t")
+    node.kill(0)
+    node.clock.now += 2000
+    node.start(0)
+    node.advance(1)
+    assert node.holders("c") == []
+    assert not node.connect(0, "c", clean=False, props=LASTING).present
+
+
+def test_a_clean_start_is_answered_when_the_old_session_is_gone(make_node: MakeNode) -> None:
+    node = make_node()
+    absent(node, "c", "t")
+    node.disks[0].held = True
+    client = node.client(0)
+    client.send(wire.connect(5, "c"))
+    assert kinds(client) == []
+    node.disks[0].held = False
+    node[0].store.commit()
+    assert kinds(client) == [wire.CONNACK]
+    restart(node)
+    assert not node.connect(0, "c", clean=False).present
+
+
+def test_what_is_published_while_a_shard_is_down_reaches_its_sessions(make_node: MakeNode) -> None:
+    node = make_node(2)
+    name = node.id_of(0)
+    absent(node, name, "t")
+    publisher = node.connect(1, node.id_of(1))
+    node.kill(0)
+    node[1].timer()
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    assert kinds(publisher) == []
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBACK]
+    assert messages(again(node, name)) == [b"x"]
+
+
+def test_filters_of_a_shard_that_starts_later_are_known(make_node: MakeNode) -> None:
+    node = make_node(2)
+    name = node.id_of(0)
+    absent(node, name, "t")
+    for index in (0, 1):
+        node.kill(index)
+    node.start(1)
+    node.advance(1)
+    publisher = node.connect(1, node.id_of(1))
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    assert kinds(publisher) == []
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBACK]
+    assert messages(again(node, name)) == [b"x"]
+
+
+def test_a_session_served_elsewhere_comes_back_to_its_home(make_node: MakeNode) -> None:
+    """Its rows are at home, whatever shard it was on when that was killed."""
+    node = make_node(2)
+    name = node.id_of(0)
+    client = node.connect(1, name, clean=False, props=LASTING)
+    client.subscribe("t", qos=1)
+    node.connect(0, "p").publish("t", b"x", qos=1)
+    node.advance(0.2)
+    assert [key for key in node.disks[0].keys(MESSAGES) if key[0] == name]
+    node.kill(1)
+    node.advance(0.5)
+    assert node.holders(name) == [0]
+    assert messages(again(node, name)) == [b"x"]
