@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,15 +10,21 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
+import pytest
+import yaml
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
+from fluxmq.admin.data_directory import control_socket
+from fluxmq.control.framing import FramingError
+from fluxmq.control.placements import GROUPS, PIN, QUEUES, Pin, Placed
+from fluxmq.control.polling import CallError, ControlCaller
 from tests.broker import REPOSITORY, Broker, BrokerFactory, start_broker
 
 DEADLINE = 30.0
@@ -142,14 +147,21 @@ def wait_for(condition: Callable[[], bool], problem: str | Callable[[], str]) ->
         time.sleep(0.01)
 
 
+def ask(broker: Broker, kind: str, body: dict[str, Any]) -> Mapping[str, Any]:
+    """What the control process answers, asked as fluxmqctl does."""
+    data = Path(yaml.safe_load(broker.config.read_text())["storage"]["data_dir"])
+    with ControlCaller(control_socket(data), DEADLINE) as caller:
+        return caller.call(kind, body)
+
+
 def groups(broker: Broker) -> dict[str, dict[str, Any]]:
-    """The replication groups by name, as fluxmqctl tells them."""
-    return {row["group"]: row for row in json.loads(broker.control("groups", "--json"))["groups"]}
+    """The replication groups by name."""
+    return {row["group"]: row for row in ask(broker, GROUPS, {})["groups"]}
 
 
 def queues(broker: Broker) -> dict[str, dict[str, Any]]:
     """The queues by name."""
-    return {row["queue"]: row for row in json.loads(broker.control("queues", "--json"))["queues"]}
+    return {row["queue"]: row for row in ask(broker, QUEUES, {})["queues"]}
 
 
 def check_order(taken: list[str], sent: dict[str, int]) -> None:
@@ -165,9 +177,9 @@ def check_order(taken: list[str], sent: dict[str, int]) -> None:
 
 def move(broker: Broker, group: str, shard: int) -> float:
     """Pin a group to a shard; how long it paused, in seconds."""
-    answer = broker.control("pin", group, f"shard-{shard}")
-    assert f"is pinned to shard {shard}" in answer
-    return float(answer.rpartition(" in ")[2].split()[0]) / 1000 if "moved" in answer else 0.0
+    placed = Placed.from_body(ask(broker, PIN, Pin(group, shard=shard).to_body()))
+    assert placed.shard == shard
+    return placed.pause
 
 
 def test_groups_move_under_load(own_broker: BrokerFactory) -> None:
@@ -292,3 +304,32 @@ def test_other_numbers_of_shards(tmp_path: Path) -> None:
 def groups_of(directory: Path) -> list[str]:
     """Names of the groups in a data directory."""
     return sorted(each.name for each in (directory / "data" / "groups").iterdir())
+
+
+def test_whoever_ends_during_a_move_loses_nothing(
+    own_broker: BrokerFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The control process ends at its second writing: when the first move is to be decided.
+    monkeypatch.setenv("FLUXMQ_FAILPOINT", "placement.write:2")
+    broker = own_broker(workers=2, settings=SETTINGS)
+    log = queues(broker)["log"]["group"]
+    source = groups(broker)[log]["shard"]
+    publisher = Publisher(broker, "p", ("log",))
+    publisher.start()
+    wait_for(lambda: publisher.sent > 50, "no load")
+    with pytest.raises((CallError, ConnectionError, FramingError)):
+        move(broker, log, 1 - source)
+    broker.wait_ready()
+    assert groups(broker)[log]["shard"] == source
+    before = publisher.sent
+    wait_for(lambda: publisher.sent > before + 50, "no load after the move was given up")
+    broker.kill_shard(source)
+    broker.wait_ready()
+    assert groups(broker)[log]["shard"] == source
+    before = publisher.sent
+    wait_for(lambda: publisher.sent > before + 50, "no load after the shard ended")
+    publisher.finish()
+    assert publisher.refused == []
+    reader = Consumer(broker, "log", "all")
+    check_order(reader.wait(publisher.sent), {"p": publisher.sent})
+    reader.close()

@@ -449,6 +449,12 @@ class Group:
 
     # The end
 
+    def dismiss_consumers(self) -> None:
+        """Let every consumer go: what it has read is committed, what it holds is released."""
+        for consumer in self.ports:
+            self._submit_all(self.dispatch.detach(consumer), None)
+        self.cancel_consumers()
+
     def cancel_consumers(self) -> None:
         """Tell every consumer that nothing comes any more."""
         ports, self.ports = self.ports, {}

@@ -179,7 +179,7 @@ class Handovers:
         """
         group = hosted.group
         await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
-        group.cancel_consumers()
+        group.dismiss_consumers()
         if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
         await self._checkpoint(hosted)
