@@ -197,9 +197,8 @@ class RouteTable:
             if topic_filter in former:
                 continue
             if self._tree.get(topic_filter, shard) is KEPT:
-                former.add(
-                    topic_filter
-                )  # it comes back, and what it misses meanwhile is kept for it
+                # The session comes back, and what it misses meanwhile is kept for it.
+                former.add(topic_filter)
             else:
                 self._tree.remove(topic_filter, shard)
         self._reactor.routes.clear()

@@ -9,6 +9,7 @@ RUN = "fluxmq/_hot/run.py"
 CONNECTION = "fluxmq/_hot/connection.py"
 PORTION = "fluxmq/_hot/portion.py"
 DELIVERY = "fluxmq/_hot/delivery.py"
+WINDOW = "fluxmq/_hot/window.py"
 REACTOR = "fluxmq/_hot/reactor.py"
 
 OF_SCAN = "tests/unit/hot/test_scan.py::"
@@ -24,7 +25,7 @@ MUTATIONS = [
     Mutation(
         "acknowledged_out_of_order",
         "An acknowledgement frees the message it names and no other.",
-        DELIVERY,
+        WINDOW,
         "if front.qos == qos and pid == front.pid + front.acknowledged:",
         "if front.qos == qos:",
         OF_DELIVERY + "test_an_acknowledgement_out_of_order_frees_itself_only",
@@ -40,7 +41,7 @@ MUTATIONS = [
     Mutation(
         "identifier_in_flight",
         "A packet identifier is not given twice while the first message is unanswered.",
-        DELIVERY,
+        WINDOW,
         "used.update(range(portion.pid + portion.acknowledged, portion.pid + portion.count))",
         "used.update(range(portion.pid, portion.pid))",
         OF_DELIVERY + "test_identifiers_in_use_are_passed_over",
@@ -48,7 +49,7 @@ MUTATIONS = [
     Mutation(
         "identifier_released",
         "A packet identifier is in use from PUBREC to PUBCOMP.",
-        DELIVERY,
+        WINDOW,
         "used = set(self.released) if self.released else set()",
         "used = set()",
         OF_DELIVERY + "test_identifiers_between_pubrec_and_pubcomp_are_in_use",
@@ -56,7 +57,7 @@ MUTATIONS = [
     Mutation(
         "identifier_0",
         "Packet identifiers begin at 1 again after 65535.",
-        DELIVERY,
+        WINDOW,
         """        if self.next_pid > PACKET_ID_MAX:
             self.next_pid = 1
         used""",
@@ -92,7 +93,7 @@ MUTATIONS = [
     Mutation(
         "qos_2_until_pubcomp",
         "A QoS 2 message takes its place in the window until PUBCOMP [MQTT-4.3.3-8].",
-        DELIVERY,
+        WINDOW,
         """        if qos == 1:
             self.inflight -= 1
         return True""",
@@ -165,8 +166,8 @@ MUTATIONS = [
         "Whoever keeps a run has its bytes copied from the receive buffer.",
         DELIVERY,
         """        run.detach()
-        self.enqueue_portion(""",
-        """        self.enqueue_portion(""",
+        if self.durable is not None:""",
+        """        if self.durable is not None:""",
         OF_DELIVERY + "test_what_waits_survives_the_next_reading",
     ),
     Mutation(

@@ -153,8 +153,8 @@ MUTATIONS = [
         "queues_left",
         "UNSUBSCRIBE ends the consumer.",
         "fluxmq/sessions/mqtt/subscribing.py",
-        "                broker.queue_unsubscribe(session, written)\n",
-        "                pass\n",
+        "        broker.queue_unsubscribe(session, written)\n",
+        "        pass\n",
         OF_SUBSCRIPTIONS + "test_unsubscribing",
     ),
     Mutation(

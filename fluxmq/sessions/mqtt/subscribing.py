@@ -99,8 +99,7 @@ class Answer:
             if self.reasons[index] <= Reason.GRANTED_QOS_2:
                 self.reasons[index] = reason
                 if wanted.filter in self.session.subscriptions:
-                    self.broker.unsubscribe(self.session, wanted.filter)
-                    del self.session.subscriptions[wanted.filter]
+                    remove(self.broker, self.session, wanted.filter)
 
 
 def add(answer: Answer, index: int) -> None:
@@ -236,6 +235,15 @@ def feed(broker: Broker, client: Client) -> None:
         connection.buffer()
 
 
+def remove(broker: Broker, session: Session, written: bytes) -> None:
+    """End a subscription."""
+    if session.subscriptions[written].queue is not None:
+        broker.queue_unsubscribe(session, written)
+    else:
+        broker.unsubscribe(session, written)
+    del session.subscriptions[written]
+
+
 def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
     """Remove subscriptions."""
     session = client.session
@@ -251,8 +259,7 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
             continue
         grant = session.subscriptions.get(written)
         if grant is not None:
-            broker.unsubscribe(session, written)
-            del session.subscriptions[written]
+            remove(broker, session, written)
             if client.feeds is not None:
                 client.feeds.pop(written, None)
             reasons.append(Reason.SUCCESS)

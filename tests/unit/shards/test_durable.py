@@ -104,7 +104,9 @@ def test_unanswered_messages_come_again_with_dup_and_their_identifiers(make_node
     client.subscribe("t", qos=2)
     publisher = node.connect(0, "p")
     for number in range(6):
-        publisher.send(wire.publish(5, "t", b"%d" % number, qos=1 + number % 2, packet_id=number + 1))
+        publisher.send(
+            wire.publish(5, "t", b"%d" % number, qos=1 + number % 2, packet_id=number + 1)
+        )
     sent = {packet.payload: packet.packet_id for packet in drain(client)}
     assert len(sent) == 6
     node.advance(0.5)

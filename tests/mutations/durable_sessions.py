@@ -1,0 +1,93 @@
+"""Mutations of what sessions and retained messages promise to outlive."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+DURABLE = "fluxmq/shards/durable/"
+OF_DURABLE = "tests/unit/shards/test_durable.py::"
+
+MUTATIONS = [
+    Mutation(
+        "kept_before_answered",
+        "A message for an absent persistent session is acknowledged when it is on disk.",
+        DURABLE + "keeper.py",
+        "        keeper.home.when_safe(self.safe)\n",
+        "        self.safe(0)\n",
+        OF_DURABLE + "test_a_message_for_an_absent_client_is_answered_when_it_is_on_disk",
+    ),
+    Mutation(
+        "committed_before_answered",
+        "The store answers after the commit, not before.",
+        "fluxmq/storage/state_store.py",
+        "        else:\n            self._waiting.append(done)\n",
+        "        else:\n            done(0)\n",
+        "tests/unit/storage/test_state_store.py::test_who_waits_is_answered_when_it_is_in_the_file",
+    ),
+    Mutation(
+        "received_kept",
+        "Identifiers of received QoS 2 messages are on disk before PUBREC [MQTT-4.3.3-10].",
+        DURABLE + "safety.py",
+        "            keeper.home.put(RECEIVED, (keeper.client_id, packet_id))\n",
+        "            pass\n",
+        OF_DURABLE + "test_a_repeated_qos_2_publish_is_known_after_a_restart",
+    ),
+    Mutation(
+        "refused_is_forgotten",
+        "A QoS 2 publish that was refused is new when it comes again, also for a client that had gone.",
+        DURABLE + "safety.py",
+        "            session.received -= gate.packet_ids\n",
+        "            pass\n",
+        OF_DURABLE + "test_a_refused_qos_2_publish_is_new_when_it_comes_again",
+    ),
+    Mutation(
+        "released_kept",
+        "PUBREL is sent when the message's release is on disk: it is not sent again after a restart.",
+        DURABLE + "keeper.py",
+        """        self.home.put(RELEASED, (self.client_id, packet_id))
+        self._then(answer)""",
+        """        self.home.put(RELEASED, (self.client_id, packet_id))
+        answer()""",
+        OF_DURABLE + "test_a_message_released_before_the_restart_is_not_sent_again",
+    ),
+    Mutation(
+        "retained_kept",
+        "A retained publish is acknowledged when its home has it on disk.",
+        DURABLE + "retained_rows.py",
+        "                self._store.when_safe(done)\n",
+        "                done(0)\n",
+        OF_DURABLE + "test_a_retained_message_is_answered_when_its_home_has_it",
+    ),
+    Mutation(
+        "deletion_stays",
+        "A deletion that the topic's home has not confirmed is told to it again.",
+        DURABLE + "retained_rows.py",
+        "        for entry in list(self._unconfirmed[peer].values()):\n",
+        "        for entry in list[_Unconfirmed]():\n",
+        OF_DURABLE + "test_a_deletion_made_while_the_home_is_down_is_not_undone",
+    ),
+    Mutation(
+        "identifiers_follow_numbers",
+        "A message sent again after a restart has the packet identifier it had [MQTT-4.4.0-1].",
+        "fluxmq/_hot/delivery.py",
+        "            pid = portion.base % PACKET_ID_MAX + 1\n",
+        "            pid = (portion.base + 7) % PACKET_ID_MAX + 1\n",
+        OF_DURABLE + "test_unanswered_messages_come_again_with_dup_and_their_identifiers",
+    ),
+    Mutation(
+        "down_is_waited_for",
+        "What is published while a shard is down is kept for its persistent sessions.",
+        "fluxmq/shards/routes.py",
+        "            if self._tree.get(topic_filter, shard) is KEPT:\n",
+        "            if False:\n",
+        OF_DURABLE + "test_what_is_published_while_a_shard_is_down_reaches_its_sessions",
+    ),
+    Mutation(
+        "copied_before_removed",
+        "Rows that move to another shard are removed when they are there.",
+        "fluxmq/storage/state_moving.py",
+        '    files.reach("state.move")\n    apply(source, here)\n',
+        "",
+        "tests/unit/storage/test_state_store.py::test_rows_move_home",
+    ),
+]
