@@ -36,7 +36,7 @@ def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
         Item(Kind.DEAD_KEY, key),
         Item(Kind.DEAD_GROUP, dead.group.encode()),
         Item(Kind.DEAD_ATTEMPTS, dead.attempts),
-        Item(Kind.DEAD_FIRST_TIME, dead.first_time),
+        *((Item(Kind.DEAD_FIRST_TIME, dead.first_time),) if dead.first_time else ()),
         Item(Kind.DEAD_TIME, dead.died or now_us),
         Item(Kind.DEAD_TRANSFER, struct.pack(">QQ", dead.producer, dead.offset)),
     ]
