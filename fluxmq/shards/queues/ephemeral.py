@@ -8,7 +8,8 @@ from collections.abc import Callable
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.results import Result
-from fluxmq.shards.queues.group import Group, reason_of
+from fluxmq.shards.queues.answers import reason_of
+from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Wanted
 
 WAITING_MAX = 65_536

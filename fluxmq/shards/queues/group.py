@@ -24,6 +24,7 @@ from fluxmq.queues.dispatch import AttachError, CommitError, Dispatch
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
+from fluxmq.shards.queues.answers import Done, answering, reason_of
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.keeping import Keeper, Store, Stores
 from fluxmq.shards.queues.local_held import LocalHeld
@@ -35,25 +36,12 @@ ENTRY_BYTES_MAX = 4 << 20
 PATIENCE_US = 3_000
 """How long commands that nobody waits for (claims, settlements) may wait for company: alone they would cost a write
 and a sync of their own, and the next append would wait for that. What a crash takes of them comes again."""
+EARLY_MAX = 65_536
+"""Consumers that may wait for the group to lead; more are refused, and ask again."""
 RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
-Done = Callable[[Result], None]
-
 _log = get_logger("fluxmq.queues")
-
-REFUSED = {
-    Code.FULL: Reason.QUOTA_EXCEEDED,
-    Code.LIMIT: Reason.QUOTA_EXCEEDED,
-    Code.TOO_LARGE: Reason.QUOTA_EXCEEDED,
-    Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
-}
-"""What a client is told; anything else is an implementation specific error."""
-
-
-def reason_of(result: Result) -> int:
-    """The MQTT reason code for what a command came to; 0 when it took effect."""
-    return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
 
 
 class Group:
@@ -98,6 +86,8 @@ class Group:
         self.on_leading: Callable[[Group], None] = lambda _group: None
         self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
         self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
+        self._early: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
+        """Consumers that came before the group leads."""
         self._mark = mark
         self._bury = bury
         self._uncommitted_max = uncommitted_max
@@ -138,7 +128,7 @@ class Group:
             if done is not None:
                 done(refusal)
             return True
-        answer = None if done is None else _answering(done)
+        answer = None if done is None else answering(done)
         header = commands.append_header(state.id, len(batch))
         return self.submit((header, batch), answer, len(batch))
 
@@ -162,9 +152,12 @@ class Group:
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
-        """Attach a consumer."""
+        """Attach a consumer; once the group leads, which forgets those before."""
+        if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
+            self._early.append((wanted, port, done))
+            return
         state = self.machine.queue(wanted.queue)
-        if self.failed or state is None:
+        if self.failed or state is None or not self.keeper.leading:
             done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
             return
         stream = state.config.type == QueueType.STREAM
@@ -223,8 +216,14 @@ class Group:
         """Commands are taken here from now on."""
         for command in self.dispatch.lead(self.applied_term):
             self.submit((command,))
+        self._attach_early()
         self._mark(self)
         self.on_leading(self)
+
+    def _attach_early(self) -> None:
+        early, self._early = self._early, []
+        for wanted, port, done in early:
+            self.attach(wanted, port, done)
 
     # The tick
 
@@ -438,7 +437,7 @@ class Group:
 
     def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
         """A stream's group needs nothing below ``offset`` any more."""
-        answer = None if done is None else _answering(done)
+        answer = None if done is None else answering(done)
         try:
             needed = self.dispatch.commit(consumer, offset)
         except CommitError:
@@ -475,6 +474,7 @@ class Group:
             if done is not None:
                 done(Result(Code.CONFLICT))
         self.cancel_consumers()
+        self._attach_early()
 
     @property
     def crowded(self) -> bool:
@@ -495,10 +495,3 @@ class Group:
     def idle(self) -> bool:
         """Whether nothing is under way."""
         return not self._proposed and not self._asked
-
-
-def _answering(done: Answer) -> Done:
-    def applied(result: Result) -> None:
-        done(reason_of(result))
-
-    return applied
