@@ -18,7 +18,7 @@ One thread uses a log; `Unsynced.sync` alone may run in another.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from fluxmq._hot.batches import Batch
@@ -65,6 +65,7 @@ class QueueLog:
         state: LogState,
         cache: BatchCache,
         segments: OpenSegments,
+        settle: Callable[[], None] | None,
     ) -> None:
         self.directory = directory
         self.queue = queue
@@ -94,6 +95,7 @@ class QueueLog:
         self._names_synced = 0
         self._recovering = True
         self._failed: StorageError | None = None
+        self._settle = settle
 
     @classmethod
     def open(
@@ -107,12 +109,13 @@ class QueueLog:
         cache: BatchCache | None = None,
         segments: OpenSegments | None = None,
         recovering: bool = False,
+        settle: Callable[[], None] | None = None,
     ) -> QueueLog:
         """Open or make the log in a directory.
 
         `state`: from the last snapshot; None for a queue that is declared now. With `recovering` entries will be appended
         again and `cut` must be called after the last; without, it is called here: `state` is then all there is, and other
-        files in the directory are removed. `cache` and `segments` are shared by the logs of a shard. Raises StorageError.
+        files in the directory are removed. `settle` is called before segments are removed. `cache` and `segments` are shared by the logs of a shard. Raises StorageError.
         """
         assert len(queue.encode()) <= QUEUE_NAME_BYTES_MAX, "checked when the queue is declared"
         files.make_directory(directory)
@@ -124,6 +127,7 @@ class QueueLog:
             state or LogState(0, 0, ()),
             cache or BatchCache(),
             segments or OpenSegments(files),
+            settle,
         )
         if not recovering:
             log.cut()
@@ -325,6 +329,8 @@ class QueueLog:
             )
         if not self._recovering:
             self._move_head()
+            if self._settle is not None:
+                self._settle()
             self._files.reach("segment.trim")
             self._unlink(removed)
 

@@ -157,7 +157,13 @@ class QueueService:
     def open(self, name: str) -> None:
         """Host a group: recover it and start it. Raises StorageError."""
         stores = DiskStores(
-            self._files, self._paths, name, self._segment_options, self._cache, self._segments
+            self._files,
+            self._paths,
+            name,
+            self._segment_options,
+            self._cache,
+            self._segments,
+            self._settle if name.startswith(BUFFERED) else None,
         )
         group = self._new(Group, name, stores)
         wal_body = self._settings.storage.wal_file_bytes // 2
@@ -173,6 +179,11 @@ class QueueService:
             self._declared(group, queue.config)
         hosted.keeper.start()
 
+    def _settle(self) -> None:
+        for syncer in self._syncers:
+            if isinstance(syncer, BufferedSyncer):
+                syncer.settle()
+
     def shared(self, group: str) -> SharedLog:
         """The shard's log that a group writes to, opened when it is first needed. Raises StorageError."""
         return self._open_log(WAL_BUFFERED if group.startswith(BUFFERED) else WAL)
@@ -180,7 +191,7 @@ class QueueService:
     def _open_log(self, kind: str) -> SharedLog:
         found = self.logs.get(kind)
         if found is None:
-            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer()
+            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer(self._files)
             times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
             wal = WriteAheadLog.open(
                 self._files,

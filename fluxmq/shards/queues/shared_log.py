@@ -15,7 +15,8 @@ from typing import Protocol
 
 from fluxmq.logs import get_logger
 from fluxmq.shards.queues.counts import SyncTimes
-from fluxmq.storage.errors import DiskFull, StorageError
+from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.files import Files
 from fluxmq.storage.wal import WriteAheadLog
 
 _log = get_logger("fluxmq.log")
@@ -116,7 +117,9 @@ class BufferedSyncer:
     ``sync`` runs in a thread of the caller's, at most ``interval`` seconds after the oldest unsynced write.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: Files | None = None) -> None:
+        self._files = files or Files()
+        self._syncing = threading.Lock()
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._done: list[tuple[int, int, float]] = []
         self._lock = threading.Lock()
@@ -154,15 +157,25 @@ class BufferedSyncer:
 
     def sync(self) -> None:
         """Sync everything noted so far (blocks), in any thread. A failure is the answer to every later request."""
-        with self._lock:
-            dirty, self._dirty = self._dirty, {}
-        for fd in dirty.values():
-            try:
-                os.fdatasync(fd)
-            except OSError as error:
-                self._failure = error.errno or errno.EIO
-            finally:
-                os.close(fd)
+        with self._syncing:
+            with self._lock:
+                dirty, self._dirty = self._dirty, {}
+            for fd in dirty.values():
+                try:
+                    self._files.fdatasync(fd)
+                except StorageError:
+                    self._failure = errno.EIO
+                finally:
+                    os.close(fd)
+
+    def settle(self) -> None:
+        """Sync now (blocks), before something is done that an entry asked for and that cannot be taken back.
+
+        Raises WriteFailed when what was written may be lost.
+        """
+        self.sync()
+        if self._failure:
+            raise WriteFailed("what was answered before it was synced may be lost")
 
     def wake(self) -> None:
         """Make ``fileno`` readable; from any thread."""

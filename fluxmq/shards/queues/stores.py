@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fluxmq.shards.queues.names import BUFFERED
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, remove_unknown
@@ -23,7 +25,9 @@ class DiskStores:
         options: SegmentOptions,
         cache: BatchCache,
         segments: OpenSegments,
+        settle: Callable[[], None] | None = None,
     ) -> None:
+        """``settle`` is called before files are removed: what asked for that has to be durable by then."""
         self._files = files
         self._paths = paths
         self._group = group
@@ -32,6 +36,7 @@ class DiskStores:
         self._segments = segments
         self._logs: dict[int, QueueLog] = {}
         self._states: dict[str, LogState] = {}
+        self._settle = settle
         self.recovering = False
 
     def restore(self, states: dict[str, LogState]) -> None:
@@ -62,6 +67,7 @@ class DiskStores:
             cache=self._cache,
             segments=self._segments,
             recovering=self.recovering,
+            settle=self._settle,
         )
         self._logs[queue_id] = log
         return log
@@ -70,6 +76,8 @@ class DiskStores:
         """Remove a queue's log."""
         log = self._logs.pop(queue_id, None)
         if log is not None:
+            if self._settle is not None and not self.recovering:
+                self._settle()
             log.delete()
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
