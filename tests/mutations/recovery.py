@@ -85,8 +85,10 @@ MUTATIONS = [
         "confirmed_before_sync",
         "Nothing is confirmed before it is synced, whatever the power does.",
         "fluxmq/shards/queues/shared_log.py",
-        "        if not done or self.wal.in_flight:\n",
-        "        if False:\n",
+        "                self._under_way, self._next = self._next, {}\n",
+        "                self._under_way, self._next = self._next, {}\n"
+        "                for group, at in self._under_way.items():\n"
+        "                    group.persisted(*at)\n",
         OF_POWER + "test_after_a_failure_of_the_log_nothing_is_confirmed",
     ),
     Mutation(
