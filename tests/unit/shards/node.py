@@ -12,7 +12,6 @@ import asyncio
 import heapq
 import itertools
 import socket
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,86 +40,13 @@ from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.received import Packet
 from tests.unit.shards.disk import Disk, MemoryStore
+from tests.unit.shards.pipes import Clock, MemoryTransport, Pipe
 
 LOOPBACK = "127.0.0.1:50000"
 LISTENING = {"server": {"mqtt": {"tcp": {"addr": "127.0.0.1:1883"}}}}
-RECORD_MAX = 32768
 QUIET_ROUNDS_MAX = 100_000
 MOMENT = 0.06
 """A little more than changes wait for company on their way to the disk, and publishers for prompt subscribers."""
-
-
-class Clock:
-    """Seconds that pass when told. `wall` is the time of day in nanoseconds, which need not agree."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.wall = 1_700_000_000_000_000_000
-
-    def __call__(self) -> float:
-        return self.now
-
-    def wall_seconds(self) -> float:
-        """The time of day in seconds, which passes as the clock does."""
-        return 1_700_000_000.0 + self.now
-
-    def wall_ns(self) -> int:
-        """The time of day; no two readings are equal."""
-        self.wall += 1
-        return self.wall
-
-
-class Pipe:
-    """Records from one shard to another. `allowed` None: all may pass, else how many still may."""
-
-    def __init__(self) -> None:
-        self.records: deque[bytes] = deque()
-        self.allowed: int | None = None
-        self.room: int | None = None
-        """Bytes it takes before it is full, None for no end."""
-
-    def take(self) -> bytes | None:
-        """The next record that may pass."""
-        if not self.records or self.allowed == 0:
-            return None
-        if self.allowed is not None:
-            self.allowed -= 1
-        return self.records.popleft()
-
-
-class MemoryTransport:
-    """Both directions between two shards of one process."""
-
-    def __init__(self, outgoing: Pipe, incoming: Pipe) -> None:
-        self.record_max = RECORD_MAX
-        self.outgoing = outgoing
-        self.incoming = incoming
-
-    def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
-        """Send one record."""
-        record = head if body is None else head + bytes(memoryview(body)[start:end])
-        assert 0 < len(record) <= self.record_max
-        pipe = self.outgoing
-        if pipe.room is not None and self.used() + len(record) > pipe.room:
-            return False
-        pipe.records.append(record)
-        return True
-
-    def pop(self) -> bytes | None:
-        """The next record."""
-        return self.incoming.take()
-
-    def sleep(self) -> bool:
-        """Nobody sleeps here."""
-        return True
-
-    def reset(self) -> None:
-        """Forget what came before."""
-        self.incoming.records.clear()
-
-    def used(self) -> int:
-        """Bytes under way."""
-        return sum(map(len, self.outgoing.records))
 
 
 class Shard:
@@ -160,34 +86,7 @@ class Shard:
         self.broker.peers = self.peers
         self.broker.routes.links = self.broker.groups.links = self.peers.links
         self.claims = Claims(index, node.workers, self.peers.links, self.broker)
-        self.store = MemoryStore(node.disks[index])
-        for other in range(node.workers):
-            if other != index:
-                filters = MemoryStore(node.disks[other]).filters()
-                self.broker.routes.expect(other, filters)
-        self.durable = Durable(
-            self.claims,
-            node.workers,
-            self.store,
-            self.reactor,
-            self.broker,
-            self.peers,
-            DurableClock(node.clock, node.clock.wall_seconds),
-            self.later,
-            lambda: sum(self.intake.open_now),
-        )
-        self.broker.retained = RetainedMessages(
-            index,
-            settings.broker.max_retained_messages,
-            settings.broker.max_retained_bytes,
-            node.clock,
-            node.clock.wall_ns,
-            self.peers.links,
-            self.durable.rows,
-            self.reactor.hold,
-        )
-        self.broker.retained.load()
-        self.peers.join(self.claims, self.broker.retained)
+        self._keep()
         self.queues = Queues(
             index,
             settings,
@@ -218,6 +117,38 @@ class Shard:
         self.queues.open(lambda: None)
         self.intake.start()
         self.peers.start()
+
+    def _keep(self) -> None:
+        """What is kept on disk, and retained messages."""
+        node, index, settings = self.node, self.index, self.node.settings
+        self.store = MemoryStore(node.disks[index])
+        for other in range(node.workers):
+            if other != index:
+                filters = MemoryStore(node.disks[other]).filters()
+                self.broker.routes.expect(other, filters)
+        self.durable = Durable(
+            self.claims,
+            node.workers,
+            self.store,
+            self.reactor,
+            self.broker,
+            self.peers,
+            DurableClock(node.clock, node.clock.wall_seconds),
+            self.later,
+            lambda: sum(self.intake.open_now),
+        )
+        self.broker.retained = RetainedMessages(
+            index,
+            settings.broker.max_retained_messages,
+            settings.broker.max_retained_bytes,
+            node.clock,
+            node.clock.wall_ns,
+            self.peers.links,
+            self.durable.rows,
+            self.reactor.hold,
+        )
+        self.broker.retained.load()
+        self.peers.join(self.claims, self.broker.retained)
 
     def _connect(self, received: Received, blocked: Blocked) -> dict[int, Link]:
         links = {}
