@@ -131,9 +131,11 @@ class Relocation:
         """Until everything written to a log is durable. Raises StorageError."""
         shared, syncer = self._logs[shard, kind]
         deadline = time.monotonic() + SYNC_SECONDS_MAX
+        poll = select.poll()
+        poll.register(syncer, select.POLLIN)
         while shared.wal.buffered_bytes or shared.wal.in_flight:
             shared.flush()
-            select.select([syncer], [], [], 1.0)
+            poll.poll(1000)
             shared.completed()
             if shared.failed or time.monotonic() > deadline:
                 raise WriteFailed(shared.failed or f"{self._directory(shard, kind)}: no sync")

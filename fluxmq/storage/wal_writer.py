@@ -348,7 +348,9 @@ class LogWriter:
     def _wait(self) -> None:
         """Until something completed."""
         if self._syncing or self._buffer:
-            select.select([self._syncer], [], [], WAIT_SECONDS_MAX)
+            poll = select.poll()  # select() knows no descriptor above 1023
+            poll.register(self._syncer, select.POLLIN)
+            poll.poll(WAIT_SECONDS_MAX * 1000)
 
 
 def carried_bytes(group: GroupLog) -> int:
