@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -36,6 +37,8 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the last line of the output is the tally."""
     options = parser().parse_args(arguments)
+    # Told to stop, it leaves neither a node nor a mounted image behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     plan = Plan(
         rounds=options.rounds,
         seed=options.seed,

@@ -195,9 +195,12 @@ class Campaign:
         chance = random.Random(f"{self.plan.seed}/{number}/read")
         group = f"audit-{number}"
 
+        lossy = self.plan.buffered
+        seconds = load.DRAIN_TIMEOUT_CONTROL_S if lossy else load.DRAIN_TIMEOUT_S
+
         async def read() -> None:
             await load.read_stream(node.port, history, group)
-            await load.drain_work(node.port, history, chance)
+            await load.drain_work(node.port, history, chance, seconds)
 
         try:
             asyncio.run(read())

@@ -27,6 +27,9 @@ KEEP = 0.2
 ORDER_SIZE = 25
 """Deliveries settled by one order."""
 
+DRAIN_TIMEOUT_CONTROL_S = 3.0
+"""Where messages are expected to be lost."""
+
 MARKER_TIMEOUT_S = 20.0
 READ_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 30.0
@@ -228,8 +231,13 @@ async def read_stream(port: int, history: History, group: str) -> None:
         raise ReadError(f"{STREAM}: reading stopped after {taken} messages, last offset {last}")
 
 
-async def drain_work(port: int, history: History, chance: random.Random) -> None:
-    """Take what the work queue holds and settle most of it by orders. Raises ``ReadError``."""
+async def drain_work(
+    port: int, history: History, chance: random.Random, seconds: float = DRAIN_TIMEOUT_S
+) -> None:
+    """Take what the work queue holds and settle most of it by orders; what is missing is waited for so long.
+
+    Raises ``ReadError``.
+    """
     marker = await _marker(port, history, WORK)
     connection = await Connection.open(port, "cut-drain")
     consumer = Consumer(connection, history, WORK, GROUP, True, lambda: chance.random() < KEEP / 4)
@@ -241,7 +249,7 @@ async def drain_work(port: int, history: History, chance: random.Random) -> None
             marker in history.places[WORK] and not history.missing(WORK) and not consumer.under_way
         )
 
-    await _until(drained, connection, DRAIN_TIMEOUT_S)
+    await _until(drained, connection, seconds)
     connection.close()
     if marker not in history.places[WORK]:
         raise ReadError(f"{WORK}: the newest message is not delivered")
