@@ -195,4 +195,28 @@ MUTATIONS = [
         "",
         OF_SETTINGS + "test_deduplication_window",
     ),
+    Mutation(
+        "queue_receive_maximum",
+        "A consumer holds no more than its client takes unanswered.",
+        QUEUES + "clients.py",
+        "            limit = min(limit, session.delivery.window)\n",
+        "            limit = max(limit, 1)\n",
+        OF_CONSUMERS + "test_what_the_client_does_not_take_stays_in_the_queue",
+    ),
+    Mutation(
+        "queue_stale",
+        "What others have got by now does not wait in a session for ever.",
+        QUEUES + "consumers.py",
+        "        if self._enqueued > self._limit:\n            self._drop_stale()\n",
+        "",
+        OF_CONSUMERS + "test_a_client_that_takes_nothing_does_not_gather_messages",
+    ),
+    Mutation(
+        "queue_given_back",
+        "The answer to a delivery that was given back does not settle the next.",
+        QUEUES + "consumers.py",
+        "        if self._given_back:\n",
+        "        if self._given_back and first < 0:\n",
+        OF_CONSUMERS + "test_an_answer_to_what_was_given_back_does_not_settle_it",
+    ),
 ]

@@ -306,11 +306,12 @@ def attach(
         properties.topic_alias_maximum or 0, limits.topic_alias_maximum_out
     )
     apply_policy(client)
+    window = min(properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT, limits.max_inflight)
+    session.delivery.window = window
     broker.adopt(client, session)
     connection.append(answer(broker, client, connect, present))
     keep_alive(broker, client, connect)
-    window = properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
-    session.delivery.attach(connection, min(window, limits.max_inflight))
+    session.delivery.attach(connection, window)
     # What only the answer needed is let go of: an idle connection should cost little.
     client.connect = None
     broker.resume(connection)

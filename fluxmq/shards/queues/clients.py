@@ -152,12 +152,12 @@ class QueueClients:
         if self.names.find(name) is None and not self._ephemeral:
             done(Reason.QUOTA_EXCEEDED)
             return
+        limit = self._limit(session, wanted)
         consumer = QueueConsumer(
-            session, wanted, self._clock, self._mark, partial(self._cancelled, written)
+            session, wanted, limit, self._clock, self._mark, partial(self._cancelled, written)
         )
         self._consumers.setdefault(session, {})[written] = consumer
         info = self.names.info(name)
-        limit = self._unsettled.get(name, DEFAULT_UNSETTLED)
         pattern = wanted.pattern
         group = wanted.group.decode()
         asked = Wanted(
@@ -166,7 +166,7 @@ class QueueClients:
             session.client_id,
             pattern,
             wanted.start,
-            min(wanted.prefetch, limit) if wanted.prefetch else limit,
+            limit,
             wanted.qos,
             wanted.explicit,
         )
@@ -185,6 +185,19 @@ class QueueClients:
                 done(wanted.qos)
 
         self._hosts.host(info.group).attach(asked, consumer, attached)
+
+    def _limit(self, session: Session, wanted: QueueSubscription) -> int:
+        """How many messages a consumer may hold unsettled.
+
+        Where PUBACK settles, no more than its client takes unanswered: what would wait here for the window to open is
+        better with another member, and its visibility timeout would run out meanwhile.
+        """
+        limit = self._unsettled.get(wanted.queue.decode(), DEFAULT_UNSETTLED)
+        if wanted.prefetch:
+            limit = min(limit, wanted.prefetch)
+        if wanted.qos and not wanted.explicit:
+            limit = min(limit, session.delivery.window)
+        return limit
 
     def unsubscribe(self, session: Session, written: bytes) -> None:
         """The session is no consumer by this filter any more."""

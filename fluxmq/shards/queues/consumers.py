@@ -17,6 +17,7 @@ from fluxmq._hot.portion import GROWTH_MAX, Portion
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.queues.commands import Verb
+from fluxmq.queues.spans import Spans
 from fluxmq.routing.queue_addresses import delivery_topic
 from fluxmq.sessions.mqtt.queue_properties import delivery_properties
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
@@ -29,12 +30,16 @@ REFUSED = b"refused by the consumer"
 
 
 class QueueConsumer:
-    """One subscription of a session to a queue. ``held`` is None until the queue's host has attached it."""
+    """One subscription of a session to a queue. ``held`` is None until the queue's host has attached it.
+
+    ``limit``: messages that it holds unsettled at most.
+    """
 
     def __init__(
         self,
         session: Session,
         wanted: QueueSubscription,
+        limit: int,
         clock: Callable[[], int],
         mark: Callable[[QueueConsumer], None],
         cancel: Callable[[QueueConsumer], None],
@@ -46,6 +51,11 @@ class QueueConsumer:
         self.primary = b""
         self.ended = False
         self.qos = wanted.qos
+        self._limit = limit
+        self._enqueued = 0
+        """Messages given to the session's delivery since it was last looked whether some are there in vain."""
+        self._given_back = Spans()
+        """Messages given back by an order while the client had not answered them: that answer settles nothing."""
         self._clock = clock
         self._mark = mark
         self._cancel = cancel
@@ -68,6 +78,9 @@ class QueueConsumer:
         if committed != self._committed:
             self._committed = committed
             self._said = (b"", b"", -1, 0)
+        self._enqueued += count
+        if self._enqueued > self._limit:
+            self._drop_stale()
         if batch.uniform_key and batch.uniform_properties and not batch.flags & EXPIRY:
             self._send(batch, first, count, attempts, 0)
             return
@@ -75,6 +88,29 @@ class QueueConsumer:
             expiry = batch.expiry(index)
             left = max((expiry - self._clock()) // 1_000_000, 1) if expiry else 0
             self._send(batch, index, 1, attempts, left)
+
+    def _drop_stale(self) -> None:
+        """Take out of the session's delivery what waits there although others have got it by now.
+
+        A consumer holds no more than its limit: of more, the oldest were taken away from it by their timeout.
+        """
+        self._enqueued = 0
+        delivery = self.session.delivery
+        mine = [portion for portion in delivery.pending or () if self._is_mine(portion)]
+        excess = sum(portion.count for portion in mine) - self._limit
+        stale = set()
+        for portion in mine:
+            if excess <= 0:
+                break
+            if portion.count > excess:
+                portion.take(excess)
+                break
+            excess -= portion.count
+            stale.add(portion)
+        if stale:
+            delivery.pending = deque(
+                portion for portion in delivery.pending or () if portion not in stale
+            )
 
     def _send(self, batch: Batch, first: int, count: int, attempts: int, expiry: int) -> None:
         delivery = self.session.delivery
@@ -149,6 +185,16 @@ class QueueConsumer:
 
     def acknowledged(self, first: int, count: int) -> None:
         """The client has answered ``count`` messages from offset ``first`` on."""
+        if self._given_back:
+            last = first + count - 1
+            kept = self._given_back.missing(first, last)
+            self._given_back.remove(first, last)
+            for low, high in kept:
+                self._settled(low, high - low + 1)
+        else:
+            self._settled(first, count)
+
+    def _settled(self, first: int, count: int) -> None:
         answered = self._answered
         if answered and answered[-1][1] + 1 == first:
             answered[-1] = (answered[-1][0], first + count - 1)
@@ -184,8 +230,28 @@ class QueueConsumer:
         if self.held is None:
             return False
         self.flush()
+        if verb == Verb.NACK and not self.wanted.explicit:
+            self._give_back(ranges)
         self.held.settle(verb, ranges, delay, reason, done)
         return True
+
+    def _give_back(self, ranges: list[Range]) -> None:
+        """Of messages that come again, the answer to this delivery is not to settle the next."""
+        delivery = self.session.delivery
+        under_way = [
+            (portion.base + portion.acknowledged, portion.base + portion.count - 1)
+            for portion in delivery.flight or ()
+            if portion.settle is self
+        ]
+        under_way += [
+            (wanted[1], wanted[1])
+            for wanted in (delivery.released or {}).values()
+            if wanted is not None and wanted[0] is self
+        ]
+        for first, last in ranges:
+            for low, high in under_way:
+                if max(first, low) <= min(last, high):
+                    self._given_back.add(max(first, low), min(last, high))
 
     def end(self) -> None:
         """The subscription or the connection ends: what is not settled goes back to the queue."""

@@ -17,6 +17,8 @@ from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import QueueHost
 
+BLOCK_BYTES_MAX = 1024
+"""Publishers and properties longer than this are not remembered."""
 BLOCKS_MAX = 1024
 """Property blocks remembered per shard: one per publisher and set of properties in use, usually."""
 
@@ -38,7 +40,7 @@ class Blocks:
             block = encode(items)
             if len(self._known) >= BLOCKS_MAX:
                 self._known.clear()
-            if len(forward) <= BLOCKS_MAX:
+            if len(forward) + len(publisher) <= BLOCK_BYTES_MAX:
                 self._known[publisher, forward] = block
         return block
 

@@ -96,3 +96,68 @@ def test_a_puback_with_a_reason_settles_at_once(make_queues: MakeQueues) -> None
     again = node.connect(0, "client")
     again.subscribe("$queue/work", qos=1)
     assert offsets(consume(again)) == [3]
+
+
+def test_what_the_client_does_not_take_stays_in_the_queue(make_queues: MakeQueues) -> None:
+    node = make_queues(
+        {"name": "work", "consumer": {"visibility_timeout": "5s", "delivery_limit": 2}}
+    )
+    fill(node.connect(0, "publisher"), "work", 4)
+    props = user(("consumer-group", "group"))
+    client = node.connect(0, "client", props=[(wire.RECEIVE_MAXIMUM, 1)])
+    client.subscribe("$queue/work", qos=1, props=props)
+    for number in range(4):  # three seconds each: together more than the timeout
+        (packet,) = drain(client)
+        assert offsets([packet]) == [number]
+        assert said(packet)["x-delivery-count"] == "0"
+        node.advance(3)
+        client.acknowledge(packet)
+        node.advance(0.01)
+    assert drain(client) == []
+    assert node.machine("work").start == 4
+
+
+def test_a_resumed_session_brings_its_window(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    expiry = (wire.SESSION_EXPIRY_INTERVAL, 1000)
+    client = node.connect(0, "client", clean=False, props=[expiry])
+    client.subscribe("$queue/work", qos=1)
+    client.drop()
+    node.connect(0, "client", clean=False, props=[expiry, (wire.RECEIVE_MAXIMUM, 2)])
+    fill(node.connect(0, "publisher"), "work", 5)
+    assert node.machine("work").group("client").pending.count == 2
+
+
+def test_a_client_that_takes_nothing_does_not_gather_messages(make_queues: MakeQueues) -> None:
+    consumer = {"visibility_timeout": "1s", "delivery_limit": 1, "max_unsettled": 5}
+    node = make_queues({"name": "work", "consumer": consumer})
+    publisher = node.connect(0, "publisher")
+    client = node.client(0, buffer=4096)
+    client.connect("client", keep_alive=0)
+    client.subscribe("$queue/work", qos=1)
+    for _ in range(60):
+        assert publisher.publish("$queue/work", BIG, qos=1) == 0
+        node.advance(0.5)
+    delivery = node[0].session("client").delivery
+    assert sum(portion.count for portion in delivery.pending) <= 2 * 5
+    assert node.machine("work").start > 20  # they have been delivered too often
+
+
+def test_an_answer_to_what_was_given_back_does_not_settle_it(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    fill(node.connect(0, "publisher"), "work", 2)
+    client = node.connect(0, "client")
+    client.subscribe("$queue/work", qos=1)
+    first, second = drain(client)
+    props = user(("message-id", "work:0"), ("group-id", "client"), ("delay", "0"))
+    assert client.publish("$queue/work/$nack", qos=1, props=props) == 0
+    node.advance(0.1)
+    (again,) = drain(client)
+    assert offsets([again]) == [0]
+    for packet in (first, second):  # late: it is the first delivery that is answered
+        client.acknowledge(packet)
+    node.advance(0.1)
+    assert node.machine("work").start == 0
+    client.acknowledge(again)
+    node.advance(0.1)
+    assert node.machine("work").start == 2
