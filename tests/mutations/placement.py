@@ -82,4 +82,12 @@ MUTATIONS = [
         "    write_placement(files, paths, wanted)\n    if moves or superfluous or found.moving:\n",
         OF_START + "test_logs_that_cannot_be_read_keep_the_placement",
     ),
+    Mutation(
+        "attached_too_early",
+        "A consumer that comes before its group leads is attached when it does.",
+        "fluxmq/shards/queues/group.py",
+        "        if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:\n",
+        "        if False:\n",
+        OF_HANDOVER + "test_who_comes_before_the_group_leads_is_served_when_it_does",
+    ),
 ]

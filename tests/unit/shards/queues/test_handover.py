@@ -440,3 +440,19 @@ def test_the_placement_is_read_at_the_start(tmp_path: Path) -> None:
     written = Placement(2, 7, {"a": 1}, revision=4)
     write_placement(Files(), DataPaths(str(tmp_path)), written)
     assert placement_of(settings, 3) == written
+
+
+def test_who_comes_before_the_group_leads_is_served_when_it_does(make_placed: MakePlaced) -> None:
+    node = make_placed(WORK, workers=1)
+    fill(publisher(node, 0), "work", 3)
+    node.kill(0)
+    node.syncers.clear()
+    node.held = True  # what elects the group does not become durable yet
+    node.start(0)
+    taker = node.connect(0, "taker")
+    taker.send(wire.subscribe(wire.V5, 9, [Filter("$queue/work", 1)]))
+    assert drain(taker) == []
+    node.hold_syncs(False)
+    suback, *messages = drain(taker)
+    assert suback.reasons == [1]
+    assert [message.payload for message in messages] == texts(0, 1, 2)
