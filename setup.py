@@ -22,7 +22,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = Path("fluxmq") / "_hot"
-IN_PLACE_ONLY = {"perf._hot_client": Path("perf") / "_hot_client.py"}
+IN_PLACE_ONLY = {
+    f"perf.{name}": Path("perf") / f"{name}.py" for name in ("_hot_client", "_hot_queue")
+}
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": 3,

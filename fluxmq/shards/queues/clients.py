@@ -80,6 +80,8 @@ class QueueClients:
         """Take settings, at start and when they change."""
         manager = settings.queue_manager
         self._waiting_max = manager.capture_workers * manager.capture_queue_depth
+        storage = settings.storage
+        self._run_max = min(storage.wal_file_bytes // 2, storage.segment_bytes) // 4
         self._ephemeral = manager.max_ephemeral_queues > 0
         self._unsettled = {queue.name: queue.consumer.max_unsettled for queue in settings.queues}
 
@@ -132,6 +134,7 @@ class QueueClients:
                 self._blocks,
                 self._clock,
                 self._waiting_max,
+                self._run_max,
                 self._dropped,
             )
             self._sinks[name] = sink

@@ -56,9 +56,11 @@ class QueueSink:
         blocks: Blocks,
         clock: Callable[[], int],
         waiting_max: int,
+        run_max: int,
         dropped: Callable[[str, int], None],
     ) -> None:
         self.info = info
+        self._run_max = run_max
         self._host = host
         self._reactor = reactor
         self._blocks = blocks
@@ -69,6 +71,13 @@ class QueueSink:
 
     def offer(self, run: Run) -> None:
         """Append a run's messages."""
+        if run.end - run.start > self._run_max and run.count > 1:
+            # As one batch it might be larger than a small log's files, although every message fits.
+            half = run.count // 2
+            middle = run.skip(run.start, half)
+            self.offer(run.part(run.start, middle, half))
+            self.offer(run.part(middle, run.end, run.count - half))
+            return
         now = self._clock()
         if run.qos == 0 and self._waiting >= self._waiting_max:
             self._dropped("capture_full", run.count)
