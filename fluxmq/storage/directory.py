@@ -252,6 +252,13 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
     return placement
 
 
+def check_unplaced(files: Files, paths: DataPaths) -> None:
+    """Refuse to place groups anew where there are logs: the placement was lost. Raises Corruption, StorageError."""
+    if files.exists(paths.groups) or files.exists(paths.shards):
+        what = "missing, and without it nobody knows how queues are spread over groups and shards"
+        raise Corruption(paths.placement, 0, what)
+
+
 # --- removal ---------------------------------------------------------------------------------------------------------
 
 

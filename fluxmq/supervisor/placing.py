@@ -23,6 +23,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import (
     DataPaths,
     Placement,
+    check_unplaced,
     delete_directory,
     read_placement,
     write_placement,
@@ -50,6 +51,7 @@ def place(data_dir: Path, settings: Settings, plan: Plan) -> Placement:
     files, paths = Files(), DataPaths(str(data_dir))
     found = read_placement(files, paths)
     if found is None:
+        check_unplaced(files, paths)
         first = Placement(plan.workers, settings.queue_manager.local_groups, plan.pins, revision=1)
         write_placement(files, paths, first)
         return first

@@ -24,7 +24,7 @@ from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.ports import Held
 from fluxmq.shards.queues.service import WAL_BUFFERED
 from fluxmq.shards.queues.wiring import Queues
-from fluxmq.storage.directory import DataPaths, check_version, write_placement
+from fluxmq.storage.directory import DataPaths, check_unplaced, check_version, write_placement
 from tests.faults import Crash, FailingFiles, ManualSyncer, Naming, PowerCutFiles
 
 TURNS_MAX = 400
@@ -240,7 +240,8 @@ class Shard:
         try:
             check_version(files, paths, create=True)
             placement = placement_of(settings, 1)
-            if not files.exists(paths.placement):
+            if not files.exists(paths.placement):  # as the supervisor does
+                check_unplaced(files, paths)
                 write_placement(files, paths, placement)
             self.queues = Queues(
                 0,

@@ -15,6 +15,20 @@ SEEDS = 6
 LIVES = 4
 
 
+def test_of_a_buffered_group_a_whole_beginning_is_left(
+    tmp_path: Path, runner: asyncio.Runner
+) -> None:
+    """Any part of what was not synced may be gone, and what an entry had removed must not be missed."""
+    lost = 0
+    for seed in range(SEEDS):
+        base = tmp_path / str(seed)
+        base.mkdir()
+        power = Power(base, Random(f"buffered {seed}"), runner, buffered=True)
+        power.run(LIVES)
+        lost += power.lost
+    assert lost > 0
+
+
 @pytest.mark.parametrize("failing", [False, True], ids=["cut", "failing"])
 def test_nothing_confirmed_is_lost(tmp_path: Path, runner: asyncio.Runner, failing: bool) -> None:
     cuts = confirmed = 0

@@ -138,6 +138,16 @@ def test_a_flipped_bit_in_the_placement_is_noticed(start: Starts) -> None:
     assert caught.value.path == str(path)
 
 
+def test_a_placement_that_is_gone_is_missed(start: Starts) -> None:
+    """Made anew by other settings it would put queues into other groups, and what they held out of sight."""
+    shard = start()
+    path = stopped(shard) / "placement.json"
+    path.unlink()
+    with pytest.raises(Corruption, match="missing") as caught:
+        start()
+    assert caught.value.path == str(path)
+
+
 # --- queues that were deleted ----------------------------------------------------------------------------------------
 
 
