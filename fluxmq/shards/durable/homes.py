@@ -131,7 +131,7 @@ class RemoteHome:
         self._sent.append(sent)
         self._bytes += sent.size
         if self._link.up:
-            self._link.send_control("keep", sent.number, sent.changes)
+            self._link.send_control("keep", sent.number, sent.changes, bool(sent.dones))
 
     def confirmed(self, number: int, reason: int) -> None:
         """The home has changes up to ``number`` on disk (``reason`` 0), or refuses the promise for now."""
@@ -144,7 +144,7 @@ class RemoteHome:
     def back(self) -> None:
         """The home is there again: it gets what it has not confirmed."""
         for sent in self._sent:
-            self._link.send_control("keep", sent.number, sent.changes)
+            self._link.send_control("keep", sent.number, sent.changes, bool(sent.dones))
 
     def lost(self) -> None:
         """The home's shard has died."""

@@ -1,6 +1,6 @@
 """What keeping sessions and retained messages says over the links to other shards.
 
-Control frames: ``keep`` [number, changes] and ``kept`` [number, reason] between a session's shard and its home;
+Control frames: ``keep`` [number, changes, whether somebody waits] and ``kept`` [number, reason] between a session's shard and its home;
 ``run kept`` [number, reason, ...] answers KEPT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
 frames at the topic's home; ``restored``: a shard's persistent sessions are there and have told their interest.
 """
@@ -41,6 +41,8 @@ class DurableLinks:
         self._routes = routes
         self._runs = KeptRuns(links, reactor, safety.wake)
         self._restored = False
+        self._unsaid: dict[int, tuple[int, int]] = {}
+        """What peers' changes are on disk that nobody waits for: said now and then."""
         self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
         safety.remote = {peer: RemoteHome(link, first, now) for peer, link in links.items()}
         safety.after = self._flush
@@ -64,7 +66,7 @@ class DurableLinks:
         self._runs.flush()
         self._retained.flush()
 
-    def _on_keep(self, link: Link, number: int, changes: list[list[Any]]) -> None:
+    def _on_keep(self, link: Link, number: int, changes: list[list[Any]], waited_for: bool) -> None:
         store = self._safety.store
         for verb, name, *values in changes:
             if verb == "put":
@@ -75,7 +77,10 @@ class DurableLinks:
                 store.wipe(name)
 
         def safe(reason: int) -> None:
-            if link.up:
+            if not waited_for:
+                self._unsaid[link.peer] = (number, reason)
+            elif link.up:
+                self._unsaid.pop(link.peer, None)  # this says as much of all before it
                 link.send_control("kept", number, reason)
 
         store.when_safe(safe)
@@ -116,8 +121,13 @@ class DurableLinks:
         self.kept[peer].lose()
         self._safety.remote[peer].lost()
         self._retained.lost(peer)
+        self._unsaid.pop(peer, None)
 
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         for kept in self.kept.values():
             kept.give_up()
+        unsaid, self._unsaid = self._unsaid, {}
+        for peer, (number, reason) in unsaid.items():
+            if self._links[peer].up:
+                self._links[peer].send_control("kept", number, reason)
