@@ -279,16 +279,13 @@ def test_other_numbers_of_shards(tmp_path: Path) -> None:
         assert {row["shard"] for row in groups(running).values()} <= {0, 1, 2}
         publish_all(running, "b", 50)
         kill(running)
-        running = again(broker, 1)
+        name = groups_of(tmp_path)[0]
+        running = again(broker, 1, "--pin", f"{name}={min(os.sched_getaffinity(0))}")
         assert {row["shard"] for row in groups(running).values()} == {0}
+        assert groups(running)[name]["pinned"]
         shards = tmp_path / "data" / "shards"
         assert not list(shards.glob("[12]/wal*"))
         publish_all(running, "c", 50)
-        kill(running)
-        name = groups_of(tmp_path)[0]
-        core = min(os.sched_getaffinity(0))
-        running = again(broker, 2, "--pin", f"{name}={core}")
-        assert groups(running)[name]["pinned"]
         sent = dict.fromkeys("abc", 50)
         for queue, expected in (("log", sent), ("work", {"b": 50, "c": 50}), ("fast", sent)):
             reader = Consumer(running, queue, "readers" if queue == "log" else "")
