@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,3 +33,12 @@ def make_queues(
     yield make
     for node in made:
         node.close()
+
+
+@pytest.fixture(autouse=True)
+def descriptors() -> Iterator[None]:
+    """A test leaves no more descriptors open than it found."""
+    before = len(os.listdir("/proc/self/fd"))
+    yield
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2

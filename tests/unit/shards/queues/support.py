@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fluxmq.shards.queues.disk import Disk
+from fluxmq.shards.queues.service import QueueService
 from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.client import Client
@@ -147,12 +148,28 @@ class QueueNode(Node):
         self.loop.run_until_complete(take())
         self.run()
 
+    def kill(self, index: int) -> None:
+        """SIGKILL: files are closed as they are."""
+        service = self[index].queues.service
+        super().kill(index)
+        self.syncers = [each for each in self.syncers if each not in service._syncers]
+        _close(service)
+
+    def close(self) -> None:
+        """End everything."""
+        services = [shard.queues.service for shard in self]
+        super().close()
+        for service in services:
+            _close(service)
+
     def restart(self, index: int = 0, kill: bool = True) -> None:
         """SIGKILL a shard (or end it in order) and start it anew."""
         if not kill:
-            self.loop.run_until_complete(self[index].queues.service.stop())
+            service = self[index].queues.service
+            self.loop.run_until_complete(service.stop())
+            self.syncers = [each for each in self.syncers if each not in service._syncers]
+            service._syncers.clear()
         self.kill(index)
-        self.syncers.clear()
         self.held = False
         self.start(index)
         self.advance(0.01)
@@ -167,6 +184,14 @@ class QueueNode(Node):
         """The group of a queue."""
         service = self[shard].queues.service
         return service.find(service.names.info(queue).group)
+
+
+def _close(service: QueueService) -> None:
+    """What the end of a process does to its descriptors."""
+    for fd in list(service._files._names):
+        service._files.close(fd)
+    for syncer in service._syncers:
+        syncer.close()
 
 
 def user(*pairs: tuple[str, str]) -> list[tuple[int, Any]]:
