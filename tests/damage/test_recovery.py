@@ -204,6 +204,34 @@ def test_a_queue_made_again_begins_anew_however_often_it_starts(start: Starts) -
     shard.kill()
 
 
+@pytest.mark.parametrize("what", ["trim", "delete"])
+def test_what_a_buffered_group_removes_is_asked_for_durably(
+    start: Starts, tmp_path: Path, what: str
+) -> None:
+    """Else the entry that asked is lost, the files are gone all the same, and the snapshot misses them."""
+    files = TrackedPowerCut(str(tmp_path / "stash"))
+    shard = start(files, queue_ack_durability="buffered")
+    publish(shard, "work", *(bytes([number]) * 3000 for number in range(40)))
+    group = group_of(shard, "work")
+    assert group.name.startswith("buffered-")
+    shard.checkpoint(group.name)
+    directory = directory_of(shard, "work")
+    state = group.machine.queue("work")
+    assert state is not None
+    command = commands.trim(state.id, 35) if what == "trim" else commands.delete(state.id)
+    group.submit((command,), lambda _result: None)
+    shard.finish()
+    shard.sync()
+    removed = directory if what == "delete" else directory / f"{0:020}.seg"
+    assert not removed.exists()
+    files.fsync_directory(str(directory.parent if what == "delete" else directory))
+    files.cut(Random(0), "nothing")
+    shard.kill()
+    again = start(queue_ack_durability="buffered")
+    assert again.failures == []
+    again.kill()
+
+
 # --- starts under other circumstances --------------------------------------------------------------------------------
 
 

@@ -105,7 +105,7 @@ MUTATIONS = [
         "fluxmq/storage/queue_log.py",
         "            if self._settle is not None:\n                self._settle()\n",
         "",
-        OF_POWER + "test_of_a_buffered_group_a_whole_beginning_is_left",
+        OF_RECOVERY + "test_what_a_buffered_group_removes_is_asked_for_durably",
     ),
     Mutation(
         "placement_made_anew",
