@@ -123,7 +123,7 @@ class Claims:
         if home != self.shard:
             link = self._links[home]
             if not link.up:
-                if not clean:
+                if not clean and not self._sessions.holds(client_id):
                     # What is kept of the session is there; the client waits for as long as it likes.
                     self._parked.append((client_id, done))
                     return

@@ -48,6 +48,8 @@ class RouteTable:
         self._former: dict[int, set[bytes]] = {}
         """Filters of shards' persistent sessions that have not told them since they started."""
         self._kept_here: dict[bytes, int] = {}
+        self._before: dict[bytes, tuple[bool, bool]] = {}
+        """What the peers know of the filters in ``changed``."""
         self.links: dict[int, Link] = {}
         self.kept_links: Mapping[int, Link | KeptLink] = {}
         """The ways to persistent sessions of other shards, which answer for what they are given."""
@@ -117,15 +119,11 @@ class RouteTable:
         if known:
             return
         self.subscription_count += 1
-        count = self._local.get(topic_filter, 0)
-        self._local[topic_filter] = count + 1
-        fresh = count == 0
+        before = self._interest(topic_filter)
+        self._local[topic_filter] = self._local.get(topic_filter, 0) + 1
         if session.delivery.durable is not None:
-            kept = self._kept_here.get(topic_filter, 0)
-            self._kept_here[topic_filter] = kept + 1
-            fresh = fresh or kept == 0
-        if fresh:
-            self._note(topic_filter, True)
+            self._kept_here[topic_filter] = self._kept_here.get(topic_filter, 0) + 1
+        self._note(topic_filter, before)
 
     def remove(self, session: Session, topic_filter: bytes) -> None:
         """A session of this shard unsubscribes."""
@@ -134,24 +132,29 @@ class RouteTable:
         self._tree.remove(topic_filter, session)
         self._invalidate(topic_filter)
         self.subscription_count -= 1
+        before = self._interest(topic_filter)
         if session.delivery.durable is not None:
-            kept = self._kept_here[topic_filter] - 1
-            if kept:
-                self._kept_here[topic_filter] = kept
-            else:
-                del self._kept_here[topic_filter]
-                self._note(topic_filter, True)
-        count = self._local[topic_filter] - 1
-        if count:
-            self._local[topic_filter] = count
-        else:
-            del self._local[topic_filter]
-            self._note(topic_filter, False)
+            less(self._kept_here, topic_filter)
+        less(self._local, topic_filter)
+        self._note(topic_filter, before)
 
-    def _note(self, topic_filter: bytes, wanted: bool) -> None:
-        if not self.links:
+    def _interest(self, topic_filter: bytes) -> tuple[bool, bool]:
+        """Whether sessions of this shard have a filter, and whether persistent ones do."""
+        return topic_filter in self._local, topic_filter in self._kept_here
+
+    def _note(self, topic_filter: bytes, before: tuple[bool, bool]) -> None:
+        """The peers are told of what differs from what they know."""
+        now = self._interest(topic_filter)
+        if not self.links or now == before:
             return
-        self.changed[topic_filter] = wanted
+        if not self.changed:
+            self._before.clear()
+        if topic_filter not in self.changed:
+            self._before[topic_filter] = before
+        if now == self._before[topic_filter]:
+            del self.changed[topic_filter]
+        else:
+            self.changed[topic_filter] = now[0]
 
     def kept(self, topic_filters: Iterable[bytes]) -> list[bytes]:
         """Which of these filters persistent sessions of this shard have."""
@@ -226,6 +229,15 @@ class RouteTable:
             self._reactor.routes.clear()
         else:
             self._reactor.routes.pop(topic_filter, None)
+
+
+def less(counts: dict[bytes, int], topic_filter: bytes) -> None:
+    """One fewer; nothing is left of the last."""
+    count = counts[topic_filter] - 1
+    if count:
+        counts[topic_filter] = count
+    else:
+        del counts[topic_filter]
 
 
 def new_target(session: Session, grant: Grant) -> Target:

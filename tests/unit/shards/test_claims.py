@@ -284,7 +284,7 @@ def test_the_home_is_told_by_two_owners(begin: Begin) -> None:
     for shard in node:
         shard.timer()
     contest.connect(1)()
-    contest.connect(2)()
+    contest.connect(2, clean=True)()
     node.run()
     assert node.holders(contest.name) == [1, 2]
     node.start(0)
