@@ -22,6 +22,12 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "misc"
 MARKS = re.compile(r"\b(" + "|".join(["FIX" + "ME", "TO" + "DO", "XX" + "X"]) + r")\b")
 PLACES = re.compile(r"(?<![\w./-])(/wo" + "rk/|/tmp/pl" + "an|/ro" + "ot/|/ho" + r"me/\w)")
 
+# Modules that are used without an import of the program's, each with its reason.
+USED_OTHERWISE = {
+    "fluxmq.model.batches": "the format as readers outside of the broker need it",
+}
+LOADED_BY_NAME = ("perf.micro.",)
+
 # Functions that may be longer, each with its reason. The list may only shrink.
 LONG_FUNCTIONS: dict[str, str] = {}
 
@@ -149,6 +155,8 @@ def unused_modules(modules: dict[str, str], entry_points: Iterable[str]) -> list
         name
         for name, text in modules.items()
         if name not in used
+        and name not in USED_OTHERWISE
+        and not name.startswith(LOADED_BY_NAME)
         and name.rpartition(".")[2] != "__main__"
         and not any(other.startswith(name + ".") for other in modules)
         and not runs_by_itself(text)

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from tests.mutations import (
     batches,
+    durable_sessions,
     hot_path,
+    placement,
     queues,
     raft,
+    recovery,
     segments,
     sessions,
     shard_queues,
@@ -26,9 +29,12 @@ from tests.mutations.mutation import attempt, copy_tree, run_tests
 
 MUTATIONS = [
     *batches.MUTATIONS,
+    *durable_sessions.MUTATIONS,
     *hot_path.MUTATIONS,
+    *placement.MUTATIONS,
     *queues.MUTATIONS,
     *raft.MUTATIONS,
+    *recovery.MUTATIONS,
     *segments.MUTATIONS,
     *sessions.MUTATIONS,
     *shard_queues.MUTATIONS,
