@@ -111,11 +111,11 @@ MUTATIONS = [
         "A refused batch is not taken for stored when it is repeated.",
         STATES,
         """            return _FULL
-        self.producers.remember([messages[index] for index in fresh])
+        self.producers.remember(
 """,
-        """            self.producers.remember([messages[index] for index in fresh])
+        """            self.producers.remember([messages[index] for index in fresh], 100, 100)
             return _FULL
-        self.producers.remember([messages[index] for index in fresh])
+        self.producers.remember(
 """,
         OF_STATES + "test_a_refused_batch_is_not_remembered",
     ),

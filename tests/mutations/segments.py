@@ -34,10 +34,14 @@ MUTATIONS = [
         "The head's start moves before files are removed.",
         "fluxmq/storage/queue_log.py",
         """            self._move_head()
+            if self._settle is not None:
+                self._settle()
             self._files.reach("segment.trim")
             self._unlink(removed)
 """,
         """            self._unlink(removed)
+            if self._settle is not None:
+                self._settle()
             self._files.reach("segment.trim")
             self._move_head()
 """,
