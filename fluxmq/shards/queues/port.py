@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.tickets import Ticket
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
@@ -29,14 +28,6 @@ class QueuePort:
         """End a tick in which queues, or what waits for the disk, have something to do."""
         self.queues.service.finish()
         self.durable.safety.finish()
-
-    def answer(self, connection: Connection, answers: bytes) -> None:
-        """Acknowledge what was published just now, when what it led to allows."""
-        ticket, self.reactor.ticket = self.reactor.ticket, None
-        if ticket is None and not connection.tickets:
-            connection.append(answers)
-        else:
-            (ticket or Ticket(self.reactor)).answer(connection, answers)
 
     def hold(self) -> Ticket:
         """Let the answer to the run being published wait until the ticket's ``done``."""

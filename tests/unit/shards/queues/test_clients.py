@@ -93,3 +93,22 @@ def test_unsubscribing_gives_back_at_once(make_queues: MakeQueues) -> None:
     one.unsubscribe("$queue/work")
     node.advance(0.1)
     assert offsets(consume(two)) == [0, 1]
+
+
+def test_a_subscription_outlives_the_shard(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"}, {"name": "log", "type": "stream"})
+    expiry = [(wire.SESSION_EXPIRY_INTERVAL, 1000)]
+    first = node.connect(0, "client", clean=False, props=expiry)
+    first.subscribe("$queue/work", qos=1, props=user(("ack-mode", "explicit")))
+    first.subscribe("$share/readers/$queue/log", qos=1, props=user(("start", "first")))
+    publisher = node.connect(0, "publisher")
+    fill(publisher, "work", 1)
+    fill(publisher, "log", 2)
+    assert len(consume(first)) == 3
+    node.advance(10)
+    node.restart()
+    second = node.connect(0, "client", clean=False, props=expiry)
+    got = consume(second)
+    assert [said(packet)["message-id"] for packet in got] == ["work:0"]  # PUBACK settled nothing
+    fill(node.connect(0, "publisher"), "log", 1)
+    assert [said(packet)["message-id"] for packet in consume(second)] == ["log:2"]

@@ -55,10 +55,11 @@ class Play:
             self.sent.add(payload)
             packet_id = self.publisher.packet_id()
             self.unconfirmed[packet_id] = payload
+            qos = self.random.choice((1, 1, 2))
             size = self.random.choice((0, 0, 0, 3000))
             body = payload.ljust(len(payload) + size)
             topic = self.random.choice(("$queue/work", "$queue/work/key", "captured/topic"))
-            self.publisher.send(wire.publish(wire.V5, topic, body, qos=1, packet_id=packet_id))
+            self.publisher.send(wire.publish(wire.V5, topic, body, qos=qos, packet_id=packet_id))
         self.hear()
 
     def hear(self) -> None:
@@ -66,10 +67,14 @@ class Play:
         if self.publisher is None or self.publisher.closed:
             return
         for packet in drain(self.publisher):
-            assert packet.kind == wire.PUBACK
+            if packet.kind == wire.PUBCOMP:
+                continue
+            assert packet.kind in (wire.PUBACK, wire.PUBREC)
             payload = self.unconfirmed.pop(packet.packet_id)
             if packet.reason < ERROR:
                 self.confirmed.add(payload)
+                if packet.kind == wire.PUBREC:
+                    self.publisher.send(wire.acknowledge(wire.PUBREL, packet.packet_id))
 
     def consumer(self) -> None:
         name = self.random.choice(list(self.consumers))
