@@ -188,8 +188,8 @@ class Power:
             if files.dead or (self.failing and armed and shard.failures):
                 self._cut(shard)
                 continue
-            self._check(shard, last)
             files.work_again()
+            self._check(shard, last)
             return shard
         raise AssertionError("every start was cut, though the last was not to be")
 
