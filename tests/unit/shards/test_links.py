@@ -24,7 +24,7 @@ from fluxmq.shards.links import (
     Link,
     make_links,
 )
-from tests.unit.shards.node import RECORD_MAX, MemoryTransport, Pipe
+from tests.unit.shards.pipes import RECORD_MAX, MemoryTransport, Pipe
 
 
 class End:
