@@ -85,8 +85,8 @@ MUTATIONS = [
         "queue_dead_shard",
         "What a dead shard's consumers held is given to others.",
         QUEUES + "hosting.py",
-        "            if port.held is not None:\n                port.held.detach()\n",
-        "            del port\n",
+        "            self._slow.pop(port, None)\n            if port.held is not None:\n                port.held.detach()\n",
+        "            self._slow.pop(port, None)\n",
         OF_REMOTE + "test_the_host_takes_back_what_a_dead_shard_held",
     ),
     Mutation(

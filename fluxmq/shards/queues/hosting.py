@@ -7,12 +7,12 @@ sent once per tick.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from typing import Any
 
 from fluxmq._hot.batches import Batch
-from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import QueueConfig
 from fluxmq.shards import frames
 from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
@@ -28,28 +28,61 @@ QUEUES_PER_FRAME = 500
 
 
 class RemotePort:
-    """A consumer on another shard."""
+    """A consumer on another shard. ``limit``: messages that it holds at most; ``slow``: told of one that has to wait."""
 
-    def __init__(self, link: Link, number: int, gone: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        link: Link,
+        number: int,
+        limit: int,
+        gone: Callable[[], object],
+        slow: Callable[[RemotePort], None],
+    ) -> None:
         self._link = link
         self._number = number
+        self._limit = limit
         self._gone = gone
+        self._slow = slow
+        self._waiting: deque[tuple[Batch, int, int, int, int]] = deque()
+        self._count = 0
         self.held: Held | None = None
 
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Send messages over; a link that takes nothing more gets none, they go back to the queue."""
-        link = self._link
-        if link.up and link.backlog_bytes <= BACKLOG_BYTES_MAX:
-            head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts, committed)
-            link.send_frame(head + cut(batch, first, count))
-        elif self.held is not None:
-            offset = batch.base_offset + first
-            self.held.settle(Verb.RELEASE, [(offset, offset + count - 1)], -1, b"", None)
+        """Send messages over, when the link has room for them.
+
+        They are not given back meanwhile: each time would count as a delivery, and there may be a limit of those.
+        """
+        if not self._waiting and self._has_room:
+            self._send(batch, first, count, attempts, committed)
+            return
+        self._waiting.append((batch, first, count, attempts, committed))
+        self._count += count
+        while self._count > self._limit and len(self._waiting) > 1:
+            # A consumer holds no more than its limit: these were taken away from it by their timeout.
+            self._count -= self._waiting.popleft()[2]
+        self._slow(self)
+
+    def pump(self) -> bool:
+        """Send what has waited, as far as the link has room; whether nothing waits any more."""
+        while self._waiting and self._has_room:
+            waited = self._waiting.popleft()
+            self._count -= waited[2]
+            self._send(*waited)
+        return not self._waiting
+
+    @property
+    def _has_room(self) -> bool:
+        return self._link.up and self._link.backlog_bytes <= BACKLOG_BYTES_MAX
+
+    def _send(self, batch: Batch, first: int, count: int, attempts: int, committed: int) -> None:
+        head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts, committed)
+        self._link.send_frame(head + cut(batch, first, count))
 
     def cancelled(self) -> None:
         """The queue has gone."""
+        self._waiting.clear()
         self._gone()
         if self._link.up:
             self._link.send_control("cancelled", self._number)
@@ -70,6 +103,8 @@ class Hosting:
         self._names = names
         self._host = host
         self._consumers: dict[int, dict[int, RemotePort]] = {peer: {} for peer in links}
+        self._slow: dict[RemotePort, None] = {}
+        """Consumers with messages that wait for room in a link."""
         self._done: dict[int, list[int]] = {}
         self._refused: dict[int, list[int]] = {}
         self._epochs = dict.fromkeys(links, 0)
@@ -107,7 +142,9 @@ class Hosting:
         self._host(self._names.info(queue).group).append(queue, frame[at:], answered)
 
     def flush(self) -> None:
-        """Send the answers of this tick."""
+        """Send the answers of this tick, and what has waited for room."""
+        if self._slow:
+            self._slow = {port: None for port in self._slow if not port.pump()}
         if not self._done and not self._refused:
             return
         done, self._done = self._done, {}
@@ -137,7 +174,7 @@ class Hosting:
             return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit)
-        port = RemotePort(link, number, lambda: self._forget(peer, number))
+        port = RemotePort(link, number, limit, lambda: self._forget(peer, number), self._wait)
         self._consumers[peer][number] = port
 
         def attached(answer: Attached, held: Held | None) -> None:
@@ -153,7 +190,13 @@ class Hosting:
         host.attach(wanted, port, attached)
 
     def _forget(self, peer: int, number: int) -> RemotePort | None:
-        return self._consumers[peer].pop(number, None)
+        port = self._consumers[peer].pop(number, None)
+        if port is not None:
+            self._slow.pop(port, None)
+        return port
+
+    def _wait(self, port: RemotePort) -> None:
+        self._slow[port] = None
 
     def _on_settle(
         self,
@@ -231,5 +274,6 @@ class Hosting:
         self._refused.pop(peer, None)
         ports, self._consumers[peer] = self._consumers[peer], {}
         for port in ports.values():
+            self._slow.pop(port, None)
             if port.held is not None:
                 port.held.detach()

@@ -183,6 +183,7 @@ class Queues:
         self.handovers.answered()
         self.remote.housekeeping()
         self.service.housekeeping()
+        self.service.after_groups()
 
     async def drain(self, tick: Callable[[], None]) -> None:
         """Let appends under way reach the disk and their publishers hear of it, for a bounded time."""

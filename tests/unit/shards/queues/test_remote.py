@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fluxmq.shards.queues import hosting
 from tests.conformance import wire
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, offsets, said, user
@@ -148,3 +151,21 @@ def test_a_slow_qos_0_reader_on_another_shard_gets_everything(make_queues: MakeQ
     assert [packet.payload[:2] for packet in consume(reader)] == [
         b"%02d" % number for number in range(100)
     ]
+
+
+def test_messages_wait_for_room_in_a_link(
+    make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosting, "BACKLOG_BYTES_MAX", 50_000)
+    node = make_queues({"name": "work", "consumer": {"visibility_timeout": "60s"}}, workers=2)
+    host, other = hosts(node)
+    publisher = node.connect(host, node.id_of(host, "publisher"))
+    for _ in range(60):
+        assert publisher.publish("$queue/work", b"x" * 10_000, qos=1) == 0
+    node.pipes[host, other].room = 20_000
+    client = node.connect(other, node.id_of(other, "client"))
+    client.subscribe("$queue/work", qos=1)
+    node.advance(3)
+    got = consume(client)
+    assert offsets(got) == list(range(60))
+    assert {said(packet)["x-delivery-count"] for packet in got} == {"0"}
