@@ -12,13 +12,14 @@ from fluxmq.queues.spans import Spans
 class Consumer:
     """One attached consumer; lives on the leader only. Its `holder` number names it in claims.
 
-    `held` are offsets it was given and has not settled, `credit` how many more messages it accepts,
-    `limit` how many unsettled ones it may hold. It is `active` once its joining was applied.
+    `held` are offsets it was given and has not settled, `overdue` those of them whose time is up: it may
+    still settle them, until somebody is given them. `credit` is how many more messages it accepts, `limit`
+    how many unsettled ones it may hold in time. It is `active` once its joining was applied.
     """
 
     __slots__ = (
         *("active", "auto_commit", "credit", "filter", "group_id", "group_name", "held"),
-        *("holder", "hungry", "limit", "member", "mode", "queue_id"),
+        *("holder", "hungry", "limit", "member", "mode", "overdue", "queue_id"),
     )
 
     def __init__(
@@ -45,13 +46,14 @@ class Consumer:
         self.credit = credit
         self.auto_commit = auto_commit
         self.held = Spans()
+        self.overdue = Spans()
         self.active = False
         self.hungry = False
 
     @property
     def room(self) -> int:
         """Messages it would take now."""
-        return min(self.credit, self.limit - self.held.count)
+        return min(self.credit, self.limit - self.held.count + self.overdue.count)
 
 
 @dataclass(slots=True)

@@ -73,10 +73,13 @@ class Desk:
     def remove(self, consumer: Consumer) -> None:
         """The consumer is gone."""
         self.consumers.pop(consumer.holder, None)
-        if consumer in self.hungry:  # while one is served it is not, and an error may have ended that
+        if (
+            consumer in self.hungry
+        ):  # while one is served it is not, and an error may have ended that
             self.hungry.remove(consumer)
         consumer.active = consumer.hungry = False
         consumer.held.clear()
+        consumer.overdue.clear()
 
     # --- what the machine says ---------------------------------------------------------------------------------
 
@@ -99,11 +102,26 @@ class Desk:
         self._again.clear()
         self._delayed.clear()
         self.group.pending.arm_all()
+        self._let_go_of_lost()
+
+    def _let_go_of_lost(self) -> None:
+        """What consumers were given by claims that were refused is not theirs: it takes no room of theirs."""
+        owned = {holder: Spans() for holder in self.consumers}
+        for first, last, fate in self.group.pending.overlapping(0, self.queue.next_offset):
+            if fate.holder in owned:
+                owned[fate.holder].add(first, last)
+        for consumer in self.consumers.values():
+            for held_first, held_last in list(consumer.held):
+                for first, last in owned[consumer.holder].missing(held_first, held_last):
+                    consumer.held.remove(first, last)
+                    consumer.overdue.remove(first, last)
+            self.feed(consumer)
 
     def moved(self) -> None:
         """The cursor was set and everything pending forgotten."""
         for consumer in self.consumers.values():
             consumer.held.clear()
+            consumer.overdue.clear()
             self.feed(consumer)
         self._refused = True
         if not self._flight:
@@ -178,6 +196,7 @@ class Desk:
         for first, last, fate in self.group.pending.pop_due(now, _DUE_MAX):
             if fate.attempts:
                 self._again.add(first, last)
+                self._let_run_out(fate.holder, first, last)
             else:
                 self._delayed.append((first, last))
 
@@ -359,7 +378,16 @@ class Desk:
             holder = self.consumers.get(fate.holder)
             if holder is not None:
                 holder.held.remove(first, last)
+                holder.overdue.remove(first, last)
                 self.feed(holder)
+
+    def _let_run_out(self, holder: int, first: int, last: int) -> None:
+        """These make room for others, or for the same ones again: their holder has had them for too long."""
+        consumer = self.consumers.get(holder)
+        if consumer is not None:
+            for low, high in consumer.held.within(first, last):
+                consumer.overdue.add(low, high)
+            self.feed(consumer)
 
     def _propose_again(
         self, step: Step, consumer: Consumer, ranges: list[Range], buried: dict[int, list[Range]]

@@ -204,6 +204,8 @@ class Dispatch:
         settled = 0
         for first, last in pieces:
             settled += last - first + 1
+            if consumer.overdue:
+                consumer.overdue.remove(first, last)
         if not settled:
             return Settlement([], 0, wanted)
         desk = self._desk_of(consumer)

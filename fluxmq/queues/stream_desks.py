@@ -52,7 +52,9 @@ class StreamDesk:
     def remove(self, consumer: Consumer) -> None:
         """The consumer is gone; what it had not acknowledged is read again by the others."""
         self.consumers.pop(consumer.holder, None)
-        if consumer in self.hungry:  # while one is served it is not, and an error may have ended that
+        if (
+            consumer in self.hungry
+        ):  # while one is served it is not, and an error may have ended that
             self.hungry.remove(consumer)
         for first, last in consumer.held:
             heappush(self._waiting, (0, first, last, 1))

@@ -219,4 +219,20 @@ MUTATIONS = [
         "        if self._given_back and first < 0:\n",
         OF_CONSUMERS + "test_an_answer_to_what_was_given_back_does_not_settle_it",
     ),
+    Mutation(
+        "queue_overdue",
+        "Messages whose time is up take no room of their consumer.",
+        "fluxmq/queues/desks.py",
+        "                self._let_run_out(fate.holder, first, last)\n",
+        "",
+        OF_MESSAGES + "test_a_consumer_that_holds_all_it_may_gets_them_again",
+    ),
+    Mutation(
+        "queue_link_room",
+        "Messages for another shard wait for room in its link, without being given back.",
+        QUEUES + "hosting.py",
+        "        return self._link.up and self._link.backlog_bytes <= BACKLOG_BYTES_MAX\n",
+        "        return self._link.up and self._link.backlog_bytes < 0\n",
+        OF_REMOTE + "test_messages_wait_for_room_in_a_link",
+    ),
 ]

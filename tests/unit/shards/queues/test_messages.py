@@ -383,3 +383,18 @@ def test_what_a_silent_member_holds_goes_to_another(make_queues: MakeQueues) -> 
     client.subscribe("$queue/work", qos=1, props=props)
     node.advance(12)
     assert offsets(consume(client)) == [0]
+
+
+@pytest.mark.parametrize("prefetch", ["1", "2", "3"])
+def test_a_consumer_that_holds_all_it_may_gets_them_again(
+    make_queues: MakeQueues, prefetch: str
+) -> None:
+    node = make_queues({"name": "work", "consumer": {"visibility_timeout": "5s"}})
+    fill(node.connect(0, "publisher"), "work", 2)
+    client = node.connect(0, "client")
+    client.subscribe(
+        "$queue/work", qos=1, props=user(("ack-mode", "explicit"), ("prefetch", prefetch))
+    )
+    first = offsets(consume(client))
+    node.advance(6)
+    assert offsets(consume(client))[: len(first)] == first
