@@ -365,7 +365,9 @@ class Group:
         for queue_id in dict.fromkeys(queue_id for queue_id, _ in applied.batches):
             self._flush(queue_id)
         for queue_id, start in applied.trims:
-            self.logs[queue_id].trim(start)
+            # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
+            state = self.machine.queues.get(queue_id)  # it may be deleted by the same entry
+            self.logs[queue_id].trim(start, purge=state is not None and state.is_stream)
         for queue_id, name in applied.deleted:
             self.logs.pop(queue_id, None)
             self.unwritten.pop(queue_id, None)

@@ -22,8 +22,8 @@ class Store(Protocol):
     def read(self, offset: int) -> Batch:
         """The batch that holds an offset."""
 
-    def trim(self, start: int) -> None:
-        """Forget what lies below."""
+    def trim(self, start: int, *, purge: bool = False) -> None:
+        """Forget what lies below; ``purge``: at once, also where that is everything there is."""
 
     def offset_at(self, time_us: int) -> int:
         """The first offset stored at or after a time."""

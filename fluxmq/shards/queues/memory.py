@@ -35,7 +35,7 @@ class MemoryStore:
             raise OffsetGoneError(str(offset))
         return self._batches[place]
 
-    def trim(self, start: int) -> None:
+    def trim(self, start: int, *, purge: bool = False) -> None:
         """Forget batches wholly below ``start``."""
         place = bisect_right(self._bases, start) - 1
         if place > 0:

@@ -122,6 +122,21 @@ def test_retention(make_queues: MakeQueues, key: str) -> None:
     assert offsets(drain(client)) == list(range(state.start, state.next_offset))
 
 
+def test_age_leaves_nothing_on_the_disk(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "log", "type": "stream", "retention": {"max_age": "10s"}})
+    published(node, "log", 40_000)
+    log = node.group("log").logs[node.machine("log").id]
+    assert log.bytes > 40_000
+    node.advance(13)
+    assert node.machine("log").start == 1
+    assert log.bytes < 40_000
+    node.restart()
+    published(node, "log", 1)
+    client = node.connect(0, "client")
+    client.subscribe("$queue/log", qos=0, props=user(("start", "first")))
+    assert offsets(drain(client)) == [1]
+
+
 # Retry, dead letters, consumers
 
 
