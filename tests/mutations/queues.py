@@ -150,7 +150,7 @@ MUTATIONS = [
         "limit_of_unsettled",
         "A consumer never holds more than its limit.",
         "fluxmq/queues/consumers.py",
-        "return min(self.credit, self.limit - self.held.count)",
+        "return min(self.credit, self.limit - self.held.count + self.overdue.count)",
         "return self.credit",
         OF_DISPATCH + "test_nobody_gets_more_than_limit_and_credit",
     ),
