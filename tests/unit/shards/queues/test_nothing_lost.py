@@ -28,6 +28,7 @@ class Play:
         self.random = random
         self.sent: set[bytes] = set()
         self.confirmed: set[bytes] = set()
+        self.captured: set[bytes] = set()
         self.settled: dict[str, set[bytes]] = {group: set() for group in GROUPS}
         self.rejected: dict[str, set[bytes]] = {group: set() for group in GROUPS}
         self.publisher: Client | None = None
@@ -59,6 +60,8 @@ class Play:
             size = self.random.choice((0, 0, 0, 3000))
             body = payload.ljust(len(payload) + size)
             topic = self.random.choice(("$queue/work", "$queue/work/key", "captured/topic"))
+            if topic == "captured/topic":
+                self.captured.add(payload)
             self.publisher.send(wire.publish(wire.V5, topic, body, qos=qos, packet_id=packet_id))
         self.hear()
 
@@ -161,6 +164,11 @@ class Play:
             for _ in range(12):  # those that answer nothing take turns with it
                 self.settled[group].update(packet.payload.strip() for packet in consume(last))
                 self.node.advance(5.5)
+        reader = self.connect("reader")
+        reader.subscribe("$queue/log", qos=0, props=user(("start", "first")))
+        logged = [packet.payload.strip() for packet in drain(reader)]
+        assert not (self.confirmed & self.captured) - set(logged)
+        assert set(logged) <= self.captured
         dead = self.connect("dead")
         dead.subscribe("$dlq/work", qos=1)
         self.node.advance(2)
@@ -184,6 +192,7 @@ def test_what_is_confirmed_reaches_every_group(make_queues: MakeQueues, seed: in
             "dlq": {"enabled": True},
             "consumer": {"visibility_timeout": "5s", "delivery_limit": random.choice((3, -1))},
         },
+        {"name": "log", "type": "stream", "topics": ("captured/#",)},
         workers=random.choice((1, 2)),
     )
     play = Play(node, random)

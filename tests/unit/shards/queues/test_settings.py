@@ -439,6 +439,26 @@ def test_uncommitted_bytes(make_queues: MakeQueues) -> None:
     assert len(drain(publisher)) == 4
 
 
+def test_an_end_waits_for_appends_under_way(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    node.hold_syncs()
+    publisher = node.connect(0, "publisher")
+    publisher.send(wire.publish(wire.V5, "$queue/work", b"", qos=1, packet_id=1))
+    node.run()
+    ticks = 0
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        if ticks == 3:
+            node.hold_syncs(False)
+        node.run()
+
+    node.loop.run_until_complete(node[0].queues.drain(tick))
+    assert ticks == 3
+    assert [packet.kind for packet in drain(publisher)] == [wire.PUBACK]
+
+
 def test_local_groups(make_queues: MakeQueues) -> None:
     names = [f"q{number}" for number in range(20)]
     node = make_queues(*({"name": name} for name in names), queue_manager={"local_groups": 2})
