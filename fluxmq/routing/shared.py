@@ -14,7 +14,7 @@ windows and queues: a member that must not get more is set offline or handed ove
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -235,11 +235,16 @@ class SharedGroups(Generic[T]):
             return False
         return self._groups.pop((group.group, group.filter), None) is not None
 
-    def drop_shard(self, shard: int) -> list[SharedGroup[T]]:
-        """Forget another shard's members (it died); gives the groups that have gone with them."""
+    def drop_shard(
+        self, shard: int, staying: Callable[[SharedGroup[T]], int] = lambda _group: 0
+    ) -> list[SharedGroup[T]]:
+        """Forget another shard's members (it died); gives the groups that have gone with them.
+
+        `staying` tells how many members of a group come back with the shard: they are offline until then.
+        """
         gone: list[SharedGroup[T]] = []
         for group in self:
-            group.set_remote(shard, 0, 0)
+            group.set_remote(shard, 0, staying(group))
             if self.release(group):
                 gone.append(group)
         return gone

@@ -9,6 +9,7 @@ A frame is one record: a kind byte, then::
     RETAINED  as RUN, after u8 kind, i64 stamp, u32 origin, u16 length of the publisher's client id,
               client id; without wire bytes it deletes the topic
     KEPT      as RUN, after u8 kind, u64 number
+    DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
     APPEND, DELIVER  batches for and from queues, see ``queues.remote``
@@ -33,6 +34,7 @@ PIECE = 5
 APPEND = 6
 DELIVER = 7
 KEPT = 8
+DEALT = 9
 FIRST = 1
 LAST = 2
 
@@ -78,6 +80,17 @@ def decode_kept(frame: bytes) -> tuple[int, Run]:
     """Number and run of a KEPT frame."""
     _, number = _KEPT.unpack_from(frame)
     return number, decode_run(frame, _KEPT.size)
+
+
+def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: Run) -> bytes:
+    """The head of a DEALT frame."""
+    return _KEPT.pack(DEALT, number) + encode_shared(group, topic_filter, run)
+
+
+def decode_dealt(frame: bytes) -> tuple[int, bytes, bytes, Run]:
+    """Number, group, filter and run of a DEALT frame."""
+    _, number = _KEPT.unpack_from(frame)
+    return number, *decode_shared(frame, _KEPT.size)
 
 
 def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:
@@ -135,10 +148,10 @@ def decode_run(frame: bytes, at: int = 1) -> Run:
     return run
 
 
-def decode_shared(frame: bytes) -> tuple[bytes, bytes, Run]:
-    """Group, filter and run of a SHARED frame."""
-    _, group_length, filter_length = _SHARED.unpack_from(frame)
-    at = _SHARED.size
+def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, Run]:
+    """Group, filter and run of a SHARED frame that begins at ``at``."""
+    _, group_length, filter_length = _SHARED.unpack_from(frame, at)
+    at += _SHARED.size
     group = frame[at : at + group_length]
     at += group_length
     topic_filter = frame[at : at + filter_length]

@@ -1,15 +1,16 @@
 """Shared subscriptions of this shard: runs dealt out to members here and to other shards.
 
 ``routing.shared`` says whose turn it is; this module does it. Messages that a leaving member has not
-acknowledged go to another member.
+acknowledged go to another member. What persistent members of another shard are dealt is answered for there, also while
+that shard is down: they count as offline until it is back.
 
 Source: MQTT 5.0 section 4.8.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
@@ -18,6 +19,9 @@ from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from fluxmq.shards.links import Link
+
+if TYPE_CHECKING:
+    from fluxmq.shards.durable.kept_links import KeptLink
 
 T = TypeVar("T")
 
@@ -29,6 +33,10 @@ class Group:
         self.core = core
         self.filter = core.filter
         self.grants: dict[Session, Grant] = {}
+        self.kept: set[Session] = set()
+        """Members whose sessions are persistent, and who are sent more than QoS 0."""
+        self.kept_at: dict[int, int] = {}
+        """How many such members other shards have."""
         self._table = table
 
     def offer(self, run: Run) -> None:
@@ -39,7 +47,10 @@ class Group:
             return
         for target, piece in cut(run, parts):
             if isinstance(target, int):
-                self._table.links[target].send_shared(self.core.group, self.filter, piece)
+                way: Link | KeptLink = self._table.links[target]
+                if run.qos and target in self.kept_at:
+                    way = self._table.kept_links[target]
+                way.send_shared(self.core.group, self.filter, piece)
             else:
                 self.deliver(target, piece)
 
@@ -95,8 +106,16 @@ class GroupTable:
         self.member_count = 0
         """Shared subscriptions of this shard's sessions."""
         self.links: dict[int, Link] = {}
+        self.kept_links: Mapping[int, KeptLink] = {}
+        """The ways to persistent members on other shards, which answer for what they are given."""
+        self._former: dict[int, set[tuple[bytes, bytes]]] = {}
+        """Groups of shards' persistent members that have not told them since they started."""
         self.tell: Callable[[], None] = lambda: None
         """Tells the peers what has changed."""
+        self.pass_on: Callable[[Portion], None] = lambda portion: portion.group.offer(
+            run_of(portion)
+        )
+        """Gives what a member has left to the others of its group."""
         self.changed: set[tuple[bytes, bytes]] = set()
 
     def __len__(self) -> int:
@@ -121,6 +140,10 @@ class GroupTable:
         """A session of this shard becomes a member, or changes its options."""
         group = self.obtain(name, topic_filter)
         group.grants[session] = grant
+        if session.delivery.durable is not None and grant.qos:
+            group.kept.add(session)
+        else:
+            group.kept.discard(session)
         self.member_count += group.core.join(session, connected=session.client is not None)
         self.changed.add((name, topic_filter))
 
@@ -130,6 +153,7 @@ class GroupTable:
         if group is None or not group.core.leave(session):
             return
         group.grants.pop(session, None)
+        group.kept.discard(session)
         self.member_count -= 1
         self.changed.add((name, topic_filter))
         self._release(group)
@@ -160,31 +184,64 @@ class GroupTable:
         for portion in give_up_shared(
             session.delivery, lambda group: ended or group.others_connected(session)
         ):
-            portion.group.offer(run_of(portion))
-            if portion.settle is not None:
-                portion.settle.acknowledged(portion.base, portion.count)
+            self.pass_on(portion)
 
-    def set_remote(
-        self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int
-    ) -> None:
-        """Another shard tells its member counts."""
-        if online or offline:
-            self.obtain(name, topic_filter).core.set_remote(shard, online, offline)
-            return
+    def dealt(self, name: bytes, topic_filter: bytes, run: Run) -> None:
+        """Another shard gives this one's members their part."""
         group = self.find(name, topic_filter)
         if group is not None:
-            group.core.set_remote(shard, 0, 0)
-            self._release(group)
+            group.offer_here(run)
+        else:
+            self.count_drop("shared_no_member", run.count)
+
+    def set_remote(
+        self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int, kept: int
+    ) -> None:
+        """Another shard tells its member counts; ``kept``: persistent ones among them."""
+        self._former.get(shard, set()).discard((name, topic_filter))
+        if online or offline:
+            group = self.obtain(name, topic_filter)
+            group.core.set_remote(shard, online, offline)
+            if kept:
+                group.kept_at[shard] = kept
+            else:
+                group.kept_at.pop(shard, None)
+            return
+        found = self.find(name, topic_filter)
+        if found is not None:
+            found.core.set_remote(shard, 0, 0)
+            found.kept_at.pop(shard, None)
+            self._release(found)
 
     def drop_shard(self, shard: int) -> None:
-        """Another shard has gone, and its members with it."""
-        for core in self._groups.drop_shard(shard):
+        """Another shard has gone, and its members with it; persistent ones come back."""
+        former = self._former.setdefault(shard, set())
+
+        def staying(core: SharedGroup[Session]) -> int:
+            kept = self._by_core[core].kept_at.get(shard, 0)
+            if kept:
+                former.add((core.group, core.filter))
+            return kept
+
+        for core in self._groups.drop_shard(shard, staying):
             self._removed(self._by_core.pop(core))
 
-    def counts(self, name: bytes, topic_filter: bytes) -> tuple[int, int]:
-        """Members of this shard, connected and not."""
-        core = self._groups.get(name, topic_filter)
-        return (0, 0) if core is None else core.counts
+    def expect(self, shard: int, members: Iterable[tuple[bytes, bytes]]) -> None:
+        """Persistent members (group and filter, one each) of a shard that is yet to start."""
+        for name, topic_filter in members:
+            kept = self.obtain(name, topic_filter).kept_at.get(shard, 0) + 1
+            self.set_remote(shard, name, topic_filter, 0, kept, kept)
+            self._former.setdefault(shard, set()).add((name, topic_filter))
+
+    def forget_former(self, shard: int) -> None:
+        """A shard's persistent sessions are back: members that it has not told have gone."""
+        for name, topic_filter in self._former.pop(shard, ()):
+            self.set_remote(shard, name, topic_filter, 0, 0, 0)
+
+    def counts(self, name: bytes, topic_filter: bytes) -> tuple[int, int, int]:
+        """Members of this shard: connected, not connected, and persistent ones among both."""
+        group = self.find(name, topic_filter)
+        return (0, 0, 0) if group is None else (*group.core.counts, len(group.kept))
 
     def local(self) -> list[tuple[bytes, bytes]]:
         """Groups with members on this shard."""

@@ -215,17 +215,16 @@ class Peers:
         if kind == frames.RUN:
             self._deliver(frames.decode_run(frame))
         elif kind == frames.SHARED:
-            name, topic_filter, run = frames.decode_shared(frame)
-            group = self._groups.find(name, topic_filter)
-            if group is not None:
-                group.offer_here(run)
-            else:
-                self._groups.count_drop("shared_no_member", run.count)
+            self._groups.dealt(*frames.decode_shared(frame))
         elif kind == frames.RETAINED:
             stamp, run = frames.decode_retained(frame)
             self.retained.told(link, run, stamp)
         elif kind == frames.KEPT:
-            self.durable.received(link, frame, self._deliver)
+            number, run = frames.decode_kept(frame)
+            self.durable.received(link, number, lambda: self._deliver(run))
+        elif kind == frames.DEALT:
+            number, name, topic_filter, run = frames.decode_dealt(frame)
+            self.durable.received(link, number, lambda: self._groups.dealt(name, topic_filter, run))
         else:
             self.queues.received(link, frame)
 
@@ -279,8 +278,8 @@ class Peers:
             self._routes.set_remote(link.peer, topic_filter, True, topic_filter in persistent)
         for topic_filter in ceased:
             self._routes.set_remote(link.peer, topic_filter, False)
-        for name, topic_filter, online, offline in counts:
-            self._groups.set_remote(link.peer, name, topic_filter, online, offline)
+        for group in counts:
+            self._groups.set_remote(link.peer, *group)
         if sequence:
             link.send_control("known", sequence)
 

@@ -409,12 +409,21 @@ def _remove_rows(connection: sqlite3.Connection, table: Table, keys: list[Key]) 
 
 def durable_filters(path: str) -> list[bytes]:
     """Filters of topics that sessions kept in a file subscribe to; none when there is no file. Raises StorageError."""
+    found = _select(path, "SELECT DISTINCT topic FROM subscriptions WHERE topic IS NOT NULL")
+    return [topic for (topic,) in found]
+
+
+def durable_others(path: str) -> list[Row]:
+    """Filter and options of their other subscriptions, to queues and in groups. Raises StorageError."""
+    return _select(path, "SELECT filter, options FROM subscriptions WHERE topic IS NULL")
+
+
+def _select(path: str, text: str) -> list[Row]:
     if not Files().exists(path):
         return []
     connection = connect(path, readonly=True)
     try:
-        text = "SELECT DISTINCT topic FROM subscriptions WHERE topic IS NOT NULL"
-        return [topic for (topic,) in connection.execute(text)]
+        return connection.execute(text).fetchall()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
             return []  # it is being made

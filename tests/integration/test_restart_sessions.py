@@ -108,6 +108,24 @@ def test_what_an_absent_client_is_owed_survives(mortal: Mortal) -> None:
             ]
 
 
+def test_what_absent_members_of_a_group_are_owed_survives(mortal: Mortal) -> None:
+    names = [f"member-{index}" for index in range(4)]
+    for name in names:
+        client = mortal.client(name, clean=False, props=KEEP)
+        client.subscribe("$share/g/work", qos=1)
+        client.drop()
+    publisher = mortal.client("publisher")
+    for index in range(16):
+        publisher.publish("work", b"%02d" % index, qos=1)
+    mortal.restart()
+    found: list[bytes] = []
+    for name in names:
+        client = mortal.client(name, clean=False, props=KEEP)
+        assert client.present
+        found += payloads(client.receive() for _ in range(4))
+    assert sorted(found) == [b"%02d" % index for index in range(16)]
+
+
 def test_retained_messages_survive_and_their_deletion(mortal: Mortal) -> None:
     client = mortal.client("publisher")
     for index in range(20):

@@ -90,4 +90,34 @@ MUTATIONS = [
         "",
         "tests/unit/storage/test_state_store.py::test_rows_move_home",
     ),
+    Mutation(
+        "share_kept",
+        "A shared group's part for persistent members of another shard is acknowledged when it is safe there.",
+        "fluxmq/shards/groups.py",
+        "                if run.qos and target in self.kept_at:\n",
+        "                if False:\n",
+        OF_DURABLE + "test_a_share_for_another_shard_is_answered_when_it_is_on_disk_there",
+    ),
+    Mutation(
+        "members_come_back",
+        "Persistent members of a shared group are dealt their part while their shard is down.",
+        "fluxmq/shards/groups.py",
+        "            return kept\n\n        for core",
+        "            return 0\n\n        for core",
+        OF_DURABLE + "test_a_share_published_while_its_members_shard_is_down_waits_for_it",
+    ),
+    Mutation(
+        "passed_on_safely",
+        "What a member of a shared group leaves stays on its disk until another member has it safe.",
+        DURABLE + "wiring.py",
+        "        broker.groups.pass_on = self.safety.pass_on\n",
+        """        def pass_on(portion):
+            self.safety.pass_on(portion)
+            if portion.settle is not None:
+                portion.settle.acknowledged(portion.base, portion.count)
+
+        broker.groups.pass_on = pass_on
+""",
+        OF_DURABLE + "test_what_a_member_leaves_is_its_own_until_another_has_it_safe",
+    ),
 ]

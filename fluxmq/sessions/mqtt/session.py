@@ -48,6 +48,11 @@ class Grant:
         self.queue = queue
 
 
+def filter_inside(written: bytes, grant: Grant) -> bytes:
+    """The topic filter of a subscription: without ``$share/group/``."""
+    return written[len(grant.shared) + 8 :] if grant.shared else written
+
+
 class Will:
     """A will message, ready to be published. ``delay`` is in seconds."""
 
@@ -128,8 +133,7 @@ class Session:
 
     def filter_of(self, written: bytes) -> bytes:
         """The topic filter inside a subscription: without ``$share/group/``."""
-        grant = self.subscriptions[written]
-        return written[len(grant.shared) + 8 :] if grant.shared else written
+        return filter_inside(written, self.subscriptions[written])
 
 
 class Stage(Enum):

@@ -1,6 +1,7 @@
 """Messages of QoS 1 and 2 for persistent sessions of another shard: numbered, and answered when they are safe there.
 
-A KEPT frame is a RUN frame with a number in front. Its publisher waits until the peer says that its part is on disk or
+A KEPT frame is a RUN frame with a number in front, a DEALT frame a SHARED one: the part of a shared group that has
+persistent members there. Its publisher waits until the peer says that its part is on disk or
 with its clients. A peer that dies is waited for: it gets again what it has not answered, when its sessions are back,
 and until then what is published meanwhile waits here, bounded. Which filters its sessions have is known from what it
 told, and at this shard's own start from its file. So a message may arrive there twice, after a death, and not never.
@@ -50,14 +51,21 @@ class KeptLink:
         """Give the peer a run; its publisher waits for the answer."""
         if not run.qos:
             self._link.send_run(run)
-            return
+        else:
+            self._send(run, lambda number: frames.encode_kept(number, run))
+
+    def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
+        """Give the peer a run of QoS 1 or 2 for its members of a shared group."""
+        self._send(run, lambda number: frames.encode_dealt(number, group, topic_filter, run))
+
+    def _send(self, run: Run, head: Callable[[int], bytes]) -> None:
         ticket = self._reactor.hold()
         if self._hopeless() or self._bytes > UNANSWERED_BYTES_MAX:
             ticket.done(Reason.QUOTA_EXCEEDED)
             return
         self._number += 1
         body = bytes(memoryview(run.buffer)[run.start : run.end])
-        frame = frames.encode_kept(self._number, run) + body
+        frame = head(self._number) + body
         self._sent[self._number] = (frame, ticket)
         self._bytes += len(frame)
         if self.serving:
@@ -104,9 +112,8 @@ class KeptRuns:
         self._wake = wake
         self._done: dict[int, list[int]] = {}
 
-    def deliver(self, link: Link, frame: bytes, deliver: Callable[[Run], None]) -> None:
-        """A KEPT frame has come: its sessions hold the answer until the run is safe."""
-        number, run = frames.decode_kept(frame)
+    def deliver(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
+        """A numbered run has come: its sessions hold the answer until it is safe."""
 
         def safe(reason: int) -> None:
             self._done.setdefault(link.peer, []).extend((number, reason))
@@ -114,7 +121,7 @@ class KeptRuns:
 
         ticket = CallbackTicket(self._reactor, safe)
         self._reactor.ticket = ticket.hold()
-        deliver(run)
+        deliver()
         self._reactor.ticket = None
         ticket.done(0)
 

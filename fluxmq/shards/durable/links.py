@@ -1,7 +1,7 @@
 """What keeping sessions and retained messages says over the links to other shards.
 
 Control frames: ``keep`` [number, changes, whether somebody waits] and ``kept`` [number, reason] between a session's shard and its home;
-``run kept`` [number, reason, ...] answers KEPT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
+``run kept`` [number, reason, ...] answers KEPT and DEALT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
 frames at the topic's home; ``restored``: a shard's persistent sessions are there and have told their interest.
 """
 
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._hot.reactor import Reactor
-from fluxmq._hot.run import Run
 from fluxmq.shards.durable.homes import RemoteHome
 from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
 from fluxmq.shards.durable.retained_rows import RetainedRows
 from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.links import Link
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.state_store import table_of
@@ -31,6 +31,7 @@ class DurableLinks:
         safety: Safety,
         retained: RetainedRows,
         routes: RouteTable,
+        groups: GroupTable,
     ) -> None:
         now = safety.clock.now
         # Greater than all numbers of this shard's former lives.
@@ -39,6 +40,7 @@ class DurableLinks:
         self._safety = safety
         self._retained = retained
         self._routes = routes
+        self._groups = groups
         self._runs = KeptRuns(links, reactor, safety.wake)
         self._restored = False
         self._unsaid: dict[int, tuple[int, int]] = {}
@@ -46,7 +48,7 @@ class DurableLinks:
         self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
         safety.remote = {peer: RemoteHome(link, first, now) for peer, link in links.items()}
         safety.after = self._flush
-        routes.kept_links = self.kept
+        routes.kept_links = groups.kept_links = self.kept
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""
@@ -58,9 +60,9 @@ class DurableLinks:
             "restored": self._on_restored,
         }
 
-    def received(self, link: Link, frame: bytes, deliver: Callable[[Run], None]) -> None:
-        """A KEPT frame has come."""
-        self._runs.deliver(link, frame, deliver)
+    def received(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
+        """A numbered run has come."""
+        self._runs.deliver(link, number, deliver)
 
     def _flush(self) -> None:
         self._runs.flush()
@@ -96,6 +98,7 @@ class DurableLinks:
 
     def _on_restored(self, link: Link) -> None:
         self._routes.forget_former(link.peer)
+        self._groups.forget_former(link.peer)
         self.kept[link.peer].serve()
 
     # Coming and going

@@ -6,14 +6,14 @@ between the two. A session that was connected when its shard died counts as left
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
 from fluxmq._hot.run import Run
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Grant, Session, Will
+from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
 from fluxmq.shards import frames
 
 
@@ -80,6 +80,14 @@ def grant_of(values: list[Any]) -> Grant:
         where = None if start is None else (start[0], start[1])
         grant.queue = QueueSubscription(name, group, pattern, qos, explicit, where, *rest)
     return grant
+
+
+def group_members(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """Group and filter of each subscription (as written, options) that a shared group has to keep messages for."""
+    for written, options in rows:
+        grant = grant_of(unpack(options))
+        if grant.shared and grant.queue is None and grant.qos:
+            yield grant.shared, filter_inside(written, grant)
 
 
 def session_values(session: Session, clock: Clock, number: int, sent: int) -> bytes:

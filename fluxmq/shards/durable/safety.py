@@ -14,10 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fluxmq._hot.portion import Portion
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.tickets import Ticket
 from fluxmq.shards.durable.homes import Home, RemoteHome, Store
 from fluxmq.shards.durable.rows import Clock
+from fluxmq.shards.groups import run_of
 from fluxmq.storage.state_store import RECEIVED
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ PROMPT_SECONDS = 0.05
 round trip on a network that is well, far less than anybody's patience."""
 LAZY_SECONDS = 0.05
 """How long changes wait that nobody waits for: a few commits a second at most come from them."""
+PASS_ON_SECONDS = 1.0
+"""How often messages of a shared group are offered again that the others refused: a full disk may have room by then."""
 REFUSED_FROM = 0x80
 
 
@@ -150,6 +154,29 @@ class Safety:
         self._sweeping = bool(watched)
         if watched:
             self._later(PROMPT_SECONDS, self.sweep)
+
+    def pass_on(self, portion: Portion) -> None:
+        """Messages of a shared group that a member has left: it is rid of them when others have them safe.
+
+        Where those refuse, the publisher is told if it still waits; else they are offered again.
+        """
+        settle: Owed | None = portion.settle
+
+        def safe(reason: int) -> None:
+            if reason >= REFUSED_FROM:
+                if settle is not None and settle.ticket is not None:
+                    settle.safe(reason)
+                else:
+                    self._later(PASS_ON_SECONDS, lambda: self.pass_on(portion))
+            elif settle is not None:
+                settle.acknowledged(portion.base, portion.count)
+
+        publishers = self._reactor.ticket
+        ticket = CallbackTicket(self._reactor, safe)
+        self._reactor.ticket = ticket.hold()
+        portion.group.offer(run_of(portion))
+        self._reactor.ticket = publishers
+        ticket.done(0)
 
     # QoS 2 of publishers
 

@@ -12,12 +12,12 @@ from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.homes import Store
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.durable.retained_rows import RetainedRows
-from fluxmq.shards.durable.rows import Clock
+from fluxmq.shards.durable.rows import Clock, group_members
 from fluxmq.shards.durable.safety import Safety
 from fluxmq.shards.durable.sessions import DurableSessions
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
-from fluxmq.storage.state_store import StateStore, durable_filters
+from fluxmq.storage.state_store import StateStore, durable_filters, durable_others
 
 if TYPE_CHECKING:
     from fluxmq.shards.broker import ShardBroker
@@ -67,11 +67,14 @@ class Durable:
         self.rows = RetainedRows(
             shard, workers, store, links, clock.now, clock.wall, self.safety.wake
         )
-        self.links = DurableLinks(links, reactor, self.safety, self.rows, broker.routes)
+        self.links = DurableLinks(
+            links, reactor, self.safety, self.rows, broker.routes, broker.groups
+        )
         self.sessions = DurableSessions(
             self.safety, broker.groups, broker, claims, broker.limits.max_inflight, connected
         )
         broker.durable = self.sessions
+        broker.groups.pass_on = self.safety.pass_on
         peers.join_durable(self.links)
 
     @property
@@ -91,10 +94,12 @@ def open_store(data_dir: str, shard: int) -> StateStore:
 
 
 def expect_others(broker: ShardBroker, data_dir: str, shard: int, workers: int) -> None:
-    """Learn the filters of other shards' persistent sessions, which may start later than this one. Raises StorageError."""
+    """Learn what other shards' persistent sessions want, which may start later than this one. Raises StorageError."""
     for other in range(workers):
         if other != shard:
-            broker.routes.expect(other, durable_filters(DataPaths(data_dir).state(other)))
+            path = DataPaths(data_dir).state(other)
+            broker.routes.expect(other, durable_filters(path))
+            broker.groups.expect(other, group_members(durable_others(path)))
 
 
 class StoreWatch:

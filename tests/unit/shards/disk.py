@@ -101,6 +101,11 @@ class MemoryStore:
             if client is None or key[0] == client:
                 yield row
 
+    def others(self) -> list[tuple[bytes, bytes]]:
+        """Filters and options of their other subscriptions."""
+        rows = self.disk.rows["subscriptions"].values()
+        return [(row[1], row[3]) for row in rows if row[2] is None]
+
     def filters(self) -> list[bytes]:
         """Filters of topics of the sessions that are kept."""
         return sorted({row[2] for row in self.disk.rows["subscriptions"].values() if row[2]})

@@ -24,6 +24,7 @@ from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.rows import Clock as DurableClock
+from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.intake import TCP, Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
@@ -124,8 +125,9 @@ class Shard:
         self.store = MemoryStore(node.disks[index])
         for other in range(node.workers):
             if other != index:
-                filters = MemoryStore(node.disks[other]).filters()
-                self.broker.routes.expect(other, filters)
+                theirs = MemoryStore(node.disks[other])
+                self.broker.routes.expect(other, theirs.filters())
+                self.broker.groups.expect(other, group_members(theirs.others()))
         self.durable = Durable(
             self.claims,
             node.workers,

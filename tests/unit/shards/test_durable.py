@@ -303,3 +303,111 @@ def test_a_session_served_elsewhere_comes_back_to_its_home(make_node: MakeNode) 
     node.advance(0.5)
     assert node.holders(name) == [0]
     assert messages(again(node, name)) == [b"x"]
+
+
+def absent_member(node: Node, home: int) -> str:
+    """A persistent member of a shared group that has gone."""
+    name = node.id_of(home, "member")
+    client = node.connect(home, name, clean=False, props=LASTING)
+    client.subscribe("$share/g/t", qos=2)
+    client.drop()
+    node.run()
+    return name
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_share_for_another_shard_is_answered_when_it_is_on_disk_there(
+    make_node: MakeNode, qos: int
+) -> None:
+    node = make_node(2)
+    name = absent_member(node, 0)
+    publisher = node.connect(1, node.id_of(1))
+    node.disks[0].held = True
+    publisher.send(wire.publish(5, "t", b"x", qos=qos, packet_id=1))
+    assert kinds(publisher) == [], "the member's shard has it in memory only"
+    node.kill(0)
+    node.disks[0].held = False
+    node[1].timer()
+    assert kinds(publisher) == []
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBACK if qos == 1 else wire.PUBREC]
+    assert messages(again(node, name)) == [b"x"]
+
+
+def test_a_share_published_while_its_members_shard_is_down_waits_for_it(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(2)
+    name = absent_member(node, 0)
+    publisher = node.connect(1, node.id_of(1))
+    node.kill(0)
+    node[1].timer()
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    assert kinds(publisher) == []
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBACK]
+    assert messages(again(node, name)) == [b"x"]
+
+
+def test_persistent_members_of_a_shard_that_starts_later_are_known(make_node: MakeNode) -> None:
+    node = make_node(2)
+    name = absent_member(node, 0)
+    for index in (0, 1):
+        node.kill(index)
+    node.start(1)
+    node.advance(1)
+    publisher = node.connect(1, node.id_of(1))
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    assert kinds(publisher) == []
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBACK]
+    assert messages(again(node, name)) == [b"x"]
+
+
+def test_a_member_that_ended_with_its_shard_down_gets_nothing(make_node: MakeNode) -> None:
+    node = make_node(2)
+    absent_member(node, 0)
+    node.kill(0)
+    node[1].timer()
+    node.clock.now += 2000
+    node.start(0)
+    node.advance(1)
+    assert len(node[1].broker.groups) == 0
+    publisher = node.connect(1, node.id_of(1))
+    publisher.publish("t", b"x", qos=1)
+
+
+def test_a_share_without_persistent_members_is_answered_at_once(make_node: MakeNode) -> None:
+    node = make_node(2)
+    member = node.connect(0, node.id_of(0), clean=True)
+    member.subscribe("$share/g/t", qos=1)
+    publisher = node.connect(1, node.id_of(1))
+    node.hold()
+    publisher.send(wire.publish(5, "t", b"x", qos=1, packet_id=1))
+    assert kinds(publisher) == [wire.PUBACK]
+    node.release()
+    assert messages(member) == [b"x"]
+
+
+def test_what_a_member_leaves_is_its_own_until_another_has_it_safe(make_node: MakeNode) -> None:
+    node = make_node(2)
+    name = node.id_of(0, "member")
+    leaving = node.connect(0, name, clean=False, props=LASTING)
+    leaving.subscribe("$share/g/t", qos=1)
+    publisher = node.connect(0, node.id_of(0))
+    publisher.publish("t", b"x", qos=1)
+    assert node.disks[0].keys(MESSAGES) == [(name, 0)]
+    other = node.connect(1, node.id_of(1), clean=False, props=LASTING)
+    other.subscribe("$share/g/t", qos=1)
+    node.disks[1].held = True
+    leaving.drop()
+    node.advance(0.3)
+    assert node.disks[0].keys(MESSAGES) == [(name, 0)], "the other has it in memory only"
+    node.disks[1].held = False
+    node[1].store.commit()
+    node.advance(0.3)
+    assert node.disks[0].keys(MESSAGES) == []
+    assert messages(other) == [b"x"]

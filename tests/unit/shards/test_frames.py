@@ -88,6 +88,10 @@ def test_shared_runs(run: Run, group: bytes, topic_filter: bytes) -> None:
     assert frame[0] == frames.SHARED
     assert frames.decode_shared(frame)[:2] == (group, topic_filter)
     same(run, frames.decode_shared(frame)[2])
+    frame = frames.encode_dealt(1 << 60, group, topic_filter, run) + bytes_of(run)
+    assert frame[0] == frames.DEALT
+    assert frames.decode_dealt(frame)[:3] == (1 << 60, group, topic_filter)
+    same(run, frames.decode_dealt(frame)[3])
 
 
 @given(

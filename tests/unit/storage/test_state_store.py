@@ -26,6 +26,7 @@ from fluxmq.storage.state_store import (
     SUBSCRIPTIONS,
     StateStore,
     durable_filters,
+    durable_others,
 )
 
 
@@ -176,6 +177,7 @@ def test_filters_are_read_beside_the_owner(store: StateStore) -> None:
     settle(store)
     assert durable_filters(store.path) == [b"a/+"]
     assert durable_filters(store.path + ".none") == []
+    assert durable_others(store.path + ".none") == []
 
 
 @pytest.mark.parametrize("crash", [False, True])
