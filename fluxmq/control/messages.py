@@ -285,6 +285,10 @@ class ProcessNumbers:
     queues: int = 0
     queues_buffered: int = 0
     """Durable queues whose acknowledgements do not wait for the disk."""
+    state_failed: int = 0
+    """1 when sessions and retained messages are not kept on disk any more."""
+    state_full: int = 0
+    """1 while the disk has no room for them."""
 
     def to_body(self) -> dict[str, object]:
         """Return the body to send."""

@@ -145,6 +145,13 @@ _DECLARED: Final = (
     Metric("fluxmq_log_writes_total", _C, "Writes to the log, each synced once.", ("log",)),
     Metric("fluxmq_log_files_begun_total", _C, "Files of the log begun.", ("log",)),
     Metric("fluxmq_log_failed", _G, "1 when a write or sync failed: no group works.", ("log",)),
+    # Sessions and retained messages on disk
+    Metric("fluxmq_state_failed", _G, "1 when a commit failed: nothing more is kept on disk."),
+    Metric("fluxmq_state_full", _G, "1 while the disk has no room: what needs it is refused."),
+    Metric("fluxmq_state_commits_total", _C, "Commits, each synced once."),
+    Metric("fluxmq_state_rows_written_total", _C, "Rows written or removed by them."),
+    Metric("fluxmq_state_rows_waiting", _G, "Rows changed and not yet on disk."),
+    Metric("fluxmq_state_commit_seconds", _G, "Time that the last commit took."),
     # The loop and the links between shards
     Metric("fluxmq_ticks_total", _C, "Turns of the shard's event loop."),
     Metric(

@@ -21,6 +21,7 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.queues.reports import QueueReports
 from fluxmq.shards.queues.wiring import Queues
+from fluxmq.storage.state_store import StateStore
 
 CENSUS_STEP = 2000
 """Sessions counted in one turn: a scrape or timer takes a millisecond, however many there are."""
@@ -77,11 +78,13 @@ class Reports:
         intake: Intake,
         peers: Peers,
         queues: Queues,
+        store: StateStore,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
         self._intake = intake
         self._peers = peers
+        self._store = store
         self._instruments = Instruments()
         self._queues = QueueReports(queues, self._instruments)
         self.census = Census(broker)
@@ -99,6 +102,8 @@ class Reports:
             messages_received=tally.received0 + tally.received1 + tally.received2,
             messages_sent=tally.sent0 + tally.sent1 + tally.sent2,
             users_revision=max(self._broker.authentication.revision, 0),
+            state_failed=int(bool(self._store.failed)),
+            state_full=int(self._store.full),
             **self._queues.numbers(),
         )
 
@@ -110,6 +115,7 @@ class Reports:
         yield from self._sessions()
         yield from self._loop()
         yield from self._access()
+        yield from self._kept()
         yield from self._queues.samples()
 
     def _connections(self) -> Iterator[Sample]:
@@ -164,6 +170,15 @@ class Reports:
         yield "fluxmq_pending_bytes", {}, census.pending_bytes
         yield "fluxmq_subscriptions", {}, broker.subscription_count
         yield "fluxmq_shared_groups", {}, len(broker.groups)
+
+    def _kept(self) -> Iterator[Sample]:
+        store = self._store
+        yield "fluxmq_state_failed", {}, int(bool(store.failed))
+        yield "fluxmq_state_full", {}, int(store.full)
+        yield "fluxmq_state_commits_total", {}, store.commits
+        yield "fluxmq_state_rows_written_total", {}, store.written_rows
+        yield "fluxmq_state_rows_waiting", {}, store.waiting_rows
+        yield "fluxmq_state_commit_seconds", {}, store.last_seconds
 
     def _loop(self) -> Iterator[Sample]:
         tally = self._reactor.tally

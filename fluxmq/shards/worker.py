@@ -122,7 +122,9 @@ class Worker:
             lambda listener, count: table.set_connections(launch.slot, listener, count),
         )
         self.broker.open_now = self.intake.open_now
-        self.reports = Reports(self.reactor, self.broker, self.intake, self.peers, self.queues)
+        self.reports = Reports(
+            self.reactor, self.broker, self.intake, self.peers, self.queues, self.store
+        )
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )

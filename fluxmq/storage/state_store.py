@@ -94,6 +94,11 @@ class Changes:
     def __bool__(self) -> bool:
         return bool(self.rows or self.wiped)
 
+    @property
+    def count(self) -> int:
+        """Rows changed, and clients wiped."""
+        return sum(map(len, self.rows.values())) + len(self.wiped)
+
 
 def no_changes() -> Changes:
     """An empty set of changes."""
@@ -189,6 +194,12 @@ class StateStore:
     def buffered_bytes(self) -> int:
         """About how many bytes wait to be written."""
         return self._changes.size
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows changed and not yet on disk, those of a commit under way included."""
+        again = 0 if self._again is None else self._again.count
+        return self._changes.count + again
 
     def flush(self) -> None:
         """Hand what was gathered to the thread, unless it is at work: then it gets it afterwards."""

@@ -120,4 +120,12 @@ MUTATIONS = [
 """,
         OF_DURABLE + "test_what_a_member_leaves_is_its_own_until_another_has_it_safe",
     ),
+    Mutation(
+        "no_session_in_vain",
+        "No session is begun that is to outlive its connection and cannot be kept.",
+        "fluxmq/sessions/mqtt/connecting.py",
+        "    refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0\n",
+        "    refusal = 0\n",
+        OF_DURABLE + "test_no_session_is_begun_that_cannot_be_kept",
+    ),
 ]

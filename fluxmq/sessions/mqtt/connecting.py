@@ -270,7 +270,13 @@ def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
 
 
 def new_session(broker: Broker, connect: Connect) -> Session:
-    """An empty session; raises ProtocolError when the shard holds as many as it may."""
+    """An empty session; raises ProtocolError when the shard holds as many as it may, or cannot keep what it should."""
+    refusal = broker.refuses_to_keep(connect.client_id) if expiry_of(broker, connect) else 0
+    if refusal == Reason.QUOTA_EXCEEDED:
+        raise ProtocolError(refusal, "no room on the disk for a session", connect.version)
+    if refusal:
+        text = "sessions are not kept any more"
+        raise ProtocolError(Reason.SERVER_UNAVAILABLE, text, connect.version)
     session = broker.create(connect.client_id)
     if session is None:
         raise ProtocolError(Reason.QUOTA_EXCEEDED, "too many sessions", connect.version)

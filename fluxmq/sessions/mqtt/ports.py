@@ -96,6 +96,9 @@ class Broker(Protocol):
     def create(self, client_id: str) -> Session | None:
         """A new, empty session; None when there are too many."""
 
+    def refuses_to_keep(self, client_id: str) -> int:
+        """The reason for which no session of a client can be kept on disk now: 0x97 (no room), 0x83; 0 when it can."""
+
     def adopt(self, client: Client, session: Session) -> None:
         """The client is connected with this session."""
 

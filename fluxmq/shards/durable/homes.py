@@ -85,10 +85,14 @@ class RemoteHome:
         self._sent: deque[_Sent] = deque()
         self._bytes = 0
         self._away_since = now()
+        self.told = 0
+        """Why the home says that it keeps nothing new; 0 when it does."""
 
     @property
     def refusing(self) -> int:
-        """Whether too much waits for the home, or it is away for too long."""
+        """What the home says, or that too much waits for it, or that it is away for too long."""
+        if self.told:
+            return self.told
         away = not self._link.up and self._now() > self._away_since + PATIENCE_SECONDS
         if away or self._bytes + self._size > UNCONFIRMED_BYTES_MAX:
             return Reason.QUOTA_EXCEEDED
@@ -148,6 +152,7 @@ class RemoteHome:
 
     def lost(self) -> None:
         """The home's shard has died."""
+        self.told = 0
         self._away_since = self._now()
 
     def give_up(self) -> None:

@@ -2,7 +2,7 @@
 
 Control frames: ``keep`` [number, changes, whether somebody waits] and ``kept`` [number, reason] between a session's shard and its home;
 ``run kept`` [number, reason, ...] answers KEPT and DEALT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
-frames at the topic's home; ``restored``: a shard's persistent sessions are there and have told their interest.
+frames at the topic's home; ``refusing`` [reason]: a home keeps nothing new, or (0) does again; ``restored``: a shard's persistent sessions are there and have told their interest.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class DurableLinks:
         self._groups = groups
         self._runs = KeptRuns(links, reactor, safety.wake)
         self._restored = False
+        self._refusing = 0
+        """What the others know of this shard's store."""
         self._unsaid: dict[int, tuple[int, int]] = {}
         """What peers' changes are on disk that nobody waits for: said now and then."""
         self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
@@ -58,6 +60,7 @@ class DurableLinks:
             "run kept": self._on_run_kept,
             "retained kept": self._retained.on_kept,
             "restored": self._on_restored,
+            "refusing": self._on_refusing,
         }
 
     def received(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
@@ -101,11 +104,16 @@ class DurableLinks:
         self._groups.forget_former(link.peer)
         self.kept[link.peer].serve()
 
+    def _on_refusing(self, link: Link, reason: int) -> None:
+        self._safety.remote[link.peer].told = reason
+
     # Coming and going
 
     def tell_first(self, link: Link) -> None:
         """A shard has come: before all else it gets the changes it has not confirmed."""
         self._safety.remote[link.peer].back()
+        if self._refusing:
+            link.send_control("refusing", self._refusing)
 
     def tell_last(self, link: Link) -> None:
         """A shard has been told this one's whole interest."""
@@ -130,7 +138,16 @@ class DurableLinks:
         """A tenth of a second has passed."""
         for kept in self.kept.values():
             kept.give_up()
+        self._tell_refusing()
         unsaid, self._unsaid = self._unsaid, {}
         for peer, (number, reason) in unsaid.items():
             if self._links[peer].up:
                 self._links[peer].send_control("kept", number, reason)
+
+    def _tell_refusing(self) -> None:
+        refusing = self._safety.store.refusing
+        if refusing != self._refusing:
+            self._refusing = refusing
+            for link in self._links.values():
+                if link.up:
+                    link.send_control("refusing", refusing)

@@ -37,6 +37,10 @@ class DurablePort:
         """Subscriptions of a session have come, changed or gone."""
         self.durable.subscribed(session, written, done)
 
+    def refuses_to_keep(self, client_id: str) -> int:
+        """Why no session of a client can be kept on disk now; 0 when it can."""
+        return self.durable.refusing(client_id)
+
     def bring_back(self) -> bool:
         """Bring back the sessions kept on this shard's disk that nobody has; False: call again."""
         return self.durable.load()

@@ -85,6 +85,7 @@ def test_a_shard_without_control_connection_is_not_ready_an_acceptor_is():
         (None, "no answer in time"),
         (ProcessNumbers(groups=3, groups_failed=1), "1 of 3 groups have failed"),
         (ProcessNumbers(groups=3, groups_starting=2), "2 of 3 groups are not led yet"),
+        (ProcessNumbers(state_failed=1), "sessions and retained messages are not kept any more"),
     ],
 )
 def test_a_shard_whose_groups_do_not_lead_is_not_ready(numbers, problem):

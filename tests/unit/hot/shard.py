@@ -248,6 +248,10 @@ class Shard:
         """An empty delivery with room enough."""
         return self.hot.delivery.Delivery(self.reactor.tally, 10_000, 100_000, 1 << 26, 0)
 
+    def refuses_to_keep(self, client_id: str) -> int:
+        """Nothing is kept on disk."""
+        return 0
+
     def adopt(self, client: Client, session: Session) -> None:
         """Nothing to do without groups."""
 

@@ -411,3 +411,28 @@ def test_what_a_member_leaves_is_its_own_until_another_has_it_safe(make_node: Ma
     node.advance(0.3)
     assert node.disks[0].keys(MESSAGES) == []
     assert messages(other) == [b"x"]
+
+
+@pytest.mark.parametrize(("reason", "answer"), [(0x97, 0x97), (0x83, 0x88)])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_no_session_is_begun_that_cannot_be_kept(
+    make_node: MakeNode, reason: int, answer: int, shard: int
+) -> None:
+    """Also on another shard than its home's, which is told."""
+    node = make_node(2)
+    absent(node, "known", "t")
+    known = node.holders("known")[0]
+    name = node.id_of(0, "new")
+    for disk in node.disks:
+        disk.reason = reason
+    node.advance(0.2)
+    refused = node.client(shard)
+    assert refused.connect(name, clean=False, props=LASTING).reason == answer
+    old = node.client(shard, wire.V4)
+    assert old.connect(name, clean=False).reason == 3
+    node.connect(shard, name)
+    again(node, "known", known)
+    for disk in node.disks:
+        disk.reason = 0
+    node.advance(0.2)
+    node.connect(shard, node.id_of(0, "other"), clean=False, props=LASTING)

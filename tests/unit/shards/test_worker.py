@@ -294,6 +294,10 @@ def test_what_a_shard_reports(run: Callable[..., None]) -> None:
             status = bench.worker.reports.status()
             assert (status.connections, status.sessions, status.messages_received) == (1, 1, 1)
             assert status.messages_sent == 2
+            store = bench.worker.store
+            await eventually(
+                lambda: store.commits > 0 and store.idle, "the retained message is kept"
+            )
             samples = {
                 (name, tuple(labels.items())): value
                 for name, labels, value in bench.worker.reports.samples()
@@ -306,7 +310,14 @@ def test_what_a_shard_reports(run: Callable[..., None]) -> None:
                 ("fluxmq_subscriptions", (), 2),
                 ("fluxmq_shared_groups", (), 1),
                 ("fluxmq_users_revision", (), 1),
+                ("fluxmq_state_failed", (), 0),
+                ("fluxmq_state_full", (), 0),
+                ("fluxmq_state_commits_total", (), store.commits),
+                ("fluxmq_state_rows_waiting", (), 0),
             ):
                 assert samples[name, labels] == value, name
+            store.failed = "the disk is broken"
+            assert bench.worker.reports.status().state_failed == 1
+            store.failed = ""
 
     run(play)
