@@ -140,7 +140,7 @@ class SocketTransport:
 
 
 class Link:
-    """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since."""
+    """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since; ``epoch`` is its life's."""
 
     def __init__(
         self,
@@ -153,6 +153,7 @@ class Link:
         self.peer = peer
         self.transport = transport
         self.up = False
+        self.epoch = 0
         self.backlog: deque[bytes] = deque()
         self.backlog_bytes = 0
         self.paused: set[Connection] = set()

@@ -224,7 +224,9 @@ class Peers:
             self.durable.received(link, number, lambda: self._deliver(run))
         elif kind == frames.DEALT:
             number, name, topic_filter, run = frames.decode_dealt(frame)
-            self.durable.received(link, number, lambda: self._groups.dealt(name, topic_filter, run))
+            self.durable.received(
+                link, number, lambda: self._groups.dealt(name, topic_filter, run), whole=False
+            )
         else:
             self.queues.received(link, frame)
 
@@ -247,7 +249,7 @@ class Peers:
         fresh = link.peer not in self._epochs
         self.tell()  # what the others are told of from now on this one is told too
         self._lose(link)
-        self._epochs[link.peer] = epoch
+        self._epochs[link.peer] = link.epoch = epoch
         self._heard[link.peer] = self._reactor.tally.now
         link.up = True
         link.send_control("welcome", epoch, self._epoch)
@@ -257,11 +259,12 @@ class Peers:
             link.send_control("retained?")
         self._resume(link)
 
-    def _on_welcome(self, link: Link, epoch: int, _theirs: int) -> None:
+    def _on_welcome(self, link: Link, epoch: int, theirs: int) -> None:
         """A peer has heard our hello; it tells its interest next."""
         if epoch == self._epoch and not link.up:
             self.tell()
             link.up = True
+            link.epoch = theirs
             self._tell_everything(link)
 
     def _on_interest(

@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
-FORMAT: Final = 1
-"""The tables' version, kept in the file; another one is refused."""
+FORMAT: Final = 2
+"""The tables' version, kept in the file; older ones get what they lack, newer ones are refused."""
 ROWS_PER_STATEMENT: Final = 2000
 """Rows written by one statement: few statements, since the thread asks for the interpreter's lock after each; SQLite
 takes 32 766 values in one."""
@@ -70,10 +70,17 @@ ANSWERED: Final = Table("answered", ("client TEXT", "number INTEGER", "count INT
 """How many messages at the front of a row of ``messages`` are answered."""
 RECEIVED: Final = Table("received", ("client TEXT", "packet INTEGER"), 2)
 RELEASED: Final = Table("released", ("client TEXT", "packet INTEGER"), 2)
+HEARD: Final = Table(
+    "heard",
+    ("client TEXT", "link INTEGER", "epoch INTEGER", "refused INTEGER", "number INTEGER"),
+    2,
+)
+"""The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; up to ``refused`` it may
+not be in ``messages``."""
 LIFE: Final = Table("life", ("shard INTEGER", "alive REAL"), 1)
 """The last moment (wall clock) at which the shard is known to have lived."""
 RETAINED: Final = Table("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
-OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED)
+OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED, HEARD)
 TABLES: Final = (*OF_CLIENTS, LIFE, RETAINED)
 _BY_NAME: Final = {table.name: table for table in TABLES}
 
@@ -350,7 +357,7 @@ def open_tables(path: str) -> sqlite3.Connection:
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         _check_version(path, version)
-        if version == 0:
+        if version < FORMAT:
             connection.execute("BEGIN IMMEDIATE")
             for table in TABLES:
                 connection.execute(
@@ -370,7 +377,7 @@ def open_tables(path: str) -> sqlite3.Connection:
 
 
 def _check_version(path: str, version: int) -> None:
-    if version not in (0, FORMAT):
+    if version > FORMAT:
         raise StorageError(f"{path} has format {version}; this FluxMQ reads {FORMAT}")
 
 

@@ -128,4 +128,21 @@ MUTATIONS = [
         "    refusal = 0\n",
         OF_DURABLE + "test_no_session_is_begun_that_cannot_be_kept",
     ),
+    Mutation(
+        "repeats_known",
+        "A QoS 2 message that another shard sends again after a restart is not kept a second time.",
+        DURABLE + "keeper.py",
+        "        return epoch == source.epoch and refused < source.number <= number\n",
+        "        return False\n",
+        OF_DURABLE + "test_a_qos_2_message_sent_again_to_a_restarted_shard_arrives_once",
+    ),
+    Mutation(
+        "refused_is_no_repeat",
+        "A QoS 2 message that was refused is new when another shard sends it again.",
+        DURABLE + "keeper.py",
+        "        below = max(below, number) if refused else below\n",
+        "",
+        OF_DURABLE
+        + "test_a_qos_2_message_that_was_refused_before_the_restart_is_not_taken_for_a_repetition",
+    ),
 ]

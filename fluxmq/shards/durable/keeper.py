@@ -23,6 +23,7 @@ from fluxmq.shards.durable.homes import Home
 from fluxmq.shards.durable.rows import grant_values, message_values, pack, session_values
 from fluxmq.storage.state_store import (
     ANSWERED,
+    HEARD,
     LIFE,
     MESSAGES,
     REASON_FULL,
@@ -33,7 +34,7 @@ from fluxmq.storage.state_store import (
 )
 
 if TYPE_CHECKING:
-    from fluxmq.shards.durable.safety import Safety
+    from fluxmq.shards.durable.safety import Safety, Source
 
 
 class Owed:
@@ -192,6 +193,10 @@ class SessionKeeper:
         self.client_id = session.client_id
         self.number = 0
         self.ended = False
+        self.heard: dict[int, tuple[int, int, int]] = {}
+        """By link: the rest of its row in ``HEARD``."""
+        self.heard_before: dict[int, tuple[int, int, int]] = {}
+        """The same as this shard found it when it started."""
         self.held: dict[Portion, None] = {}
         """Messages of QoS 2 that go to the client when they are on disk."""
 
@@ -225,9 +230,17 @@ class SessionKeeper:
     def _keep_single(self, run: Run, retain: int, subscription_ids: bytes, group: object) -> None:
         """QoS 2: a row per message, since each is released by itself."""
         ticket = self.safety.hold()
-        if self.home.refusing:
+        source = self.safety.source
+        if source is not None and self._repeated(source):
+            self.home.when_safe(ticket.done)
+            self.safety.wake()
+            return
+        refusing = self.home.refusing
+        if source is not None:
+            self._note(source, bool(refusing))
+        if refusing:
             self.safety.count_drop("not_stored", run.count)
-            ticket.done(self.home.refusing)
+            ticket.done(refusing)
             return
         batch: list[Portion] = []
         offset = run.start
@@ -245,11 +258,29 @@ class SessionKeeper:
             offset = end
 
         def safe(reason: int) -> None:
+            if reason and source is not None and not self.ended:
+                self._note(source, True)
             ticket.done(reason)
             self._deliver(batch, reason)
 
         self.safety.fresh(ticket, self.home)
         self.home.when_safe(safe)
+
+    def _repeated(self, source: Source) -> bool:
+        """Whether a run came before this shard was restarted, and its rows are (or were) on disk."""
+        epoch, refused, number = self.heard_before.get(source.link, (0, 0, 0))
+        return epoch == source.epoch and refused < source.number <= number
+
+    def _note(self, source: Source, refused: bool) -> None:
+        """Write, with a run's rows, that it was heard; what was refused, or came before what is known, was not."""
+        number = source.number
+        epoch, below, last = self.heard.get(source.link, (0, 0, 0))
+        if epoch != source.epoch:
+            below, last = number - 1, number
+        below = max(below, number) if refused else below
+        self.heard[source.link] = (source.epoch, below, max(last, number))
+        self.home.put(HEARD, (self.client_id, source.link, *self.heard[source.link]))
+        self.safety.lazily()
 
     def _deliver(self, portions: list[Portion], reason: int) -> None:
         """Messages of QoS 2 are on disk and go to the client; those that are not (``reason``) are nobody's."""

@@ -5,6 +5,8 @@ persistent members there. Its publisher waits until the peer says that its part 
 with its clients. A peer that dies is waited for: it gets again what it has not answered, when its sessions are back,
 and until then what is published meanwhile waits here, bounded. Which filters its sessions have is known from what it
 told, and at this shard's own start from its file. So a message may arrive there twice, after a death, and not never.
+Of QoS 2 it does not: each session's last number is written with its messages (``SessionKeeper``); but parts of shared
+groups, which may be dealt otherwise the second time, do.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.shards.durable.homes import RemoteHome
 from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
 from fluxmq.shards.durable.retained_rows import RetainedRows
-from fluxmq.shards.durable.safety import Safety
+from fluxmq.shards.durable.safety import Safety, Source
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.links import Link
 from fluxmq.shards.routes import RouteTable
@@ -63,9 +63,14 @@ class DurableLinks:
             "refusing": self._on_refusing,
         }
 
-    def received(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
-        """A numbered run has come."""
+    def received(
+        self, link: Link, number: int, deliver: Callable[[], None], *, whole: bool = True
+    ) -> None:
+        """A numbered run has come; ``whole``: each session that gets it gets all of it."""
+        if whole:
+            self._safety.source = Source(link.peer << 16 | self._safety.shard, link.epoch, number)
         self._runs.deliver(link, number, deliver)
+        self._safety.source = None
 
     def _flush(self) -> None:
         self._runs.flush()

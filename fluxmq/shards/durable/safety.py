@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.reactor import Reactor
@@ -63,6 +63,14 @@ class Gate:
         self.others: list[Ticket] = []
 
 
+class Source(NamedTuple):
+    """Where a run comes from: the link (sender and receiver), the sender's life, the run's number in that."""
+
+    link: int
+    epoch: int
+    number: int
+
+
 class Safety:
     """This shard's waiting for the disk."""
 
@@ -80,6 +88,8 @@ class Safety:
         self.count_drop = count_drop
         self.store = store
         self.remote: dict[int, RemoteHome] = {}
+        self.source: Source | None = None
+        """Of the run that is being delivered, when another shard would send it again."""
         self.after: Callable[[], None] = lambda: None
         """Called at the end of a tick, when all homes have been told."""
         self._reactor = reactor

@@ -25,6 +25,7 @@ from fluxmq.shards.durable.safety import Safety
 from fluxmq.shards.groups import GroupTable
 from fluxmq.storage.state_store import (
     ANSWERED,
+    HEARD,
     LIFE,
     MESSAGES,
     OF_CLIENTS,
@@ -230,6 +231,8 @@ class DurableSessions:
             session.subscriptions[written] = grant_of(unpack(options))
         received = {packet_id for _, packet_id in rows[RECEIVED.name]}
         session.received = received or None
+        keeper.heard = {link: (epoch, *rest) for _, link, epoch, *rest in rows[HEARD.name]}
+        keeper.heard_before = dict(keeper.heard)
         answered = {number: count for _, number, count in rows[ANSWERED.name]}
         portions: list[Portion] = []
         room = self._window

@@ -436,3 +436,54 @@ def test_no_session_is_begun_that_cannot_be_kept(
         disk.reason = 0
     node.advance(0.2)
     node.connect(shard, node.id_of(0, "other"), clean=False, props=LASTING)
+
+
+def test_a_qos_2_message_sent_again_to_a_restarted_shard_arrives_once(make_node: MakeNode) -> None:
+    node = make_node(2)
+    name = node.id_of(0)
+    absent(node, name, "t", qos=2)
+    publisher = node.connect(1, node.id_of(1))
+    node.hold()
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=1))
+    node.run()
+    node.let(1, 0)
+    assert [key[0] for key in node.disks[0].keys(MESSAGES)] == [name]
+    node.kill(0)  # its answer is under way
+    node.pipes[0, 1].records.clear()
+    node[1].timer()
+    node.release()
+    node.start(0)
+    node.advance(1)
+    publisher.send(wire.publish(5, "t", b"y", qos=2, packet_id=2))
+    assert kinds(publisher) == [wire.PUBREC] * 2
+    assert messages(again(node, name)) == [b"x", b"y"]
+
+
+def test_a_qos_2_message_that_was_refused_before_the_restart_is_not_taken_for_a_repetition(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(2)
+    name = node.id_of(0)
+    absent(node, name, "t", qos=2)
+    publisher = node.connect(1, node.id_of(1))
+    node.hold()
+    publisher.send(wire.publish(5, "t", b"x", qos=2, packet_id=1))
+    node.disks[0].held = True
+    node.run()
+    node.let(1, 0)
+    node.disks[0].reason = 0x97
+    node[0].store.commit()
+    node.disks[0].held = False
+    node.disks[0].reason = 0
+    publisher.send(wire.publish(5, "t", b"y", qos=2, packet_id=2))
+    node.run()
+    node.let(1, 0)
+    assert len(node.disks[0].keys(MESSAGES)) == 1, "only the second is kept"
+    node.kill(0)  # its answers are under way
+    node.pipes[0, 1].records.clear()
+    node[1].timer()
+    node.release()
+    node.start(0)
+    node.advance(1)
+    assert kinds(publisher) == [wire.PUBREC] * 2
+    assert set(messages(again(node, name))) == {b"x", b"y"}

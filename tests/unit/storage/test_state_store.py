@@ -16,6 +16,7 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.state_moving import redistribute
 from fluxmq.storage.state_store import (
     BUFFER_BYTES_MAX,
+    HEARD,
     LIFE,
     MESSAGES,
     REASON_FAILED,
@@ -168,6 +169,24 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     direct.close()
     with pytest.raises(StorageError, match="format 99"):
         StateStore(path)
+
+
+def test_a_file_of_the_first_format_gets_what_it_lacks(tmp_path: Path) -> None:
+    path = str(tmp_path / "state.db")
+    first = StateStore(path)
+    first.put(SESSIONS, ("c", b"state"))
+    settle(first)
+    first.close()
+    with sqlite3.connect(path) as direct:
+        direct.execute("DROP TABLE heard")
+        direct.execute("PRAGMA user_version=1")
+    direct.close()
+    again = StateStore(path)
+    try:
+        assert list(again.rows(SESSIONS)) == [("c", b"state")]
+        assert list(again.rows(HEARD)) == []
+    finally:
+        again.close()
 
 
 def test_filters_are_read_beside_the_owner(store: StateStore) -> None:
