@@ -19,6 +19,7 @@ from tests.broker import REPOSITORY
 from tests.powercut import load
 from tests.powercut.history import History
 from tests.powercut.image import Image
+from tests.powercut.kept import Kept
 from tests.powercut.load import ReadError
 from tests.powercut.node import STREAM, WORK, Node, NodeError
 
@@ -104,7 +105,7 @@ class Campaign:
         return self.tally
 
     def _image(self, image: Image, folder: Path, first: int, count: int) -> None:
-        history = History(first + 1)
+        history, kept = History(first + 1), Kept()
         chance = random.Random(f"{self.plan.seed}/{first}")
         workers = self.plan.workers or chance.choice((1, 1, 2))
         node = Node(folder, image.place / "data", workers, self.plan.buffered)
@@ -114,8 +115,8 @@ class Campaign:
             for number in range(first, first + count):
                 before = history.confirmed()
                 began = time.monotonic()
-                how = self._round(image, node, history, number)
-                lost |= self._verify(node, history, number)
+                how = self._round(image, node, history, kept, number)
+                lost |= self._verify(node, history, kept, number)
                 self.tally.rounds += 1
                 self.say(
                     f"round {number + 1}: {workers} worker(s), {how}; confirmed"
@@ -131,7 +132,7 @@ class Campaign:
             self._report(history)
         finally:
             node.kill()
-            self.tally.confirmed += history.confirmed()
+            self.tally.confirmed += history.confirmed() + kept.confirmed
             self.tally.delivered += sum(len(taken.delivered) for taken in history.groups.values())
             self.tally.lost += len(lost)
             self.tally.phantoms += history.phantoms
@@ -144,26 +145,28 @@ class Campaign:
         self.tally.sentences += history.violations
         history.violations.clear()
 
-    def _round(self, image: Image, node: Node, history: History, number: int) -> str:
+    def _round(self, image: Image, node: Node, history: History, kept: Kept, number: int) -> str:
         """Load and kill, restart; what was done in words. Raises ``NodeError``."""
         chance = random.Random(f"{self.plan.seed}/{number}/load")
         seconds = chance.uniform(*LOAD_S)
         if self.plan.failpoints:
-            return self._failpoint(image, node, history, chance)
+            return self._failpoint(image, node, history, kept, chance)
 
         def end() -> None:
             image.cut()
             time.sleep(chance.uniform(0, LINGER_S))
             node.kill()
 
-        died = asyncio.run(load.run(node.port, history, chance, seconds, end))
+        died = asyncio.run(load.run(node.port, history, kept, chance, seconds, end))
         if died:
             history.violated(f"round {number + 1}: the node died by itself:\n{node.said()}")
         image.remount()
         node.start()
         return f"power cut after {seconds:.2f} s"
 
-    def _failpoint(self, image: Image, node: Node, history: History, chance: random.Random) -> str:
+    def _failpoint(
+        self, image: Image, node: Node, history: History, kept: Kept, chance: random.Random
+    ) -> str:
         """The same, with the node dying at a named place, and the power going with it every second time."""
         name = chance.choice(self.names)
         count = chance.choice(COUNTS_FREQUENT if name in FREQUENT else COUNTS)
@@ -182,7 +185,7 @@ class Campaign:
             died = True
             end()
         else:
-            died = asyncio.run(load.run(node.port, history, chance, LOAD_S[1] * 2, end))
+            died = asyncio.run(load.run(node.port, history, kept, chance, LOAD_S[1] * 2, end))
         self.tally.reached[name] = self.tally.reached.get(name, 0) + died
         if cut:
             image.remount()
@@ -190,15 +193,20 @@ class Campaign:
         ended = "killed there" if died else "not reached, killed"
         return f"{armed} {ended}{' and power cut' if cut else ''}"
 
-    def _verify(self, node: Node, history: History, number: int) -> set[tuple[int, int]]:
-        """Read both queues and look at every rule; the confirmed messages that are not there."""
+    def _verify(
+        self, node: Node, history: History, kept: Kept, number: int
+    ) -> set[tuple[int, int]]:
+        """Read both queues and what was kept beside them, and look at every rule; the confirmed messages that are not there."""
         chance = random.Random(f"{self.plan.seed}/{number}/read")
         group = f"audit-{number}"
 
         lossy = self.plan.buffered
         seconds = load.DRAIN_TIMEOUT_CONTROL_S if lossy else load.DRAIN_TIMEOUT_S
 
+        lost: set[tuple[int, int]] = set()
+
         async def read() -> None:
+            lost.update(await kept.lost(node.port))
             await load.read_stream(node.port, history, group)
             await load.drain_work(node.port, history, chance, seconds)
 
@@ -208,7 +216,7 @@ class Campaign:
             history.violated(f"round {number + 1}: {error}\n{node.said()}")
         for queue in (STREAM, WORK):
             history.check_order(queue)
-        lost = {*history.missing(WORK), *history.missing_from(STREAM, group)}
+        lost |= {*history.missing(WORK), *history.missing_from(STREAM, group)}
         for message in sorted(lost)[:5]:
             history.violations.append(f"round {number + 1}: confirmed and lost: {message}")
         for offset in history.unread(STREAM, group)[:5]:

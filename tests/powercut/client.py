@@ -109,12 +109,23 @@ class Connection(asyncio.Protocol):
         self._received = b""
 
     @classmethod
-    async def open(cls, port: int, client_id: str) -> Connection:
-        """Connect with a clean start. Raises ``OSError`` (``RefusedError`` is one)."""
+    async def open(
+        cls,
+        port: int,
+        client_id: str,
+        expiry: int = 0,
+        taker: Callable[[Connection, Message], None] | None = None,
+    ) -> Connection:
+        """Connect with a clean start, or to a session that outlives its connection by ``expiry`` seconds; ``taker`` gets
+        what comes along with the answer and later. Raises ``OSError`` (``RefusedError`` is one)."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, "127.0.0.1", port)
-        properties = b"\x03\x21\xff\xff"
-        body = text("MQTT") + b"\x05\x02\x00\x00" + properties + text(client_id)
+        if taker is not None:
+            connection.on_message = lambda message: taker(connection, message)
+        properties = b"\x21\xff\xff" + b"\x11" + expiry.to_bytes(4, "big")
+        flags = b"\x00" if expiry else b"\x02"
+        front = text("MQTT") + b"\x05" + flags + b"\x00\x00"
+        body = front + variable(len(properties)) + properties + text(client_id)
         answer = await connection._ask(packet(0x10, body))
         if len(answer) < 2 or answer[1]:
             raise RefusedError(f"CONNECT was answered {answer.hex()}")
@@ -141,11 +152,16 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
 
     def publish(
-        self, topic: str, identifier: int, body: bytes, properties: Properties = ()
+        self,
+        topic: str,
+        identifier: int,
+        body: bytes,
+        properties: Properties = (),
+        retain: bool = False,
     ) -> None:
         """PUBLISH at QoS 1."""
         front = text(topic) + identifier.to_bytes(2, "big") + user_properties(properties)
-        self.send(packet(0x32, front + body))
+        self.send(packet(0x33 if retain else 0x32, front + body))
 
     def acknowledge(self, identifier: int) -> None:
         """PUBACK."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tests.powercut.client import FAILURE, Connection, Message
 from tests.powercut.history import History
+from tests.powercut.kept import Kept
 from tests.powercut.node import STREAM, WORK
 
 PUBLISHERS = {STREAM: (1, 2, 3), WORK: (11, 12, 13)}
@@ -145,7 +146,12 @@ class Consumer:
 
 
 async def run(
-    port: int, history: History, chance: random.Random, seconds: float, end: Callable[[], None]
+    port: int,
+    history: History,
+    kept: Kept,
+    chance: random.Random,
+    seconds: float,
+    end: Callable[[], None],
 ) -> bool:
     """Load the node for so long, or until it dies by itself; then ``end`` kills it, in a thread.
 
@@ -167,6 +173,7 @@ async def run(
                 connection = await Connection.open(port, f"cut-p{number}")
                 connections.append(connection)
                 Publisher(connection, history, number, queue, chance.choice(WINDOWS)).start()
+        connections.append(await kept.load(port))
         closed = [connection.closed for connection in connections]
         done, _ = await asyncio.wait(closed, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         died = bool(done)
