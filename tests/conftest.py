@@ -1,6 +1,9 @@
 """What every test run shares: which hot path is being tested, what need not be tested with both, Hypothesis's profile."""
 
+import contextlib
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         where = item.path.relative_to(ROOT).as_posix()
         if any(where == each or where.startswith(f"{each}/") for each in ONCE):
             item.add_marker("once")
+
+
+CRASHING = ("damage", "props/test_segments.py", "props/test_wal.py", "unit/shards", "unit/storage")
+"""Tests in which processes end without closing anything, several in one process of ours."""
+
+
+@pytest.fixture(autouse=True)
+def descriptors_of_the_dead(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Close what a simulated process left open of its data directory: a real one's end would have."""
+    where = request.node.path.relative_to(ROOT).as_posix()
+    if not where.startswith(CRASHING):
+        yield
+        return
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    for number in set(os.listdir("/proc/self/fd")) - before:
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{number}")
+            # SQLite and sockets close what is theirs when they are collected.
+            if target.startswith(tempfile.gettempdir()) and "state.db" not in target:
+                os.close(int(number))

@@ -143,6 +143,12 @@ class Disk:
     settled: int = 0
     """Changes ever made durable; with those pending, a mark in the sequence of changes."""
 
+    def close(self) -> None:
+        """Let go of the descriptor."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
 
 @dataclass
 class Naming:
@@ -288,6 +294,11 @@ class PowerCutFiles(FailingFiles):
             del disk.pending[:count]
             disk.settled += count
 
+    def close(self, fd: int) -> None:
+        """Close a descriptor; after a cut there are none, and whoever held one may let go of it."""
+        if not self.dead or fd in self._names:
+            super().close(fd)
+
     # The cut
 
     def cut(self, random: Random, mode: str = "sectors") -> None:
@@ -296,7 +307,7 @@ class PowerCutFiles(FailingFiles):
             self.dead = True
             for disk in self._disks.values():
                 _fall_back(disk, random, mode)
-                os.close(disk.fd)
+                disk.close()
             self._disks.clear()
             by_directory: dict[str, list[Naming]] = {}
             for naming in self._namings:
@@ -309,6 +320,9 @@ class PowerCutFiles(FailingFiles):
                     naming.undo()
             self._namings.clear()
             shutil.rmtree(self._stash)
+            for fd in self._names:  # the process ended with the power
+                os.close(fd)
+            self._names.clear()
 
 
 def _fall_back(disk: Disk, random: Random, mode: str) -> None:

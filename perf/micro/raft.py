@@ -9,6 +9,7 @@ command waits for a period to end, and commands pickled by protocol 5 (it takes 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -115,6 +116,10 @@ class OwnGroup:
                 node.advance(applied=ready.committed[-1].index)
         return messages
 
+    def used(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing has to be prepared."""
+        return contextlib.nullcontext()
+
     def compact(self) -> None:
         """Give the memory of applied commands back."""
         for me in MEMBERS:
@@ -122,16 +127,13 @@ class OwnGroup:
 
 
 class StockGroup:
-    """Three members of pysyncobj with links like ours; `close` gives the library its own clock and pickling back."""
+    """Three members of pysyncobj with links like ours. The library has our clock and pickling while it is `used`."""
 
     def __init__(self, library: Any) -> None:
         self.applied = dict.fromkeys(MEMBERS, 0)
         self._module = cast("Any", importlib.import_module("pysyncobj.syncobj"))
         self._pickle = cast("Any", importlib.import_module("pysyncobj.pickle"))
-        self._before = self._module.monotonicTime, self._pickle.dumps
         self._now = 0.0
-        self._module.monotonicTime = lambda: self._now
-        self._pickle.dumps = partial(self._pickle.pickle.dumps, protocol=5)
         self._waiting: list[tuple[int, int, Any]] = []
         self._nodes = {me: importlib.import_module("pysyncobj.node").Node(me) for me in MEMBERS}
         settings = library.SyncObjConf(
@@ -142,17 +144,31 @@ class StockGroup:
             pollerType="select",
         )
         member = _member_type(library, self._waiting, self.applied)
-        self.members = {
-            me: member(self._nodes[me], [n for n in self._nodes.values() if n.id != me], settings)
-            for me in MEMBERS
-        }
-        for me in MEMBERS:
-            for peer in MEMBERS:
-                if peer != me:
-                    self.members[me].link._onNodeConnected(self._nodes[peer])
-        while not self.members[1]._isLeader():
-            self._now += 2.0  # above the longest timeout: who is ticked campaigns
-            self._turn(1)
+        with self.used():
+            self.members = {
+                me: member(
+                    self._nodes[me], [n for n in self._nodes.values() if n.id != me], settings
+                )
+                for me in MEMBERS
+            }
+            for me in MEMBERS:
+                for peer in MEMBERS:
+                    if peer != me:
+                        self.members[me].link._onNodeConnected(self._nodes[peer])
+            while not self.members[1]._isLeader():
+                self._now += 2.0  # above the longest timeout: who is ticked campaigns
+                self._turn(1)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """The library's clock is ours, and it pickles as well as it can."""
+        before = self._module.monotonicTime, self._pickle.dumps
+        self._module.monotonicTime = lambda: self._now
+        self._pickle.dumps = partial(self._pickle.pickle.dumps, protocol=5)
+        try:
+            yield
+        finally:
+            self._module.monotonicTime, self._pickle.dumps = before
 
     def give(self, commands: Sequence[bytes]) -> None:
         """Propose commands and have them applied by every member."""
@@ -184,12 +200,6 @@ class StockGroup:
             member.forceLogCompaction()
         self._turn()
         self._turn()
-
-    def close(self) -> None:
-        """End the members."""
-        for member in self.members.values():
-            member.destroy()
-        self._module.monotonicTime, self._pickle.dumps = self._before
 
 
 def _member_type(
@@ -234,9 +244,10 @@ def _benchmark(name: str, group: OwnGroup | StockGroup, size: int, count: int) -
 
     def step() -> int:
         before = group.applied.copy()
-        for first in range(0, count, ROUND):
-            group.give(commands[: count - first])
-        group.compact()
+        with group.used():
+            for first in range(0, count, ROUND):
+                group.give(commands[: count - first])
+            group.compact()
         return min(group.applied[me] - before[me] for me in MEMBERS)
 
     return Benchmark(name, count, step)
@@ -251,10 +262,7 @@ def benchmarks(scale: int) -> Iterator[Benchmark]:
     library = importlib.import_module("pysyncobj")
     for size, name, fewer in SIZES:
         group = StockGroup(library)
-        try:
-            yield _benchmark(f"raft, {name}: pysyncobj", group, size, max(scale // fewer, 1))
-        finally:
-            group.close()
+        yield _benchmark(f"raft, {name}: pysyncobj", group, size, max(scale // fewer, 1))
 
 
 def main(seconds: float) -> None:

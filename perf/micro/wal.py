@@ -34,6 +34,8 @@ class Bench:
     def __init__(self, messages: int, groups: int, file_bytes: int = FILE_BYTES) -> None:
         self.folder = tempfile.mkdtemp(prefix="wal-", dir=os.environ.get("FLUXMQ_PERF_DIRECTORY"))
         self.syncer = Syncer()
+        self.poller = select.poll()
+        self.poller.register(self.syncer.fileno(), select.POLLIN)
         self.log = WriteAheadLog.open(
             Files(), self.folder, self.syncer, WalOptions(file_bytes=file_bytes)
         )
@@ -51,7 +53,7 @@ class Bench:
         number = 0
         while log.completed() < number or not number:
             number = number or log.flush()
-            select.select([self.syncer], [], [])
+            self.poller.poll()
         if self.index % RELEASE_EVERY == 0:
             for group in self.groups:
                 log.release(group, self.index - 1)

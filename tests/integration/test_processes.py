@@ -1,6 +1,7 @@
 """The supervisor and its tree as real processes: stand-ins where the course must be forced, else the real ones."""
 
 import contextlib
+import json
 import os
 import pty
 import signal
@@ -332,10 +333,10 @@ def test_sighup_hands_out_what_may_change_live(start: Start) -> None:
     assert "settings that wait for a restart" in node.log.read_text()
 
 
-def test_pins_are_checked_and_announced(start: Start) -> None:
+def test_pins_are_checked_and_kept(start: Start, tmp_path: Path) -> None:
     core = min(os.sched_getaffinity(0))
-    node = start("--pin", f"orders={core}").ready()
-    assert "--pin takes effect when replication groups exist" in node.log.read_text()
+    start("--pin", f"orders={core}").ready()
+    assert json.loads((tmp_path / "data" / "placement.json").read_text())["pins"] == {"orders": 0}
     refused = start("--pin", "orders=9999")
     assert refused.wait() == 2
     assert "no shard runs on core 9999" in refused.log.read_text()

@@ -437,6 +437,7 @@ class QueueService:
             log.close()
         for syncer in self._syncers:
             syncer.close()
+        self._syncers.clear()
         for hosted in self.groups.values():
             hosted.stores.close()
 

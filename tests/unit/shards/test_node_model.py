@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fluxmq._hot.reactor
+from fluxmq.protocols.sniff import shard_of
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Clock, Node, messages
@@ -124,16 +125,23 @@ class Model:
                 session.owed.append(payload)
 
     def restart(self, shard: int) -> None:
-        """A shard dies with all it has."""
+        """A shard dies; sessions that last come back at their home."""
         for who, session in list(self.sessions.items()):
             if session.shard == shard:
                 if session.client is not None:
                     self.read(session)
-                del self.sessions[who]
+                    session.client = None
+                if session.lasting:
+                    home = shard_of(f"client{who}".encode(), SHARDS)
+                    assert home is not None
+                    session.shard = home
+                else:
+                    del self.sessions[who]
         self.publishers.pop(shard, None)
         self.node.kill(shard)
         self.node.start(shard)
         self.node.run()
+        self.node.advance(0.3)
 
     def time(self, seconds: float) -> None:
         """Nothing happens."""

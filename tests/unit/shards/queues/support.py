@@ -64,8 +64,10 @@ class StepSyncer:
         os.eventfd_write(self._event, 1)
 
     def close(self) -> None:
-        """Let go of the descriptor."""
-        os.close(self._event)
+        """Let go of the descriptor; again does nothing."""
+        if self._event >= 0:
+            os.close(self._event)
+            self._event = -1
 
 
 class QueueNode(Node):
