@@ -1,7 +1,9 @@
 """What every test run shares: which hot path is being tested, what need not be tested with both, Hypothesis's profile."""
 
 import contextlib
+import importlib
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fluxmq._hot
+
+# Importing pysyncobj puts calls of Windows in the place of these, on any system.
+_address_functions = socket.inet_pton, socket.inet_ntop
+with contextlib.suppress(ImportError):
+    importlib.import_module("pysyncobj.syncobj")
+socket.inet_pton, socket.inet_ntop = _address_functions
 
 # A shared machine is slow at times, which says nothing of the property. Examples are drawn anew each time; a failing
 # one is printed as a blob that reproduces it.
