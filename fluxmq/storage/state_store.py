@@ -270,7 +270,7 @@ class StateStore:
 
     def _run(self) -> None:
         writer = connect(self.path)
-        mark = os.open(f"{self.path}-mark", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._mark = os.open(f"{self.path}-mark", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             while True:
                 with self._changed:
@@ -278,20 +278,20 @@ class StateStore:
                     changes, self._asked = self._asked, None
                 if changes is None:
                     return
-                outcome = self._write(writer, changes, mark)
+                outcome = self._write(writer, changes)
                 with self._changed:
                     self._outcome = outcome
                 os.eventfd_write(self._event, 1)
         finally:
-            os.close(mark)
+            os.close(self._mark)
             writer.close()
 
-    def _write(self, writer: sqlite3.Connection, changes: Changes, mark: int) -> tuple[str, bool]:
+    def _write(self, writer: sqlite3.Connection, changes: Changes) -> tuple[str, bool]:
         begin = time.monotonic()
         try:
             apply(writer, changes)
             # A file system that has shut down may call a sync of a growing file done; a write afterwards it refuses.
-            os.pwrite(mark, self.commits.to_bytes(8, "little"), 0)
+            os.pwrite(self._mark, self.commits.to_bytes(8, "little"), 0)
             if self._delay:
                 time.sleep(self._delay)
         except sqlite3.Error as error:
