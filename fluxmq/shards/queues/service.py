@@ -288,10 +288,10 @@ class QueueService:
 
     def finish(self) -> None:
         """End a tick."""
-        self._reactor.unfinished = False
         for log in self.logs.values():
             if log.busy:
                 log.completed()  # it may have ended since this tick began
+        self._reactor.unfinished = False
         self.before_groups()
         marked, self._marked = self._marked, {}
         if self._blocked:
