@@ -97,7 +97,7 @@ class RaftGroup(Section):
     bind_addr: Address | None = None
     """Address of the group's endpoint on this node; unique."""
     data_dir: str | None = None
-    """Directory of the group on this node; unique; without it, groups/<id> below cluster.raft.data_dir."""
+    """Directory of the group on this node; unique. On one node, as now, groups are below storage.data_dir whatever it says."""
     peers: dict[Name, Address] = Field(default_factory=dict)
     """The group on the other nodes: node_id to "host:port"."""
     replication_factor: Replicas | None = None
@@ -133,7 +133,7 @@ class Raft(Section):
     bind_addr: Address = "127.0.0.1:7100"
     """Address of the default group's endpoint on this node."""
     data_dir: str | None = None
-    """Directory of the default group, and of the others below it; without it, raft below storage.data_dir."""
+    """Directory of the default group, and of the others below it. On one node, as now, all are below storage.data_dir."""
     peers: dict[Name, Address] = Field(default_factory=dict)
     """The default group on the other nodes: node_id to "host:port"."""
     replication_factor: Replicas = 3

@@ -15,6 +15,7 @@ Sources: sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import threading
@@ -139,6 +140,10 @@ class StateStore:
         self._asked: Changes | None = None
         self._outcome: tuple[str, bool] | None = None
         self._stopping = False
+        try:
+            self._mark = os.open(f"{path}-mark", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise StorageError(f"{path}-mark: {error}") from error
         self._thread = threading.Thread(target=self._run, name="state", daemon=True)
         self._thread.start()
 
@@ -270,7 +275,6 @@ class StateStore:
 
     def _run(self) -> None:
         writer = connect(self.path)
-        self._mark = os.open(f"{self.path}-mark", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             while True:
                 with self._changed:
@@ -300,7 +304,7 @@ class StateStore:
                 writer.rollback()
             return f"{self.path}: {error}", code == sqlite3.SQLITE_FULL
         except OSError as error:
-            return f"{self.path}: {error}", False
+            return f"{self.path}: {error}", error.errno in (errno.ENOSPC, errno.EDQUOT)
         self.last_seconds = time.monotonic() - begin
         self.written_rows += sum(map(len, changes.rows.values()))
         return "", False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sqlite3
 from collections.abc import Iterator
@@ -242,3 +243,15 @@ class Stopping(Files):
         """Pass a named place."""
         if failpoint == "state.move":
             raise KeyboardInterrupt
+
+
+def test_a_file_system_that_takes_no_writes_after_a_commit_ends_the_store(
+    store: StateStore,
+) -> None:
+    """A sync may call itself done where nothing can be written any more."""
+    readonly = os.open(f"{store.path}-mark", os.O_RDONLY)
+    os.dup2(readonly, store._mark)
+    os.close(readonly)
+    store.put(MESSAGES, ("c", 1, b"payload"))
+    assert settle(store) == REASON_FAILED
+    assert store.refusing == REASON_FAILED
