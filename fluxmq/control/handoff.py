@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fluxmq._hot.batch import DATA_MAX, LISTENERS_MAX, PEER_MAX, Batch
 from fluxmq.model.errors import FluxmqError
 
-LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+LISTENERS = ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
 """The client listeners; a connection's listener is an index into this tuple."""
 
 BATCH_CONNECTIONS_MAX = 60

@@ -45,8 +45,8 @@ def refusals(settings: Settings) -> list[str]:
     found = []
     if not settings.listeners():
         found.append(
-            "No listener is configured: name at least one of server.mqtt.tcp, server.mqtt.tls and"
-            " server.mqtt.websocket."
+            "No listener is configured: name at least one of server.mqtt.tcp, server.mqtt.tls,"
+            " server.mqtt.websocket, server.amqp.tcp and server.amqp.tls."
         )
     if settings.cluster.enabled:
         found.append(
@@ -77,12 +77,14 @@ def notes(settings: Settings) -> list[str]:
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
             " as auth.anonymous.allow: always says."
         )
-    plain = [path for path in exposed if path in ("server.mqtt.tcp", "server.mqtt.websocket")]
-    if plain:
-        found.append(
-            f"{', '.join(plain)}: passwords and messages cross the network unencrypted;"
-            " server.mqtt.tls encrypts them."
-        )
+    for protocol in ("mqtt", "amqp"):
+        prefix = f"server.{protocol}."
+        plain = [path for path in exposed if path.startswith(prefix) and path != f"{prefix}tls"]
+        if plain:
+            found.append(
+                f"{', '.join(plain)}: passwords and messages cross the network unencrypted;"
+                f" {prefix}tls encrypts them."
+            )
     return found
 
 
@@ -97,18 +99,14 @@ def _http(settings: Settings) -> Iterator[Problem]:
 
 
 def _tls(settings: Settings) -> Iterator[Problem]:
-    tls = settings.server.mqtt.tls
-    if tls is None:
-        return
-    if tls.client_auth != "none" and tls.ca_file is None:
-        yield Problem(
-            "server.mqtt.tls.ca_file", f"is required, since client_auth is {tls.client_auth}"
-        )
-    if tls.client_auth == "none" and tls.ca_file is not None:
-        yield Problem(
-            "server.mqtt.tls.client_auth",
-            "must be request or require for ca_file to have a meaning",
-        )
+    for path, tls in settings.tls_listeners():
+        if tls.client_auth != "none" and tls.ca_file is None:
+            yield Problem(f"{path}.ca_file", f"is required, since client_auth is {tls.client_auth}")
+        if tls.client_auth == "none" and tls.ca_file is not None:
+            yield Problem(
+                f"{path}.client_auth",
+                "must be request or require for ca_file to have a meaning",
+            )
 
 
 def _claims(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -58,16 +58,17 @@ class Endpoint(Section):
 
 
 class Listener(Endpoint):
-    """MQTT over plain TCP."""
+    """A protocol over plain TCP."""
 
     max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
     """Connections open at once on this listener; more are closed at once and counted."""
     connect_timeout: Timeout = 10.0
-    """Time from accepting a connection to its complete CONNECT (TLS and WebSocket handshakes included)."""
+    """Time from accepting a connection to its complete CONNECT, or to connection.open of AMQP (TLS and WebSocket
+    handshakes included)."""
 
 
 class TlsListener(Listener):
-    """MQTT over TLS."""
+    """A protocol over TLS."""
 
     cert_file: FilePath
     """PEM file with the server's certificate, followed by its intermediates."""
@@ -114,11 +115,22 @@ class MqttServer(Section):
     """MQTT over WebSocket."""
 
 
+class AmqpServer(Section):
+    """AMQP 0.9.1; a client that speaks another version is told so and disconnected."""
+
+    tcp: Listener | None = None
+    """AMQP over plain TCP."""
+    tls: TlsListener | None = None
+    """AMQP over TLS."""
+
+
 class Server(Section):
     """Listeners, and how the node stops."""
 
     mqtt: MqttServer = MqttServer()
     """Listeners for MQTT clients."""
+    amqp: AmqpServer = AmqpServer()
+    """Listeners for AMQP clients."""
     http: HttpListener | None = None
     """Listener for /health, /ready and /metrics; on loopback only, because it asks for no password yet."""
     shutdown_timeout: Timeout = 30.0

@@ -37,7 +37,9 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     settings, more = decode(data)
     problems += more
     problems += _files(data)
-    problems += _tls(settings.server.mqtt.tls, {problem.path for problem in problems})
+    known = {problem.path for problem in problems}
+    for where, listener in settings.tls_listeners():
+        problems += _tls(where, listener, known)
     if problems:
         order = {problem: index for index, problem in enumerate(dict.fromkeys(problems))}
         raise SettingsError(sorted(order, key=lambda problem: (_rank(problem), order[problem])))
@@ -125,9 +127,9 @@ def _files(data: dict[str, Any]) -> Iterator[Problem]:
                 yield Problem(spell((*path, name)), f"{value}: cannot be read by this user")
 
 
-def _tls(tls: TlsListener | None, known: set[str]) -> Iterator[Problem]:
+def _tls(path: str, tls: TlsListener, known: set[str]) -> Iterator[Problem]:
     """Whether certificate, key and authorities work; not asked while something simpler is wrong with them."""
-    if tls is None or any(path.startswith("server.mqtt.tls.") for path in known):
+    if any(problem.startswith(f"{path}.") for problem in known):
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Without a password of our own, OpenSSL would ask for one on the terminal.
@@ -135,14 +137,12 @@ def _tls(tls: TlsListener | None, known: set[str]) -> Iterator[Problem]:
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
-        yield Problem(
-            "server.mqtt.tls.cert_file", f"cannot be used with key_file: {_tls_reason(error)}"
-        )
+        yield Problem(f"{path}.cert_file", f"cannot be used with key_file: {_tls_reason(error)}")
     if tls.ca_file is not None:
         try:
             context.load_verify_locations(tls.ca_file)
         except (ssl.SSLError, OSError) as error:
-            yield Problem("server.mqtt.tls.ca_file", f"holds no certificates: {_tls_reason(error)}")
+            yield Problem(f"{path}.ca_file", f"holds no certificates: {_tls_reason(error)}")
 
 
 def _tls_reason(error: Exception) -> str:

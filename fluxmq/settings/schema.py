@@ -19,7 +19,7 @@ from fluxmq.model.limits import (
     MQTT_TOPIC_ALIAS_MAX,
 )
 from fluxmq.settings.clustering import Cluster
-from fluxmq.settings.listeners import Endpoint, Listener, Server
+from fluxmq.settings.listeners import Endpoint, Listener, Server, TlsListener
 from fluxmq.settings.queues import Queue, QueueManager
 from fluxmq.settings.section import Section
 from fluxmq.settings.values import Duration, Size, TopicFilter
@@ -83,6 +83,29 @@ class Session(Section):
     """Unacknowledged QoS 1 and 2 messages per session and direction (MQTT 5: Receive Maximum)."""
     max_output_bytes: Annotated[Size, Field(ge=1024, le=1 << 30)] = 1 << 20
     """Bytes encoded but not yet taken by a slow client; above it QoS 0 is dropped, QoS 1 and 2 wait."""
+
+
+class Amqp(Section):
+    """What AMQP 0.9.1 clients may send and ask for."""
+
+    frame_max: Annotated[int, Field(ge=4096, le=16 << 20)] = 131_072
+    """Bytes of the largest frame, told to clients, who may ask for less."""
+    channel_max: Annotated[int, Field(ge=1, le=65_535)] = 2047
+    """Channels of one connection, told to clients, who may ask for less."""
+    heartbeat: Annotated[Duration, Field(ge=0, le=65_535)] = 60.0
+    """Heartbeat interval suggested to clients, in whole seconds; 0 suggests none. A client silent for two is gone."""
+    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 128 << 20
+    """Largest message body accepted; a larger one closes its channel."""
+    consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
+    """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
+    max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    """Consumers that one channel may have."""
+    max_unsettled: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
+    """Messages that a consumer without a prefetch count may hold unsettled."""
+    max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
+    """Bytes of publishes and acknowledgements that one channel may gather in a transaction."""
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Users that may only connect from this machine."""
 
 
 class AnonymousAccess(Section):
@@ -185,6 +208,8 @@ class Settings(Section):
     """What MQTT clients may send and ask for."""
     session: Session = Session()
     """What is kept for a client, connected or not."""
+    amqp: Amqp = Amqp()
+    """What AMQP 0.9.1 clients may send and ask for."""
     auth: Auth = Auth()
     """Who may connect."""
     ratelimit: RateLimit = RateLimit()
@@ -205,14 +230,24 @@ class Settings(Section):
         return queue.ack_durability or self.storage.queue_ack_durability
 
     def listeners(self) -> list[tuple[str, Listener]]:
-        """The MQTT listeners that the file names, each with its path, in the order tcp, tls, websocket."""
-        mqtt = self.server.mqtt
+        """The listeners for clients that the file names, each with its path, in the order of `handoff.LISTENERS`."""
+        mqtt, amqp = self.server.mqtt, self.server.amqp
         named = [
             ("server.mqtt.tcp", mqtt.tcp),
             ("server.mqtt.tls", mqtt.tls),
             ("server.mqtt.websocket", mqtt.websocket),
+            ("server.amqp.tcp", amqp.tcp),
+            ("server.amqp.tls", amqp.tls),
         ]
         return [(path, listener) for path, listener in named if listener is not None]
+
+    def tls_listeners(self) -> list[tuple[str, TlsListener]]:
+        """Those of them that speak TLS."""
+        return [
+            (path, listener)
+            for path, listener in self.listeners()
+            if isinstance(listener, TlsListener)
+        ]
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
         """Everything that the file has this node listen on for clients, the HTTP listener last."""

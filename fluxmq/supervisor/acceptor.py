@@ -46,7 +46,7 @@ from fluxmq.protocols.sniff import (
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor import listening
-from fluxmq.supervisor.admission import AddressRates, Reason, address_key, is_loopback
+from fluxmq.supervisor.admission import AddressRates, Reason, counted_key, key_of_peer
 from fluxmq.supervisor.delivery import Delivery
 from fluxmq.supervisor.listening import Listening, SpareDescriptor
 from fluxmq.supervisor.pending import PENDING_MAX, Pending, PendingConnections
@@ -72,9 +72,11 @@ DESCRIPTORS_RESERVED = 64
 """Descriptors the acceptor needs for itself: sockets to the shards, listeners, table, logs, the loop."""
 
 _PLAIN = LISTENERS.index("mqtt.tcp")
-_WIRES = (Wire.MQTT, Wire.TLS, Wire.HTTP)
+_AMQP = LISTENERS.index("amqp.tcp")
+_AMQP_ALL = (_AMQP, LISTENERS.index("amqp.tls"))
+_WIRES = (Wire.MQTT, Wire.TLS, Wire.HTTP, Wire.AMQP091, Wire.TLS)
 assert len(_WIRES) == len(LISTENERS)
-assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket")
+assert LISTENERS == ("mqtt.tcp", "mqtt.tls", "mqtt.websocket", "amqp.tcp", "amqp.tls")
 
 _REFUSALS = {
     Refusal.UNKNOWN_PROTOCOL: Reason.UNKNOWN_PROTOCOL,
@@ -226,7 +228,7 @@ class Acceptor:
         if entrance.early:
             for fd, listener, peer, loopback, _ in entrance.early:
                 address = peer.decode()
-                counted = None if loopback else _counted(_key_of(address))
+                counted = None if loopback else counted_key(key_of_peer(address))
                 self._await(Pending(fd, listener, address, counted, now))
             entrance.early.clear()
         return False
@@ -259,7 +261,7 @@ class Acceptor:
         peer = entrance.peer.decode()
         key = None
         if outcome == ASK or not entrance.loopback:
-            key = _key_of(peer)
+            key = key_of_peer(peer)
         if outcome == ASK:
             assert key is not None
             if not self._rates.allow(key, now):
@@ -271,7 +273,7 @@ class Acceptor:
                 return
         if outcome == HANDED:
             return
-        counted = None if key is None else _counted(key)
+        counted = None if key is None else counted_key(key)
         if outcome == AWAIT:
             self._await(Pending(fd, listener, peer, counted, now))
         elif outcome == ENDED:
@@ -333,23 +335,33 @@ class Acceptor:
     def _decide(
         self, fd: int, listener: int, peer: str, data: bytes, verdict: Sniffed | Refusal, now: float
     ) -> None:
-        """Hand a recognised connection over, or close it."""
-        if isinstance(verdict, Refusal):
-            self._refuse(fd, _REFUSALS[verdict])
-            return
-        if verdict.wire is not _WIRES[listener]:
-            self._refuse(fd, Reason.WRONG_PROTOCOL)
-            return
+        """Hand a recognised connection over, or close it.
+
+        Who comes to AMQP's port with another header is answered with the one spoken there, by a shard.
+        """
+        if listener != _AMQP:
+            if isinstance(verdict, Refusal):
+                self._refuse(fd, _REFUSALS[verdict])
+                return
+            if verdict.wire is not _WIRES[listener]:
+                self._refuse(fd, Reason.WRONG_PROTOCOL)
+                return
         if not self._delivery.has_room(listener, self._listeners[listener].max_connections):
             self._refuse(fd, Reason.MAX_CONNECTIONS)
             return
-        shard = shard_of(verdict.client_id or b"", self._delivery.workers)
-        if shard is None:
-            shard = self._delivery.any_shard()
+        shard = self._shard_for(listener, verdict)
         if not self._delivery.put(shard, Handoff(fd, listener, peer, data), now):
             self._refuse(fd, Reason.SHARD_BUSY)
         elif listener == _PLAIN:
             self._entrance.room -= 1
+
+    def _shard_for(self, listener: int, verdict: Sniffed | Refusal) -> int:
+        """MQTT clients go where their session is, AMQP's to the shard with the fewest of them, others round."""
+        if listener in _AMQP_ALL:
+            return self._delivery.lightest_shard(_AMQP_ALL)
+        client_id = verdict.client_id if isinstance(verdict, Sniffed) else None
+        shard = shard_of(client_id or b"", self._delivery.workers)
+        return self._delivery.any_shard() if shard is None else shard
 
     def _drop(self, pending: Pending, reason: Reason) -> None:
         """Close an awaited connection."""
@@ -452,16 +464,6 @@ class Acceptor:
         """For ``fluxmqctl status``: the connections that this process holds itself."""
         awaited = len(self._pending) + len(self._entrance.early)
         return ProcessNumbers(connections=awaited + self._delivery.backlog())
-
-
-def _counted(key: str) -> str | None:
-    """The address key by which awaited connections are counted; this machine's are not."""
-    return None if is_loopback(key) else key
-
-
-def _key_of(peer: str) -> str:
-    """The address key of ``address:port``."""
-    return address_key(peer.rpartition(":")[0].strip("[]"))
 
 
 def main() -> None:

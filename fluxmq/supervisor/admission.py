@@ -51,6 +51,16 @@ def is_loopback(key: str) -> bool:
     return key.startswith("127.") or key == "0" * 16
 
 
+def counted_key(key: str) -> str | None:
+    """The address key by which awaited connections are counted; this machine's are not."""
+    return None if is_loopback(key) else key
+
+
+def key_of_peer(peer: str) -> str:
+    """The address key of ``address:port``."""
+    return address_key(peer.rpartition(":")[0].strip("[]"))
+
+
 @dataclass(slots=True)
 class _Bucket:
     tokens: float

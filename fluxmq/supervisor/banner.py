@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from fluxmq import __version__
+from fluxmq.settings.listeners import TlsListener
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor.placement import Plan
 
@@ -17,14 +18,14 @@ def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict
     if mqtt.tcp is not None:
         found["mqtt"] = mqtt.tcp.addr
     if mqtt.tls is not None:
-        auth = (
-            ""
-            if mqtt.tls.client_auth == "none"
-            else f" (client certificate: {mqtt.tls.client_auth})"
-        )
-        found["mqtt tls"] = mqtt.tls.addr + auth
+        found["mqtt tls"] = mqtt.tls.addr + _client_certificate(mqtt.tls)
     if mqtt.websocket is not None:
         found["websocket"] = f"ws://{mqtt.websocket.addr}{mqtt.websocket.path}"
+    amqp = settings.server.amqp
+    if amqp.tcp is not None:
+        found["amqp"] = amqp.tcp.addr
+    if amqp.tls is not None:
+        found["amqp tls"] = amqp.tls.addr + _client_certificate(amqp.tls)
     if settings.server.http is not None:
         found["http"] = f"http://{settings.server.http.addr}"
     found["workers"] = f"{plan.workers} on cores {spell_cores(plan)}"
@@ -32,6 +33,12 @@ def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict
     found["hot path"] = hot_path
     found["pid"] = str(os.getpid())
     return found
+
+
+def _client_certificate(listener: TlsListener) -> str:
+    """What is wanted of a client's certificate, if anything."""
+    wanted = listener.client_auth
+    return "" if wanted == "none" else f" (client certificate: {wanted})"
 
 
 def spell_cores(plan: Plan) -> str:

@@ -17,7 +17,7 @@ import itertools
 import os
 import socket
 import termios
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fluxmq._hot.batch import Batch
 from fluxmq.control import handoff
@@ -77,6 +77,29 @@ class Delivery:
             shard = self._next
         self._next = (shard + 1) % len(self._sockets)
         return shard
+
+    def lightest_shard(self, listeners: Iterable[int]) -> int:
+        """The serving shard with the fewest connections of some listeners; the next in turn among equals."""
+        best = self.any_shard()
+        wanted = tuple(listeners)
+        if self._table.ready(self._slots[best]):
+            fewest = self._load(best, wanted)
+            for shard, slot in enumerate(self._slots):
+                load = self._load(shard, wanted)
+                if load < fewest and self._table.ready(slot):
+                    best, fewest = shard, load
+        return best
+
+    def _load(self, shard: int, listeners: tuple[int, ...]) -> int:
+        """Connections that a shard has or is about to get."""
+        held = self._table.row(self._slots[shard]).connections
+        batch = self.batches[shard]
+        load = 0
+        for listener in listeners:
+            load += held[listener] + self._uncounted[shard][listener]
+            if batch.fds:
+                load += batch.counts[listener]
+        return load
 
     def room(self, listener: int, maximum: int) -> int:
         """How many more connections of ``listener`` stay within ``maximum``, as far as is known."""

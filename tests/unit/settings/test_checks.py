@@ -24,6 +24,7 @@ def test_the_shipped_single_node_file() -> None:
     assert {path: listener.addr for path, listener in settings.endpoints()} == {
         "server.mqtt.tcp": "127.0.0.1:1883",
         "server.mqtt.websocket": "127.0.0.1:8083",
+        "server.amqp.tcp": "127.0.0.1:5672",
         "server.http": "127.0.0.1:15672",
     }
     assert settings.server.mqtt.websocket is not None

@@ -60,7 +60,7 @@ def test_connections_arrive_in_order_and_our_descriptors_are_closed(shards: Shar
     assert len(os.listdir("/proc/self/fd")) == before
     assert shards.received(1) == names
     assert shards.received(0) == []
-    assert shards.delivery.handed == [150, 0, 0]
+    assert shards.delivery.handed == [150, 0, 0, 0, 0]
 
 
 def test_any_shard_prefers_those_that_serve(shards: Shards) -> None:
@@ -121,3 +121,18 @@ def test_room_counts_what_is_on_its_way(shards: Shards) -> None:
     shards.table.set_connections(1, 0, 4)
     shards.delivery.recount()
     assert not shards.delivery.has_room(0, 8)
+
+
+def test_amqp_goes_to_the_shard_with_the_fewest_connections_of_its_kind(shards: Shards) -> None:
+    shards.table.set_ready(1)
+    shards.table.set_ready(2)
+    shards.table.set_connections(1, 3, 5)
+    shards.table.set_connections(1, 4, 1)
+    shards.table.set_connections(2, 0, 100)  # MQTT's do not count
+    shards.table.set_connections(2, 3, 4)
+    assert shards.delivery.lightest_shard((3, 4)) == 1
+    for number in range(3):
+        assert shards.delivery.put(1, connection(f"peer-{number}", 3), 0.0)
+    assert shards.delivery.lightest_shard((3, 4)) == 0
+    shards.table.set_ready(1, False)
+    assert shards.delivery.lightest_shard((3, 4)) == 1

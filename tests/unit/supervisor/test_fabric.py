@@ -58,6 +58,7 @@ def test_launches(made: tuple[Fabric, Tree], kind: LinkKind, tmp_path: Path) -> 
     assert launches["control"].handoff_fds == []
     assert launches["control"].links == []
     assert [launches[f"shard-{index}"].cores for index in range(WORKERS)] == [[4], [5], [4]]
+    assert launches["shard-0"].node_cores == sorted(os.sched_getaffinity(0))
     for index in range(WORKERS):
         shard = launches[f"shard-{index}"]
         assert [link.peer for link in shard.links] == [
