@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, ParamSpec, TypeVar
 
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.errors import DiskFull, StorageError
 from fluxmq.storage.failpoints import Failpoints
 from fluxmq.storage.files import Files
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -360,12 +362,24 @@ def _pieces(change: Change, random: Random, mode: str, budget: int) -> list[tupl
     return pieces
 
 
+def write_mark(files: Files, mark: MarkWrite) -> int:
+    """Write the mark of a sync that has worked: 0 or the error, none for a full disk."""
+    try:
+        if mark.fd >= 0:
+            files.overwrite(mark.fd, mark.data, mark.position)
+    except DiskFull:
+        return 0
+    except StorageError:
+        return errno.EIO
+    return 0
+
+
 class ManualSyncer:
     """Syncs when told. With `files` a `PowerCutFiles`, that disk learns what is durable."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._asked: deque[tuple[int, int, int]] = deque()
+        self._asked: deque[tuple[int, int, int, MarkWrite]] = deque()
         self._done: list[tuple[int, int, float]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -373,9 +387,9 @@ class ManualSyncer:
         """Readable when something completed or something was asked: a test must not wait for ever."""
         return self._event
 
-    def submit(self, fd: int, number: int) -> None:
-        mark = self._files.mark(fd) if isinstance(self._files, PowerCutFiles) else 0
-        self._asked.append((fd, number, mark))
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
+        written = self._files.mark(fd) if isinstance(self._files, PowerCutFiles) else 0
+        self._asked.append((fd, number, written, mark))
 
     @property
     def waiting(self) -> int:
@@ -384,9 +398,11 @@ class ManualSyncer:
 
     def sync(self, error: int = 0) -> None:
         """Do the oldest sync asked for, or have it fail."""
-        fd, number, mark = self._asked.popleft()
+        fd, number, written, mark = self._asked.popleft()
         if not error and isinstance(self._files, PowerCutFiles):
-            self._files.settle(fd, mark)
+            self._files.settle(fd, written)
+        if not error:
+            error = -write_mark(self._files, mark)
         self._done.append((number, error, 0.001))
         self.wake()
 

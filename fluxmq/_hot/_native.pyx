@@ -9,7 +9,11 @@ release store of ``tail``. A writer that dies between copy and publication leave
 
 Sync thread. It takes requests (descriptor, number) in order, calls fdatasync without ever holding the interpreter's
 lock, and puts (number, errno, seconds) into a ring of as many places as requests may be under way; an eventfd tells
-that something is there. Requests that wait together for one descriptor are answered by one call.
+that something is there. Requests that wait together for one descriptor are answered by one call. A request may carry
+a mark: a few bytes that are written elsewhere once the sync has worked, and before that is told.
+
+Both sides meet in counters only, each written by one of them: a lock would have the two preempt each other where they
+share a core. Who asks makes a system call when the thread sleeps; who looks for answers, only when it was signalled.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check
@@ -145,23 +149,39 @@ cdef extern from *:
     """
     #include <errno.h>
     #include <pthread.h>
+    #include <sched.h>
+    #include <semaphore.h>
     #include <stdlib.h>
+    #include <string.h>
     #include <sys/eventfd.h>
     #include <time.h>
     #include <unistd.h>
 
     #define SYNC_REQUESTS_MAX 64
+    #define SYNC_MARK_BYTES 64
+    #define SYNC_LINE 64
 
-    typedef struct { uint64_t number; int fd; int error; double seconds; } sync_request;
-
-    /* Requests taken <= synced <= asked; places are these counts modulo the ring's size. */
     typedef struct {
-        pthread_mutex_t mutex;
-        pthread_cond_t wanted;
-        pthread_t thread;
+        uint64_t number, mark_position;
+        int fd, error, mark_fd, mark_bytes;
+        double seconds;
+        char mark[SYNC_MARK_BYTES];
+    } sync_request;
+
+    /* Requests taken <= synced <= asked; places are these counts modulo the ring's size. `signals` counts what was
+       written to the eventfd, and is raised before; `drained` what was read of it. */
+    typedef struct {
         sync_request ring[SYNC_REQUESTS_MAX];
-        uint64_t asked, synced, taken;
-        int stop, event;
+        uint64_t asked;
+        int stop;
+        char between[SYNC_LINE];
+        uint64_t synced, signals;
+        char beyond[SYNC_LINE];
+        uint64_t taken, drained;
+        sem_t wanted;
+        pthread_t thread;
+        int event, spread;
+        cpu_set_t cores;
         double delay;
     } sync_thread;
 
@@ -171,111 +191,160 @@ cdef extern from *:
         return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
     }
 
+    static void sync_pause(double seconds) {
+        struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+        while (nanosleep(&pause, &pause) && errno == EINTR) {}
+    }
+
+    /* 0, or the error. A full disk is none: the older mark is as true. */
+    static int sync_mark(const sync_request *request) {
+        ssize_t done;
+        if (request->mark_fd < 0) return 0;
+        do done = pwrite(request->mark_fd, request->mark, request->mark_bytes, (off_t)request->mark_position);
+        while (done < 0 && errno == EINTR);
+        if (done == request->mark_bytes) return 0;
+        if (done >= 0) return EIO;
+        return errno == ENOSPC || errno == EDQUOT ? 0 : errno;
+    }
+
+    static void sync_signal(sync_thread *t) {
+        const uint64_t one = 1;
+        __atomic_add_fetch(&t->signals, 1, __ATOMIC_SEQ_CST);
+        if (write(t->event, &one, sizeof one) < 0) { /* the counter is far from its end */ }
+    }
+
     static void *sync_main(void *argument) {
         sync_thread *t = argument;
-        const uint64_t one = 1;
-        pthread_mutex_lock(&t->mutex);
+        /* A shard is bound to its core; waiting for a disk there would take turns with what it waits for. */
+        if (t->spread && sched_setaffinity(0, sizeof t->cores, &t->cores)) { /* then they do take turns */ }
         for (;;) {
-            while (t->asked == t->synced && !t->stop) pthread_cond_wait(&t->wanted, &t->mutex);
-            if (t->asked == t->synced) break;
+            while (sem_wait(&t->wanted) && errno == EINTR) {}
             uint64_t first = t->synced, last = first + 1;
-            int fd = t->ring[first % SYNC_REQUESTS_MAX].fd;
-            while (last < t->asked && t->ring[last % SYNC_REQUESTS_MAX].fd == fd) last++;
-            pthread_mutex_unlock(&t->mutex);
-            double begin = sync_clock();
-            if (t->delay > 0) {
-                struct timespec pause = {(time_t)t->delay, (long)((t->delay - (double)(time_t)t->delay) * 1e9)};
-                while (nanosleep(&pause, &pause) && errno == EINTR) {}
+            uint64_t asked = __atomic_load_n(&t->asked, __ATOMIC_ACQUIRE);
+            if (asked == first) {
+                if (__atomic_load_n(&t->stop, __ATOMIC_ACQUIRE)) break;
+                continue;
             }
+            int fd = t->ring[first % SYNC_REQUESTS_MAX].fd;
+            while (last < asked && t->ring[last % SYNC_REQUESTS_MAX].fd == fd) last++;
+            double begin = sync_clock();
+            if (t->delay > 0) sync_pause(t->delay);
             int error;
             do error = fdatasync(fd) ? errno : 0; while (error == EINTR);
             double seconds = sync_clock() - begin;
-            pthread_mutex_lock(&t->mutex);
+            if (!error) error = -sync_mark(&t->ring[(last - 1) % SYNC_REQUESTS_MAX]);
             for (uint64_t i = first; i < last; i++) {
                 t->ring[i % SYNC_REQUESTS_MAX].error = error;
                 t->ring[i % SYNC_REQUESTS_MAX].seconds = seconds;
             }
-            t->synced = last;
-            if (write(t->event, &one, sizeof one) < 0) { /* the counter is far from its end */ }
+            __atomic_store_n(&t->synced, last, __ATOMIC_RELEASE);
+            sync_signal(t);
         }
-        pthread_mutex_unlock(&t->mutex);
         return NULL;
     }
 
-    static sync_thread *sync_start(double delay) {
+    static sync_thread *sync_new(double delay) {
         sync_thread *t = calloc(1, sizeof *t);
         if (!t) return NULL;
         t->delay = delay;
+        CPU_ZERO(&t->cores);
         t->event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-        pthread_mutex_init(&t->mutex, NULL);
-        pthread_cond_init(&t->wanted, NULL);
-        if (t->event < 0 || pthread_create(&t->thread, NULL, sync_main, t)) {
-            if (t->event >= 0) close(t->event);
+        if (t->event < 0) {
             free(t);
             return NULL;
         }
+        sem_init(&t->wanted, 0, 0);
         return t;
     }
 
-    static int sync_submit(sync_thread *t, int fd, uint64_t number) {
-        pthread_mutex_lock(&t->mutex);
-        int room = t->asked - t->taken < SYNC_REQUESTS_MAX;
-        if (room) {
-            sync_request *request = &t->ring[t->asked % SYNC_REQUESTS_MAX];
-            request->fd = fd;
-            request->number = number;
-            t->asked++;
-            pthread_cond_signal(&t->wanted);
-        }
-        pthread_mutex_unlock(&t->mutex);
-        return room;
+    static void sync_spread(sync_thread *t, int core) {
+        if (core < 0 || core >= CPU_SETSIZE) return;
+        CPU_SET(core, &t->cores);
+        t->spread = 1;
     }
 
-    static int sync_take(sync_thread *t, sync_request *request) {
-        pthread_mutex_lock(&t->mutex);
-        int found = t->taken < t->synced;
-        if (found) *request = t->ring[t->taken++ % SYNC_REQUESTS_MAX];
-        pthread_mutex_unlock(&t->mutex);
-        return found;
-    }
+    static int sync_start(sync_thread *t) { return pthread_create(&t->thread, NULL, sync_main, t); }
 
-    static void sync_stop(sync_thread *t) {
-        pthread_mutex_lock(&t->mutex);
-        t->stop = 1;
-        pthread_cond_signal(&t->wanted);
-        pthread_mutex_unlock(&t->mutex);
-        pthread_join(t->thread, NULL);
+    static void sync_free(sync_thread *t) {
         close(t->event);
+        sem_destroy(&t->wanted);
         free(t);
     }
 
+    static int sync_submit(sync_thread *t, int fd, uint64_t number, int mark_fd, uint64_t position, const char *mark,
+                           int bytes) {
+        if (t->asked - t->taken >= SYNC_REQUESTS_MAX) return 0;
+        sync_request *request = &t->ring[t->asked % SYNC_REQUESTS_MAX];
+        request->fd = fd;
+        request->number = number;
+        request->mark_fd = mark_fd;
+        request->mark_position = position;
+        request->mark_bytes = bytes;
+        if (bytes) memcpy(request->mark, mark, bytes);
+        __atomic_store_n(&t->asked, t->asked + 1, __ATOMIC_RELEASE);
+        sem_post(&t->wanted);
+        return 1;
+    }
+
+    static int sync_take(sync_thread *t, sync_request *request) {
+        if (t->taken == __atomic_load_n(&t->synced, __ATOMIC_ACQUIRE)) return 0;
+        *request = t->ring[t->taken++ % SYNC_REQUESTS_MAX];
+        return 1;
+    }
+
+    static void sync_stop(sync_thread *t) {
+        __atomic_store_n(&t->stop, 1, __ATOMIC_RELEASE);
+        sem_post(&t->wanted);
+        pthread_join(t->thread, NULL);
+        sync_free(t);
+    }
+
+    /* Make the eventfd unreadable again. What was counted and not yet written is read the next time. */
     static void sync_drain(sync_thread *t) {
         uint64_t count;
-        if (read(t->event, &count, sizeof count) < 0) { /* nothing was there */ }
+        if (t->drained == __atomic_load_n(&t->signals, __ATOMIC_ACQUIRE)) return;
+        if (read(t->event, &count, sizeof count) == sizeof count) t->drained += count;
     }
     """
+    enum:
+        SYNC_MARK_BYTES
     ctypedef struct sync_request:
         uint64_t number
         int error
         double seconds
     ctypedef struct sync_thread:
         int event
-    sync_thread* sync_start(double delay)
-    int sync_submit(sync_thread* thread, int fd, uint64_t number) nogil
+    sync_thread* sync_new(double delay)
+    void sync_spread(sync_thread* thread, int core)
+    int sync_start(sync_thread* thread)
+    void sync_free(sync_thread* thread)
+    int sync_submit(
+        sync_thread* thread, int fd, uint64_t number, int mark_fd, uint64_t position, const char* mark, int size
+    ) nogil
     int sync_take(sync_thread* thread, sync_request* request) nogil
     void sync_stop(sync_thread* thread) nogil
     void sync_drain(sync_thread* thread) nogil
+    void sync_signal(sync_thread* thread) nogil
 
 
 cdef class SyncThread:
-    """Syncs files in a thread of its own. ``delay`` seconds are added to each call, for benchmarks."""
+    """Syncs files in a thread of its own. ``delay`` seconds are added to each call, for benchmarks.
+
+    ``cores``: processors the thread may run on; none: those of who makes it.
+    """
 
     cdef sync_thread* thread
 
-    def __cinit__(self, double delay=0.0):
-        self.thread = sync_start(delay)
-        if self.thread is NULL:
+    def __cinit__(self, double delay=0.0, cores=()):
+        cdef sync_thread* thread = sync_new(delay)
+        if thread is NULL:
+            raise OSError("the sync thread could not be made")
+        for core in cores:
+            sync_spread(thread, core)
+        if sync_start(thread):
+            sync_free(thread)
             raise OSError("the sync thread could not be started")
+        self.thread = thread
 
     cdef int check(self) except -1:
         if self.thread is NULL:
@@ -287,13 +356,21 @@ cdef class SyncThread:
         self.check()
         return self.thread.event
 
-    def submit(self, int fd, uint64_t number):
-        """Ask for fdatasync of ``fd``, which stays open until it is answered. False when too many are under way."""
+    def submit(self, int fd, uint64_t number, int mark_fd=-1, uint64_t position=0, bytes mark not None=b""):
+        """Ask for fdatasync of ``fd``, which stays open until it is answered. False when too many are under way.
+
+        ``mark`` is written to ``mark_fd`` at ``position`` when that has worked.
+        """
         self.check()
-        return bool(sync_submit(self.thread, fd, number))
+        if len(mark) > SYNC_MARK_BYTES:
+            raise ValueError("a mark is a few bytes")
+        return bool(sync_submit(self.thread, fd, number, mark_fd, position, PyBytes_AS_STRING(mark), <int>len(mark)))
 
     def completed(self):
-        """What was synced since the last call: number, errno (0: it worked) and seconds, in the order asked."""
+        """What was synced since the last call: number, errno and seconds, in the order asked.
+
+        Errno is 0 when it worked, below 0 when it was the mark that could not be written.
+        """
         cdef sync_request request
         self.check()
         sync_drain(self.thread)
@@ -301,6 +378,11 @@ cdef class SyncThread:
         while sync_take(self.thread, &request):
             found.append((request.number, request.error, request.seconds))
         return found
+
+    def wake(self):
+        """Make ``fileno`` readable although nothing completed; from any thread."""
+        self.check()
+        sync_signal(self.thread)
 
     def close(self):
         """Finish what was asked for and end the thread."""

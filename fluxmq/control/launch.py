@@ -95,6 +95,7 @@ class Launch:
     ``handoff_fds``: for the acceptor its sending ends, index = shard; for a shard its one receiving end.
     ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
     ``cores``: the processors the child is bound to by the supervisor; informative.
+    ``node_cores``: all that the node may use, on which a bound child's background threads run.
     ``pins``: groups pinned to shards by the operator, group name to shard index.
     """
 
@@ -113,6 +114,7 @@ class Launch:
     ring_bytes: int = 0
     wake_fds: list[int] = field(default_factory=list)
     cores: list[int] = field(default_factory=list)
+    node_cores: list[int] = field(default_factory=list)
     pins: dict[str, int] = field(default_factory=dict)
 
     @property

@@ -46,6 +46,7 @@ from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.queues.disk import disk_beside
 from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
@@ -109,6 +110,7 @@ class Worker:
             self.reactor,
             self.later,
             self.broker.count_drop,
+            disk=disk_beside(launch.node_cores),
         )
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks

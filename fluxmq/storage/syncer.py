@@ -1,25 +1,33 @@
 """Syncs files away from the event loop and says when each is done.
 
-Responsible for the order of answers and for passing on the system's error; what a failed sync means is its user's
-matter. Compiled, the thread is C and never holds the interpreter's lock; uncompiled, it is a Python thread that lets go
-of it during the call. One user per syncer: answers are handed out once.
+Responsible for the order of answers, for writing the mark that a request carries before it is answered, and for passing
+on the system's error; what a failed sync means is its user's matter. Compiled, the thread is C and never holds the
+interpreter's lock; uncompiled, it is a Python thread that lets go of it during the call. One user per syncer: answers
+are handed out once.
+
+A shard is bound to one core. The thread is not: it would take turns there with the shard it works for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from fluxmq._hot import PURE
 from fluxmq.storage.errors import WriteFailed
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 DELAY_VARIABLE = "FLUXMQ_SYNC_DELAY"
 """Seconds added to each sync, for benchmarks on disks that flatter (hosts that cache)."""
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors of a disk that has no room."""
 
 REQUESTS_MAX = 64
 """Requests under way in one syncer; its user waits for answers, so one or two is usual. The C ring has as many."""
@@ -31,11 +39,16 @@ class SyncThread(Protocol):
     def fileno(self) -> int:
         """An eventfd, readable when something completed since the last `completed`."""
 
-    def submit(self, fd: int, number: int) -> bool:
-        """Ask for a sync; False when too many are under way."""
+    def submit(
+        self, fd: int, number: int, mark_fd: int = -1, position: int = 0, mark: bytes = b""
+    ) -> bool:
+        """Ask for a sync, and that `mark` is then written; False when too many are under way."""
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno and seconds of what was done since the last call."""
+        """Number, errno (below 0: of the mark) and seconds of what was done since the last call."""
+
+    def wake(self) -> None:
+        """Make `fileno` readable; from any thread."""
 
     def close(self) -> None:
         """Finish what was asked for and end the thread."""
@@ -46,7 +59,15 @@ def delay_from(environment: Mapping[str, str]) -> float:
     return max(0.0, float(environment.get(DELAY_VARIABLE) or 0))
 
 
-def native_thread(delay: float) -> SyncThread | None:
+def spread(cores: Iterable[int]) -> None:
+    """Let the calling thread run on these processors; none, or what the system does not allow: it stays where it is."""
+    wanted = set(cores)
+    if wanted:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, wanted)
+
+
+def native_thread(delay: float, cores: Iterable[int] = ()) -> SyncThread | None:
     """The compiled thread, or None where it was not built or uncompiled code is asked for."""
     if PURE:
         return None
@@ -54,17 +75,18 @@ def native_thread(delay: float) -> SyncThread | None:
         from fluxmq._hot import _native
     except ImportError:
         return None
-    return _native.SyncThread(delay)
+    return _native.SyncThread(delay, cores)
 
 
 class PythonSyncThread:
     """The same thread in Python, for installations without a compiler."""
 
-    def __init__(self, delay: float = 0.0) -> None:
+    def __init__(self, delay: float = 0.0, cores: Iterable[int] = ()) -> None:
         self._delay = delay
+        self._cores = tuple(cores)
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._changed = threading.Condition()
-        self._asked: deque[tuple[int, int]] = deque()
+        self._asked: deque[tuple[int, int, MarkWrite]] = deque()
         self._done: deque[tuple[int, int, float]] = deque()
         self._under_way = 0
         self._stopping = False
@@ -77,20 +99,22 @@ class PythonSyncThread:
             raise ValueError("the sync thread was stopped")
         return self._event
 
-    def submit(self, fd: int, number: int) -> bool:
-        """Ask for a sync; False when too many are under way."""
+    def submit(
+        self, fd: int, number: int, mark_fd: int = -1, position: int = 0, mark: bytes = b""
+    ) -> bool:
+        """Ask for a sync, and that `mark` is then written; False when too many are under way."""
         with self._changed:
             if self._stopping:
                 raise ValueError("the sync thread was stopped")
             if self._under_way >= REQUESTS_MAX:
                 return False
             self._under_way += 1
-            self._asked.append((fd, number))
+            self._asked.append((fd, number, MarkWrite(mark_fd, position, mark)))
             self._changed.notify()
         return True
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno and seconds of what was done since the last call."""
+        """Number, errno (below 0: of the mark) and seconds of what was done since the last call."""
         with self._changed:
             if self._stopping:
                 raise ValueError("the sync thread was stopped")
@@ -103,6 +127,10 @@ class PythonSyncThread:
             self._under_way -= len(found)
         return found
 
+    def wake(self) -> None:
+        """Make `fileno` readable; from any thread."""
+        os.eventfd_write(self.fileno(), 1)
+
     def close(self) -> None:
         """Finish what was asked for and end the thread."""
         with self._changed:
@@ -114,16 +142,20 @@ class PythonSyncThread:
         os.close(self._event)
 
     def _run(self) -> None:
+        spread(self._cores)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._asked or self._stopping)
                 if not self._asked:
                     return
-                fd, number = self._asked.popleft()
+                fd, number, mark = self._asked.popleft()
                 numbers = [number]
                 while self._asked and self._asked[0][0] == fd:
-                    numbers.append(self._asked.popleft()[1])
+                    _, number, mark = self._asked.popleft()
+                    numbers.append(number)
             failure, seconds = self._sync(fd)
+            if not failure:
+                failure = -_write_mark(mark)
             with self._changed:
                 self._done.extend((number, failure, seconds) for number in numbers)
                 os.eventfd_write(self._event, 1)
@@ -140,13 +172,31 @@ class PythonSyncThread:
         return failure, time.monotonic() - begin
 
 
+def _write_mark(mark: MarkWrite) -> int:
+    """Write a request's mark: 0, or the error. A full disk is none: the older mark is as true."""
+    if mark.fd < 0:
+        return 0
+    try:
+        done = os.pwrite(mark.fd, mark.data, mark.position)
+    except OSError as error:
+        return 0 if error.errno in FULL else error.errno or errno.EIO
+    return 0 if done == len(mark.data) else errno.EIO
+
+
 class Syncer:
     """fdatasync in the background, compiled where that was built."""
 
-    def __init__(self, delay: float | None = None, *, native: bool = True) -> None:
-        """`delay`: seconds added to each sync (default: the environment's). `native` False: the Python thread."""
+    def __init__(
+        self, delay: float | None = None, *, native: bool = True, cores: Iterable[int] = ()
+    ) -> None:
+        """`delay`: seconds added to each sync (default: the environment's). `native` False: the Python thread.
+
+        `cores`: processors the thread may run on; none: those of who makes it.
+        """
         delay = delay_from(os.environ) if delay is None else delay
-        self._thread = (native_thread(delay) if native else None) or PythonSyncThread(delay)
+        cores = tuple(cores)
+        found = native_thread(delay, cores) if native else None
+        self._thread = found or PythonSyncThread(delay, cores)
 
     @property
     def compiled(self) -> bool:
@@ -157,21 +207,26 @@ class Syncer:
         """An eventfd for the event loop: readable when `completed` has something."""
         return self._thread.fileno()
 
-    def submit(self, fd: int, number: int) -> None:
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         """Sync what was written to `fd` so far; `fd` stays open until `number` is answered.
 
-        Raises WriteFailed when REQUESTS_MAX are under way: nothing was asked for then.
+        When that has worked `mark` is written, and then it is answered. Raises WriteFailed when REQUESTS_MAX are under
+        way: nothing was asked for then.
         """
-        if not self._thread.submit(fd, number):
+        if not self._thread.submit(fd, number, *mark):
             raise WriteFailed(f"more than {REQUESTS_MAX} syncs are under way")
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno (0: it worked) and seconds of each sync that ended since the last call, in the order asked."""
+        """Number, errno and seconds of each sync that ended since the last call, in the order asked.
+
+        Errno is 0 when it worked, below 0 when it was the mark that could not be written. No system call is made while
+        nothing has ended.
+        """
         return self._thread.completed()
 
     def wake(self) -> None:
         """Make `fileno` readable once although nothing completed; from any thread."""
-        os.eventfd_write(self._thread.fileno(), 1)
+        self._thread.wake()
 
     def close(self) -> None:
         """Finish what was asked for and end the thread; answers not fetched are lost."""

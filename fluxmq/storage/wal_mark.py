@@ -1,5 +1,8 @@
 """How far a write-ahead log is known to be synced, written beside it after every sync and never synced itself.
 
+Whoever syncs the log writes the mark when that has worked, before it says so: nobody is answered before the mark is there,
+and the mark is never ahead of the log.
+
 The last write of a log can be torn by a crash, and then it was never acknowledged; damage to the last write that *was*
 synced looks just the same. This mark tells them apart whenever the kernel outlived the process, and after a power cut
 as far as it happened to reach the disk: it may be old then, or torn and so not valid, but is never ahead of the log. A
@@ -14,6 +17,7 @@ log that ends before its mark has lost what was acknowledged.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from typing import Final, NamedTuple
@@ -22,6 +26,7 @@ from xxhash import xxh3_64_intdigest
 
 from fluxmq.storage.errors import DiskFull, FileMissing
 from fluxmq.storage.files import Files
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 MARK_FILE: Final = "wal.synced"
 _MAGIC: Final = b"FluxWSyn"
@@ -72,14 +77,22 @@ class MarkFile:
 
     def write(self, mark: Mark) -> None:
         """Say how far the log is synced. On a full disk it is not said: an older mark is as true. Raises WriteFailed."""
-        fields = _FIELDS.pack(_MAGIC, *mark)
-        try:
-            if self._fd < 0:
+        fd, position, data = self.after(mark)
+        if fd >= 0:
+            with contextlib.suppress(DiskFull):
+                self._files.overwrite(fd, data, position)
+
+    def after(self, mark: Mark) -> MarkWrite:
+        """What has to be written when a sync that is asked for now has worked. Raises WriteFailed."""
+        if self._fd < 0:
+            try:
                 self._fd = self._files.open_(self._path, create=True)
-            self._files.overwrite(self._fd, fields + _check(fields, self._key), self._slot)
-        except DiskFull:
-            return
-        self._slot = _SLOT_SPACING - self._slot
+            except DiskFull:
+                return NO_MARK
+        fields = _FIELDS.pack(_MAGIC, *mark)
+        position = self._slot
+        self._slot = _SLOT_SPACING - position
+        return MarkWrite(self._fd, position, fields + _check(fields, self._key))
 
     def close(self) -> None:
         """Close the file."""

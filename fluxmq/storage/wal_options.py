@@ -11,17 +11,28 @@ from typing import NamedTuple, Protocol
 from fluxmq.storage.wal_groups import HardStateRecord
 
 
+class MarkWrite(NamedTuple):
+    """A few bytes that are written when a sync has worked, before it is answered. `fd` below 0: none."""
+
+    fd: int
+    position: int
+    data: bytes
+
+
+NO_MARK = MarkWrite(-1, 0, b"")
+
+
 class SyncQueue(Protocol):
     """What the log needs of a `Syncer`, which is its alone."""
 
     def fileno(self) -> int:
         """Readable when something completed."""
 
-    def submit(self, fd: int, number: int) -> None:
-        """Sync what was written to a file."""
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
+        """Sync what was written to a file, then write `mark`."""
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno and seconds of what ended."""
+        """Number, errno (below 0: of the mark) and seconds of what ended."""
 
     def wake(self) -> None:
         """Make `fileno` readable."""
@@ -45,6 +56,8 @@ class WalOptions:
     and not only the end: recovery then takes what is whole up to the first gap, rather than call the gap damage."""
     background: bool = True
     """Make and recycle files in a thread; otherwise at once, which blocks."""
+    cores: tuple[int, ...] = ()
+    """Processors that thread may run on; none: those of who opens the log."""
 
 
 @dataclass(slots=True)

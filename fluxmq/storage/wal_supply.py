@@ -19,6 +19,7 @@ from typing import Final
 
 from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
 from fluxmq.storage.files import Files
+from fluxmq.storage.syncer import spread
 from fluxmq.storage.wal_files import LogFile, file_name, open_file
 from fluxmq.storage.wal_options import WalOptions
 
@@ -37,6 +38,7 @@ class FileSupply:
         self._key = key
         self._file_bytes = options.file_bytes
         self._background = options.background
+        self._cores = options.cores
         self._wake = wake
         self._tasks: SimpleQueue[Callable[[], LogFile | None] | None] = SimpleQueue()
         self._results: SimpleQueue[LogFile | StorageError | None] = SimpleQueue()
@@ -131,6 +133,7 @@ class FileSupply:
             self._thread = None
 
     def _run(self) -> None:
+        spread(self._cores)
         while True:
             task = self._tasks.get()
             if task is None:

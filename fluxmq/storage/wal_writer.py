@@ -21,7 +21,7 @@ from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
 from fluxmq.storage.wal_groups import GroupLog
 from fluxmq.storage.wal_mark import Mark, MarkFile
-from fluxmq.storage.wal_options import SyncQueue, WalOptions, WalStats
+from fluxmq.storage.wal_options import NO_MARK, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     BODY_BYTES_MAX,
     CHECKPOINT,
@@ -61,7 +61,7 @@ class LogWriter:
         clock: Callable[[], float],
         mark: MarkFile | None = None,
     ) -> None:
-        """`on_sync` gets the seconds of each sync; `clock` is monotonic; `mark` is told how far the log is synced."""
+        """`on_sync` gets the seconds of each sync; `clock` is monotonic; `mark` says how far the log is synced."""
         self._mark_file = mark
         self._files = files
         self._row = row
@@ -145,7 +145,7 @@ class LogWriter:
             raise self._failure
         for number in self._answers():
             self._files.reach("wal.synced")
-            self._note_synced(self._row.used[-1])
+            self._row.used[-1].begun = True
             for group, index in self._marks:
                 self._mark(group, index)
             self._marks.clear()
@@ -169,19 +169,11 @@ class LogWriter:
             if self._on_sync is not None:
                 self._on_sync(seconds)
             if failure:
+                what = "fdatasync" if failure > 0 else "the mark"
                 path = self._row.used[-1].path
-                self._fail(WriteFailed(f"fdatasync of {path}: {os.strerror(failure)}"))
+                self._fail(WriteFailed(f"{what} of {path}: {os.strerror(abs(failure))}"))
             numbers.append(number)
         return numbers
-
-    def _note_synced(self, file: LogFile) -> None:
-        file.begun = True
-        if self._mark_file is None:
-            return
-        try:
-            self._mark_file.write(Mark(file.sequence, file.end))
-        except StorageError as error:
-            self._fail(WriteFailed(str(error)))
 
     def _mark(self, group: GroupLog, index: int) -> None:
         """A checkpoint became durable, or the group's leaving did."""
@@ -211,15 +203,18 @@ class LogWriter:
         self._apply(records, file, positions)
         self._writing_bytes -= size
         file.end = end
+        mark = NO_MARK
         try:
             self._files.reach("wal.write")
             self._files.pwritev(file.fd, parts, start)
+            if self._mark_file is not None:
+                mark = self._mark_file.after(Mark(file.sequence, end))
         except StorageError as error:
             # Also a full disk: space that was written once has run out, so the file is not what it was.
             self._fail(WriteFailed(str(error)))
         self._files.reach("wal.written")
         self._syncing = True
-        self._syncer.submit(file.fd, self._number)
+        self._syncer.submit(file.fd, self._number, mark)
         stats = self.stats
         stats.writes += 1
         stats.records += len(records)

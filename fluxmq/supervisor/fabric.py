@@ -57,6 +57,7 @@ class Fabric:
     ) -> None:
         workers = plan.workers
         self._plan = plan
+        self._node_cores = sorted(os.sched_getaffinity(0))
         self._kind = kind
         self._ring_bytes = ring_bytes
         self._data_dir = data_dir
@@ -113,6 +114,7 @@ class Fabric:
             ring_bytes=self._ring_bytes,
             wake_fds=self._wake_fds if child.role == "shard" else [],
             cores=[self._plan.cores[child.index]] if child.role == "shard" else [],
+            node_cores=self._node_cores if child.role == "shard" else [],
             pins=self._plan.pins,
         )
 

@@ -24,6 +24,7 @@ from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.ports import Held
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.directory import DataPaths, check_unplaced, check_version, write_placement
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 from tests.faults import Crash, FailingFiles, ManualSyncer, Naming, PowerCutFiles
 
 TURNS_MAX = 400
@@ -154,8 +155,8 @@ class HandSyncer(ManualSyncer):
 
     at_once = False
 
-    def submit(self, fd: int, number: int) -> None:
-        super().submit(fd, number)
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
+        super().submit(fd, number, mark)
         if self.at_once:
             self.sync()
 

@@ -29,8 +29,8 @@ MUTATIONS = [
         "mark_before_sync",
         "The mark is never ahead of what is synced.",
         "fluxmq/storage/wal_writer.py",
-        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number)\n",
-        "        self._syncing = True\n        self._note_synced(file)\n        self._syncer.submit(file.fd, self._number)\n",
+        "                mark = self._mark_file.after(Mark(file.sequence, end))\n",
+        "                self._mark_file.write(Mark(file.sequence, end))\n",
         OF_POWER + "test_nothing_confirmed_is_lost",
     ),
     Mutation(

@@ -5,22 +5,22 @@ Tests put disks here that fail, and have everything happen in one thread, in an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fluxmq.storage.files import Files
-from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.syncer import Syncer, spread
 from fluxmq.storage.wal_options import SyncQueue
 
 CHECKPOINT_THREADS = 1
 """Checkpoints are taken one after another: side by side they would only wait for the same disk."""
 
 
-def checkpoint_threads() -> Executor:
-    """Where checkpoints are written."""
-    return ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint")
+def checkpoint_threads(cores: Sequence[int] = ()) -> Executor:
+    """Where checkpoints are written: threads that may run on these processors, or where who makes them does."""
+    return ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint", spread, (cores,))
 
 
 class ClosableSyncQueue(SyncQueue, Protocol):
@@ -38,3 +38,16 @@ class Disk:
     syncer: Callable[[], ClosableSyncQueue] = Syncer
     executor: Callable[[], Executor] = checkpoint_threads
     background: bool = True
+    cores: tuple[int, ...] = ()
+    """Processors that threads of write-ahead logs may run on; none: those of the shard."""
+
+
+def disk_beside(cores: Sequence[int]) -> Disk:
+    """The disk of a shard that is bound to one processor, with its threads on any of the node's.
+
+    A thread that waits for the disk does little, but on the shard's own core it takes turns with the shard.
+    """
+    node = tuple(cores)
+    return Disk(
+        syncer=lambda: Syncer(cores=node), executor=lambda: checkpoint_threads(node), cores=node
+    )

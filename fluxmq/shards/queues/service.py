@@ -201,6 +201,7 @@ class QueueService:
                     file_bytes=self._settings.storage.wal_file_bytes,
                     synced=kind == WAL,
                     background=self._disk.background,
+                    cores=self._disk.cores,
                 ),
                 on_sync=times,
             )

@@ -18,6 +18,7 @@ from fluxmq.shards.queues.counts import SyncTimes
 from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 _log = get_logger("fluxmq.log")
 
@@ -131,8 +132,9 @@ class BufferedSyncer:
         """Readable when something completed."""
         return self._event
 
-    def submit(self, fd: int, number: int) -> None:
-        """Note what will have to be synced, and answer."""
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
+        """Note what will have to be synced, and answer. A log that is not synced has no mark."""
+        assert mark.fd < 0, "a mark says what is synced"
         file = os.fstat(fd)
         key = (file.st_dev, file.st_ino)
         with self._lock:

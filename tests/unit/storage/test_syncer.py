@@ -13,6 +13,7 @@ import pytest
 import fluxmq._hot
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.syncer import REQUESTS_MAX, Syncer, delay_from, native_thread
+from fluxmq.storage.wal_options import MarkWrite
 
 SECONDS_MAX = 10.0
 FORMS = [pytest.param(True, id="native"), pytest.param(False, id="python")]
@@ -70,6 +71,69 @@ def test_the_systems_error_is_passed_on(syncer: Syncer, file: int) -> None:
     syncer.submit(gone, 1)
     syncer.submit(file, 2)
     assert [answer[:2] for answer in answers(syncer, 2)] == [(1, errno.EBADF), (2, 0)]
+
+
+def test_the_mark_is_written_when_the_sync_has_worked(syncer: Syncer, file: int) -> None:
+    syncer.submit(file, 1, MarkWrite(file, 512, b"so far"))
+    assert answers(syncer, 1)[0][:2] == (1, 0)
+    assert os.pread(file, 100, 512) == b"so far"
+
+
+def test_no_mark_is_written_when_the_sync_has_failed(syncer: Syncer, file: int) -> None:
+    gone = os.dup(file)
+    os.close(gone)
+    syncer.submit(gone, 1, MarkWrite(file, 0, b"so far"))
+    assert answers(syncer, 1)[0][:2] == (1, errno.EBADF)
+    assert os.pread(file, 100, 0) == b""
+
+
+def test_a_mark_that_cannot_be_written_is_an_error_of_its_own(
+    syncer: Syncer, file: int, tmp_path: Path
+) -> None:
+    (tmp_path / "mark").touch()
+    readable = os.open(tmp_path / "mark", os.O_RDONLY)
+    syncer.submit(file, 1, MarkWrite(readable, 0, b"so far"))
+    assert answers(syncer, 1)[0][:2] == (1, -errno.EBADF)
+    os.close(readable)
+
+
+def test_a_full_disk_leaves_the_older_mark(syncer: Syncer, file: int) -> None:
+    full = os.open("/dev/full", os.O_RDWR)
+    syncer.submit(file, 1, MarkWrite(full, 0, b"so far"))
+    assert answers(syncer, 1)[0][:2] == (1, 0)
+    os.close(full)
+
+
+def threads() -> dict[int, set[int]]:
+    """The threads of this process and the processors each may run on."""
+    return {int(task): os.sched_getaffinity(int(task)) for task in os.listdir("/proc/self/task")}
+
+
+@pytest.mark.parametrize("native", FORMS)
+def test_the_thread_runs_on_the_processors_it_is_given(native: bool, file: int) -> None:
+    if native and native_thread(0.0) is None:
+        pytest.skip("not compiled")
+    usable = os.sched_getaffinity(0)
+    one = {min(usable)}
+    before = threads()
+    os.sched_setaffinity(0, one)
+    try:
+        syncer = Syncer(native=native, cores=usable)
+        syncer.submit(file, 1)
+        answers(syncer, 1)
+        made = {task: cores for task, cores in threads().items() if task not in before}
+        assert list(made.values()) == [usable]
+        assert os.sched_getaffinity(0) == one
+        syncer.close()
+    finally:
+        os.sched_setaffinity(0, usable)
+
+
+def test_processors_that_are_not_there_change_nothing(syncer: Syncer, file: int) -> None:
+    other = Syncer(native=syncer.compiled, cores=[1023])
+    other.submit(file, 1)
+    assert answers(other, 1)[0][:2] == (1, 0)
+    other.close()
 
 
 def test_a_wake_up_is_no_answer(syncer: Syncer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_mark import MARK_FILE
-from fluxmq.storage.wal_options import WalOptions
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite, WalOptions
 from tests.faults import FailingFiles, ManualSyncer, PowerCutFiles
 
 FILE_BYTES = 4096
@@ -67,8 +67,8 @@ class Bench:
         syncer = self.syncer
         submit = syncer.submit
 
-        def at_once(fd: int, number: int) -> None:
-            submit(fd, number)
+        def at_once(fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
+            submit(fd, number, mark)
             syncer.sync()
 
         syncer.submit = at_once  # type: ignore[method-assign]

@@ -9,11 +9,13 @@ from typing import Any
 
 from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.service import QueueService
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.received import Packet
-from tests.faults import FailingFiles
+from tests.faults import FailingFiles, write_mark
 from tests.unit.shards.node import Clock, Node, Shard, drain
 
 FOREVER = 80_000
@@ -25,7 +27,7 @@ class StepSyncer:
 
     def __init__(self) -> None:
         self.held = False
-        self._asked: deque[int] = deque()
+        self._asked: deque[tuple[int, MarkWrite]] = deque()
         self._done: list[tuple[int, int, float]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -33,9 +35,9 @@ class StepSyncer:
         """Readable when something completed."""
         return self._event
 
-    def submit(self, fd: int, number: int) -> None:
+    def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         """A sync is asked for."""
-        self._asked.append(number)
+        self._asked.append((number, mark))
         if not self.held:
             self.sync()
 
@@ -46,7 +48,9 @@ class StepSyncer:
 
     def sync(self, error: int = 0) -> None:
         """Do what was asked for, or have it fail."""
-        self._done += [(number, error, 0.001) for number in self._asked]
+        files = Files()
+        for number, mark in self._asked:
+            self._done.append((number, error or -write_mark(files, mark), 0.001))
         self._asked.clear()
         self.wake()
 
