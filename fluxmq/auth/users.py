@@ -14,6 +14,7 @@ from fluxmq.auth.credentials import hash_problem
 from fluxmq.auth.policy import rule_problem
 from fluxmq.auth.saslprep import saslprep
 from fluxmq.auth.scram import StoredKeys
+from fluxmq.model.patterns import pattern_problem
 
 # Far above any real name, far below what a log line or a table column can bear.
 NAME_BYTES_MAX: Final = 256
@@ -21,6 +22,34 @@ NAME_BYTES_MAX: Final = 256
 # filters.
 RULES_MAX: Final = 128
 RULE_BYTES_MAX: Final = 1024
+TAGS_MAX: Final = 32
+"""Tags of one user; a handful have a meaning."""
+TAG_CHARACTERS_MAX: Final = 64
+PERMISSIONS_MAX: Final = 256
+"""Virtual hosts that one user may be let into, and topic exchanges with patterns for one user."""
+VHOST_BYTES_MAX: Final = 255
+EXCHANGE_BYTES_MAX: Final = 255
+"""Names of AMQP 0.9.1 are short strings (section 4.2.5.3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VhostPermission:
+    """What a user may do in one virtual host: patterns of names, see `fluxmq.auth.permissions`."""
+
+    vhost: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermission:
+    """Which routing keys a user may write and read on one topic exchange: patterns."""
+
+    vhost: str
+    exchange: str
+    write: str
+    read: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +57,9 @@ class User:
     """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256
     (None: password only).
 
-    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``.
+    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``, for
+    MQTT. `tags` (``administrator``, ``management`` ...), `permissions` and `topic_permissions` are those
+    of AMQP; there is at most one per virtual host, and per virtual host and exchange.
     """
 
     name: str
@@ -37,6 +68,9 @@ class User:
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
     enabled: bool
+    tags: tuple[str, ...] = ()
+    permissions: tuple[VhostPermission, ...] = ()
+    topic_permissions: tuple[TopicPermission, ...] = ()
 
 
 def name_problem(name: str) -> str | None:
@@ -73,6 +107,35 @@ def rules_problem(rules: Sequence[str]) -> str | None:
     return None
 
 
+def tags_problem(tags: Sequence[str]) -> str | None:
+    """Return why `tags` cannot be a user's tags, or None when they can."""
+    if len(tags) > TAGS_MAX:
+        return f"more than {TAGS_MAX} tags"
+    for tag in tags:
+        usable = tag.isprintable() and not any(c.isspace() or c in ",[]" for c in tag)
+        if not 0 < len(tag) <= TAG_CHARACTERS_MAX or not usable:
+            return f"tag {tag[:TAG_CHARACTERS_MAX]!r} is not a word of at most {TAG_CHARACTERS_MAX} characters"
+    if len(set(tags)) != len(tags):
+        return "a tag is given twice"
+    return None
+
+
+def permission_problem(permission: VhostPermission | TopicPermission) -> str | None:
+    """Return why a permission cannot be given, or None when it can."""
+    if not 0 < _size(permission.vhost) <= VHOST_BYTES_MAX:
+        return f"virtual host's name is not 1 to {VHOST_BYTES_MAX} bytes"
+    patterns = [permission.write, permission.read]
+    if isinstance(permission, VhostPermission):
+        patterns.insert(0, permission.configure)
+    elif not 0 < _size(permission.exchange) <= EXCHANGE_BYTES_MAX:
+        return f"exchange's name is not 1 to {EXCHANGE_BYTES_MAX} bytes"
+    for pattern in patterns:
+        problem = pattern_problem(pattern)
+        if problem is not None:
+            return f"{pattern[:40]!r}: {problem}"
+    return None
+
+
 def user_problem(user: User) -> str | None:
     """Return the first thing wrong with a user's record, or None."""
     return (
@@ -80,4 +143,25 @@ def user_problem(user: User) -> str | None:
         or hash_problem(user.hash)
         or rules_problem(user.publish)
         or rules_problem(user.subscribe)
+        or tags_problem(user.tags)
+        or _permissions_problem(user)
     )
+
+
+def _permissions_problem(user: User) -> str | None:
+    for permissions in (user.permissions, user.topic_permissions):
+        if len(permissions) > PERMISSIONS_MAX:
+            return f"more than {PERMISSIONS_MAX} permissions"
+        for permission in permissions:
+            problem = permission_problem(permission)
+            if problem is not None:
+                return problem
+    hosts = {each.vhost for each in user.permissions}
+    topics = {(each.vhost, each.exchange) for each in user.topic_permissions}
+    if len(hosts) != len(user.permissions) or len(topics) != len(user.topic_permissions):
+        return "a permission is given twice"
+    return None
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

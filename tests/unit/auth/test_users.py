@@ -7,9 +7,14 @@ from fluxmq.auth.users import (
     NAME_BYTES_MAX,
     RULE_BYTES_MAX,
     RULES_MAX,
+    TAGS_MAX,
+    TopicPermission,
     User,
+    VhostPermission,
     name_problem,
+    permission_problem,
     rules_problem,
+    tags_problem,
     user_problem,
 )
 
@@ -66,3 +71,54 @@ def test_a_record_is_checked_as_a_whole():
     assert "hash" in user_problem(user(hash="plain"))
     assert "filter" in user_problem(user(publish=("a#",)))
     assert "filter" in user_problem(user(subscribe=("a#",)))
+    assert "tag" in user_problem(user(tags=("a b",)))
+    permission, topic = VhostPermission("/", "", ".*", "^q"), TopicPermission("/", "x", "", "")
+    assert user_problem(user(permissions=(permission,), topic_permissions=(topic,))) is None
+    assert "twice" in user_problem(user(permissions=(permission, permission)))
+    assert "twice" in user_problem(user(topic_permissions=(topic, topic)))
+    assert "missing" in user_problem(user(permissions=(VhostPermission("/", "(", "", ""),)))
+    many = tuple(VhostPermission(str(number), "", "", "") for number in range(257))
+    assert "more than 256" in user_problem(user(permissions=many))
+
+
+@pytest.mark.parametrize(
+    ("tags", "problem"),
+    [
+        ((), None),
+        (("administrator", "größe"), None),
+        (("a",) * 2, "twice"),
+        (("",), "word"),
+        (("a b",), "word"),
+        (("a,b",), "word"),
+        (("a\x00",), "word"),
+        (("a" * 64,), None),
+        (("a" * 65,), "word"),
+        (tuple(map(str, range(TAGS_MAX))), None),
+        (tuple(map(str, range(TAGS_MAX + 1))), "more than"),
+    ],
+)
+def test_tags(tags, problem):
+    found = tags_problem(tags)
+    assert found is None if problem is None else problem in found
+
+
+@pytest.mark.parametrize(
+    ("permission", "problem"),
+    [
+        (VhostPermission("/", ".*", "", "^a"), None),
+        (VhostPermission("", "", "", ""), "virtual host"),
+        (VhostPermission("x" * 255, "", "", ""), None),
+        (VhostPermission("x" * 256, "", "", ""), "virtual host"),
+        (VhostPermission("/", "(", "", ""), "'('"),
+        (VhostPermission("/", "", "(", ""), "'('"),
+        (VhostPermission("/", "", "", "("), "'('"),
+        (TopicPermission("/", "x", "a", "^{username}"), None),
+        (TopicPermission("/", "", "", ""), "exchange"),
+        (TopicPermission("/", "x" * 256, "", ""), "exchange"),
+        (TopicPermission("/", "x", "(", ""), "'('"),
+        (TopicPermission("/", "x", "", "(?=a)"), "perl operator"),
+    ],
+)
+def test_permissions_are_checked(permission, problem):
+    found = permission_problem(permission)
+    assert found is None if problem is None else problem in found

@@ -1,0 +1,113 @@
+"""What a user may do with the resources of a virtual host: configure, write and read, by pattern.
+
+The model of RabbitMQ: a user has, per virtual host, three patterns that names of exchanges and queues are
+searched for. Without a record for a host the user may not enter it. On topic exchanges two patterns more,
+per exchange, are searched in routing keys; where there are none, routing keys are not looked at.
+
+Pure. A `Permissions` is made once per user, virtual host and users' revision; its answers are kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from fluxmq.auth.users import TopicPermission, User, VhostPermission
+from fluxmq.model.patterns import Pattern, PatternError, compile_pattern, quote
+
+ANSWERS_MAX: Final = 4096
+"""Answers kept per user and virtual host; then they are forgotten, all at once."""
+DEFAULT_EXCHANGE: Final = "amq.default"
+"""What the exchange without a name is called in patterns."""
+
+_VARIABLE: Final = re.compile(r"\{(username|vhost|client_id)\}")
+
+
+class Permissions:
+    """The permissions of one user in one virtual host; immutable but for the answers it keeps.
+
+    A pattern that cannot be used grants nothing. An empty pattern matches only an empty name, which no
+    resource has.
+    """
+
+    __slots__ = ("_answers", "_configure", "_read", "_topics", "_write")
+
+    def __init__(
+        self,
+        user: str,
+        permission: VhostPermission,
+        topics: tuple[TopicPermission, ...] = (),
+        client_id: str = "",
+    ) -> None:
+        """Take the records; `client_id` stands for ``{client_id}`` in topic patterns."""
+        self._configure = _pattern(permission.configure)
+        self._write = _pattern(permission.write)
+        self._read = _pattern(permission.read)
+        values = {"username": user, "vhost": permission.vhost, "client_id": client_id}
+        self._topics = {
+            topic.exchange: (
+                _pattern(_filled(topic.write, values)),
+                _pattern(_filled(topic.read, values)),
+            )
+            for topic in topics
+            if topic.vhost == permission.vhost
+        }
+        self._answers: dict[tuple[Pattern, str], bool] = {}
+
+    def configure(self, name: str) -> bool:
+        """Say whether the user may declare and delete the exchange or queue of this name."""
+        return self._ask(self._configure, name or DEFAULT_EXCHANGE)
+
+    def write(self, name: str) -> bool:
+        """Say whether the user may publish to the exchange, or bind the queue (or exchange) as destination."""
+        return self._ask(self._write, name or DEFAULT_EXCHANGE)
+
+    def read(self, name: str) -> bool:
+        """Say whether the user may consume from the queue, or bind to the exchange as source."""
+        return self._ask(self._read, name or DEFAULT_EXCHANGE)
+
+    def topic_write(self, exchange: str, routing_key: str) -> bool:
+        """Say whether the user may publish with this routing key to the topic exchange."""
+        patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
+        return patterns is None or self._ask(patterns[0], routing_key)
+
+    def topic_read(self, exchange: str, routing_key: str) -> bool:
+        """Say whether the user may bind with this routing key to the topic exchange."""
+        patterns = self._topics.get(exchange or DEFAULT_EXCHANGE)
+        return patterns is None or self._ask(patterns[1], routing_key)
+
+    def _ask(self, pattern: Pattern | None, name: str) -> bool:
+        if pattern is None:
+            return False
+        question = (pattern, name)
+        answer = self._answers.get(question)
+        if answer is None:
+            answer = pattern.search(name)
+            if len(self._answers) >= ANSWERS_MAX:
+                self._answers.clear()
+            self._answers[question] = answer
+        return answer
+
+
+def permissions_of(user: User, vhost: str, client_id: str = "") -> Permissions | None:
+    """Return what a user may do in a virtual host, or None when the user may not enter it."""
+    for permission in user.permissions:
+        if permission.vhost == vhost:
+            return Permissions(user.name, permission, user.topic_permissions, client_id)
+    return None
+
+
+def _pattern(text: str) -> Pattern | None:
+    try:
+        return compile_pattern(text or "^$")
+    except PatternError:
+        return None
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    """Put the client's names into a pattern, as text: a name must never widen a grant.
+
+    A name that is empty, as that of a client without one, makes the variable match nothing.
+    """
+    return _VARIABLE.sub(lambda found: quote(values[found[1]]) or r"[^\s\S]", text)
