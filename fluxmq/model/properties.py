@@ -68,6 +68,7 @@ class Kind(IntEnum):
     CLUSTER_ID = 16
     PUBLISHER = 17
     PROTOCOL = 18
+    EXCHANGE = 19
     DEAD_REASON = 32
     DEAD_QUEUE = 33
     DEAD_OFFSET = 34
@@ -93,6 +94,12 @@ NUMBERS: Final[dict[Kind, int]] = {
 """Kinds that are unsigned numbers, with their width in bytes."""
 
 _KINDS: Final = {int(kind): kind for kind in Kind}
+
+
+class Timestamp(int):
+    """A header value or property that is a moment, in seconds since the epoch (AMQP 0.9.1 section 4.2.5.4)."""
+
+    __slots__ = ()
 
 
 class Value(NamedTuple):

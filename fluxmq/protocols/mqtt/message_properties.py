@@ -65,6 +65,7 @@ _PLAIN_NAMES: Final = {
     Kind.APP_ID: b"amqp-app-id",
     Kind.CLUSTER_ID: b"amqp-cluster-id",
     Kind.PUBLISHER: b"client_id",
+    Kind.EXCHANGE: b"amqp-exchange",
     Kind.DEAD_REASON: b"_dlq_reason",
     Kind.DEAD_QUEUE: b"_dlq_original_queue",
     Kind.DEAD_KEY: b"_dlq_original_topic",

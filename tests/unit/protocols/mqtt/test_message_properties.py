@@ -98,6 +98,7 @@ AMQP = [
     (Item(Kind.PROTOCOL, 2), (b"protocol", b"amqp")),
     (Item(Kind.PROTOCOL, 3), (b"protocol", b"amqp1")),
     (Item(Kind.PROTOCOL, 9), (b"protocol", b"9")),
+    (Item(Kind.EXCHANGE, b"orders"), (b"amqp-exchange", b"orders")),
     (Item(Kind.DEAD_REASON, b"rejected"), (b"_dlq_reason", b"rejected")),
     (Item(Kind.DEAD_KEY, b"a/b"), (b"_dlq_original_topic", b"a/b")),
     (Item(Kind.DEAD_GROUP, b"g"), (b"_dlq_group", b"g")),
