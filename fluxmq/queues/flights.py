@@ -1,0 +1,73 @@
+"""Claims and burials of one group that are proposed and not yet applied, in their order.
+
+A desk runs ahead of the machine by what is here: messages claimed again are not claimed a second time meanwhile, and
+ranges that the claims will make count as if they were there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from fluxmq.queues.commands import Range
+from fluxmq.queues.spans import Spans
+
+
+class _Flight(NamedTuple):
+    """`again`: of messages given before; `count`: pending ranges it may make; `target`: where a claim of new messages
+    moves the cursor, else -1."""
+
+    again: Sequence[Range]
+    count: int
+    target: int
+
+
+class Flights:
+    """What is under way; false when nothing is. `ranges`: pending ranges that it may make."""
+
+    __slots__ = ("_claiming", "_under_way", "ranges")
+
+    def __init__(self) -> None:
+        self._under_way: deque[_Flight] = deque()
+        self._claiming = Spans()
+        self.ranges = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way)
+
+    def add_new(self, count: int, target: int) -> None:
+        """A claim of new messages is proposed."""
+        self._under_way.append(_Flight((), count, target))
+        self.ranges += count
+
+    def add_again(self, ranges: Sequence[Range]) -> None:
+        """A claim or burial of messages given before is proposed; each range may fall into two."""
+        for first, last in ranges:
+            self._claiming.add(first, last)
+        count = 2 * len(ranges)
+        self._under_way.append(_Flight(ranges, count, -1))
+        self.ranges += count
+
+    def join(self, target: int) -> None:
+        """The claim up to `target` and the one before it were made one command; both are of new messages."""
+        under_way = self._under_way
+        at = len(under_way) - 1
+        while under_way[at].target != target:
+            at -= 1
+        before = under_way[at - 1]
+        assert before.target >= 0, "only claims of new messages are joined"
+        under_way[at - 1] = _Flight((), before.count + under_way[at].count, target)
+        del under_way[at]
+
+    def applied(self) -> None:
+        """The oldest was applied."""
+        assert self._under_way, "a claim that this desk never proposed"
+        flight = self._under_way.popleft()
+        self.ranges -= flight.count
+        for first, last in flight.again:
+            self._claiming.remove(first, last)
+
+    def unclaimed(self, first: int, last: int) -> Iterator[Range]:
+        """What of these messages is not being claimed again."""
+        yield from self._claiming.missing(first, last)
