@@ -15,6 +15,7 @@ from typing import Final
 from fluxmq.admin.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.admin.peers import Peer, PeerError, RequestError
 from fluxmq.control.messages import (
+    ERROR_NOT_FOUND,
     ERROR_UNKNOWN_KIND,
     USER_ADD,
     USER_DELETE,
@@ -24,8 +25,22 @@ from fluxmq.control.messages import (
     USER_PERMIT,
     USERS,
     Body,
+    Fields,
     Message,
     MessageError,
+)
+from fluxmq.control.permission_messages import (
+    PERMISSION_CLEAR,
+    PERMISSION_SET,
+    TOPIC_PERMISSION_CLEAR,
+    TOPIC_PERMISSION_SET,
+    USER_HASH,
+    USER_TAGS,
+    PermissionClear,
+    UserHash,
+    UserTags,
+    permission_set,
+    topic_permission_set,
 )
 from fluxmq.control.user_messages import (
     Confirmed,
@@ -68,12 +83,49 @@ def change_of(message: Message) -> Callable[[MetadataStore], Users]:
         case "user_delete":
             delete = UserDelete.from_body(body)
             return lambda store: store.delete(delete.name)
+        case "user_tags":
+            tags = UserTags.from_body(body)
+            return lambda store: store.set_tags(tags.name, tags.tags)
+        case _:
+            return _permission_change(message)
+
+
+def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
+    body = message.body
+    match message.kind:
+        case "permission_set":
+            name, permission = permission_set(body)
+            return lambda store: store.set_permission(name, permission)
+        case "topic_permission_set":
+            name, topic = topic_permission_set(body)
+            return lambda store: store.set_topic_permission(name, topic)
+        case "permission_clear":
+            clear = PermissionClear.from_body(body)
+            return lambda store: store.clear_permission(clear.name, clear.vhost)
+        case "topic_permission_clear":
+            clear = PermissionClear.from_body(body)
+            return lambda store: store.clear_topic_permission(
+                clear.name, clear.vhost, clear.exchange
+            )
         case _:
             raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
 
 
 KINDS: Final = frozenset(
-    {USER_LIST, USER_ADD, USER_PASSWORD, USER_PERMIT, USER_ENABLE, USER_DELETE}
+    {
+        USER_LIST,
+        USER_ADD,
+        USER_PASSWORD,
+        USER_PERMIT,
+        USER_ENABLE,
+        USER_DELETE,
+        USER_TAGS,
+        USER_HASH,
+        PERMISSION_SET,
+        PERMISSION_CLEAR,
+        TOPIC_PERMISSION_SET,
+        TOPIC_PERMISSION_CLEAR,
+    }
 )
 
 
@@ -111,17 +163,29 @@ class Directory:
         if message.kind == USER_LIST:
             summaries = tuple(UserSummary.of(user) for user in self._users.users)
             return UserListing(self._users.revision, summaries).to_body()
+        if message.kind == USER_HASH:
+            return self._hash(Fields(message.body, USER_HASH).text("name")).to_body()
         change = change_of(message)
         try:
             users = await self._thread.run(lambda: change(self._store))
         except ChangeError as refusal:
             raise RequestError(refusal.code, str(refusal)) from refusal
         _log.info("users changed", extra={"change": message.kind, "revision": users.revision})
+        self.take(users)
+        return UserChanged(users.revision, await self._unconfirmed(users.revision)).to_body()
+
+    def take(self, users: Users) -> None:
+        """Put a newer snapshot in force: tell every shard, without waiting."""
         if users.revision > self._users.revision:
             self._users = users
             for shard in self._shards():
                 self.push(shard)
-        return UserChanged(users.revision, await self._unconfirmed(users.revision)).to_body()
+
+    def _hash(self, name: str) -> UserHash:
+        for user in self._users.users:
+            if user.name == name:
+                return UserHash(user.hash, user.enabled)
+        raise RequestError(ERROR_NOT_FOUND, f"there is no user {name!r}")
 
     def push(self, shard: Peer) -> None:
         """See to it that a shard gets the snapshot in force, and note its confirmation."""

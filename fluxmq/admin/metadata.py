@@ -5,10 +5,7 @@ keeps them apart). Every change is one transaction, synced before it is reported
 revision by one; shards work by snapshots of a revision. The store blocks, so it lives on a thread of
 its own (`StoreThread`); it knows nothing of sockets or shards.
 
-Schema 1::
-
-    state   one row: the revision
-    users   name, argon2id hash, SCRAM-SHA-256 keys (all four or none), filters as JSON lists, enabled
+What the tables hold is in `schema`, rows of the topology are `topology_rows`'.
 """
 
 from __future__ import annotations
@@ -18,13 +15,24 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from fluxmq.admin import schema
+from fluxmq.admin.topology_rows import TopologyRows, Write
 from fluxmq.auth.scram import StoredKeys
-from fluxmq.auth.users import User, user_problem
+from fluxmq.auth.users import (
+    PERMISSIONS_MAX,
+    TopicPermission,
+    User,
+    VhostPermission,
+    permission_problem,
+    user_problem,
+)
 from fluxmq.control.framing import FramingError, encode_frame
 from fluxmq.control.messages import (
     ERROR_EXISTS,
@@ -36,35 +44,15 @@ from fluxmq.control.user_messages import SNAPSHOT_BYTES_MAX, USERS_MAX, Users
 from fluxmq.model.errors import FluxmqError
 
 FILE_NAME: Final = "meta.db"
-SCHEMA_VERSION: Final = 1
 # Marks the file as ours ("FlMQ"); another program's database is refused, not overwritten.
 APPLICATION_ID: Final = 0x466C4D51
 BUSY_SECONDS: Final = 5.0
 
-_SCHEMA: Final = """
-CREATE TABLE state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    revision INTEGER NOT NULL CHECK (revision >= 0)
-) STRICT;
-INSERT INTO state (id, revision) VALUES (1, 0);
-CREATE TABLE users (
-    name TEXT PRIMARY KEY,
-    hash TEXT NOT NULL,
-    scram_iterations INTEGER,
-    scram_salt BLOB,
-    scram_stored_key BLOB,
-    scram_server_key BLOB,
-    publish TEXT NOT NULL,
-    subscribe TEXT NOT NULL,
-    enabled INTEGER NOT NULL CHECK (enabled IN (0, 1)),
-    CHECK ((scram_iterations IS NULL) = (scram_salt IS NULL)),
-    CHECK ((scram_iterations IS NULL) = (scram_stored_key IS NULL)),
-    CHECK ((scram_iterations IS NULL) = (scram_server_key IS NULL))
-) STRICT, WITHOUT ROWID;
-"""
+_PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
+
 _COLUMNS: Final = (
     "name, hash, scram_iterations, scram_salt, scram_stored_key, scram_server_key,"
-    " publish, subscribe, enabled"
+    " publish, subscribe, enabled, tags"
 )
 
 
@@ -104,6 +92,7 @@ class MetadataStore:
         except BaseException:
             self._database.close()
             raise
+        self.topology = TopologyRows(self._database)
 
     def close(self) -> None:
         """Close the database; the write-ahead log is merged into it."""
@@ -112,8 +101,10 @@ class MetadataStore:
     def users(self) -> Users:
         """Return all users with their revision. Raises MetadataError for a record that is damaged."""
         (revision,) = self._database.execute("SELECT revision FROM state").fetchone()
-        rows = self._database.execute(f"SELECT {_COLUMNS} FROM users ORDER BY name")
-        return Users(revision, tuple(self._user(row) for row in rows))
+        rows = self._database.execute(f"SELECT {_COLUMNS} FROM users ORDER BY name").fetchall()
+        permissions, topics = self._permissions()
+        found = (self._user(row, permissions[row[0]], topics[row[0]]) for row in rows)
+        return Users(revision, tuple(found))
 
     def add(self, user: User) -> Users:
         """Create a user. Refused when the name is taken or the table is full."""
@@ -129,42 +120,101 @@ class MetadataStore:
 
     def set_password(self, name: str, password_hash: str, scram: StoredKeys | None) -> Users:
         """Replace a user's hash and SCRAM keys."""
-        return self._replace(
-            name,
-            lambda user: User(
-                name, password_hash, scram, user.publish, user.subscribe, user.enabled
-            ),
-        )
+        return self._replace(name, lambda user: replace(user, hash=password_hash, scram=scram))
 
     def permit(
         self, name: str, publish: tuple[str, ...] | None, subscribe: tuple[str, ...] | None
     ) -> Users:
-        """Replace a user's permissions; None leaves that half as it is."""
+        """Replace a user's filters; None leaves that half as it is."""
         return self._replace(
             name,
-            lambda user: User(
-                name,
-                user.hash,
-                user.scram,
-                user.publish if publish is None else publish,
-                user.subscribe if subscribe is None else subscribe,
-                user.enabled,
+            lambda user: replace(
+                user,
+                publish=user.publish if publish is None else publish,
+                subscribe=user.subscribe if subscribe is None else subscribe,
             ),
         )
 
     def enable(self, name: str, enabled: bool) -> Users:
         """Let a user log in, or not."""
-        return self._replace(
+        return self._replace(name, lambda user: replace(user, enabled=enabled))
+
+    def set_tags(self, name: str, tags: tuple[str, ...]) -> Users:
+        """Replace a user's tags."""
+        return self._replace(name, lambda user: replace(user, tags=tags))
+
+    def set_permission(self, name: str, permission: VhostPermission) -> Users:
+        """Let a user into a virtual host, or replace what it may do there."""
+        return self._set_permission(name, permission, "permissions")
+
+    def clear_permission(self, name: str, vhost: str) -> Users:
+        """Let a user into a virtual host no more; done already is done."""
+        return self._clear(name, "DELETE FROM permissions WHERE user = ? AND vhost = ?", vhost)
+
+    def set_topic_permission(self, name: str, permission: TopicPermission) -> Users:
+        """Restrict a user's routing keys on a topic exchange, or replace the restriction."""
+        return self._set_permission(name, permission, "topic_permissions")
+
+    def clear_topic_permission(self, name: str, vhost: str, exchange: str | None) -> Users:
+        """Lift the restriction of a user on one exchange, None: on all of the virtual host."""
+        return self._clear(
             name,
-            lambda user: User(name, user.hash, user.scram, user.publish, user.subscribe, enabled),
+            "DELETE FROM topic_permissions WHERE user = ? AND vhost = ?"
+            " AND (?3 IS NULL OR exchange = ?3)",
+            vhost,
+            exchange,
         )
 
     def delete(self, name: str) -> Users:
-        """Remove a user."""
+        """Remove a user, and what it was permitted."""
         with self._change() as database:
             if database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount == 0:
                 raise _unknown(name)
+            for table in _PERMISSION_TABLES:
+                database.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
             return self.users()
+
+    @property
+    def seeded(self) -> bool:
+        """Whether a node ran on this database already."""
+        (seeded,) = self._database.execute("SELECT seeded FROM state").fetchone()
+        return bool(seeded)
+
+    def seed(self, first: Callable[[], User], writes: Sequence[Write]) -> None:
+        """Note that a node runs here; the first time `writes` are made, and a user where there is none."""
+        if self.seeded:
+            return
+        with self._change() as database:
+            database.execute("UPDATE state SET seeded = 1")
+            self.topology.put(writes)
+            if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:
+                self._write(first())
+
+    def write_topology(
+        self, writes: Sequence[Write], revision: int, dropped_vhosts: Sequence[str] = ()
+    ) -> Users | None:
+        """Write rows of the topology, all or none; return the users if they changed with it.
+
+        Permissions for the virtual hosts dropped are removed. Synced unless every row ends with the node.
+        """
+        if dropped_vhosts:
+            with self._change() as database:
+                self.topology.put(writes, revision)
+                for vhost in dropped_vhosts:
+                    for table in _PERMISSION_TABLES:
+                        database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))
+                return self.users()
+        synced = self.topology.durable(writes)
+        if not synced:
+            # Without FULL a commit is not synced, and still survives this process.
+            self._database.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction():
+                self.topology.put(writes, revision)
+        finally:
+            if not synced:
+                self._database.execute("PRAGMA synchronous = FULL")
+        return None
 
     def _open(self) -> None:
         execute = self._database.execute
@@ -176,31 +226,39 @@ class MetadataStore:
         (version,) = execute("PRAGMA user_version").fetchone()
         (tables,) = execute("SELECT count(*) FROM sqlite_schema").fetchone()
         if application == 0 and version == 0 and tables == 0:
-            self._create()
+            self._upgrade(0)
             return
         if application != APPLICATION_ID:
             raise MetadataError(f"{self._path} is not a database of this broker")
-        if version != SCHEMA_VERSION:
+        if not 1 <= version <= schema.VERSION:
             raise MetadataError(
-                f"{self._path} has schema {version}, this version knows {SCHEMA_VERSION}"
+                f"{self._path} has schema {version}, this version knows {schema.VERSION}"
             )
         (verdict,) = execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise MetadataError(f"{self._path} is damaged: {verdict}")
+        if version < schema.VERSION:
+            self._upgrade(version)
 
-    def _create(self) -> None:
+    def _upgrade(self, version: int) -> None:
         self._database.executescript(
-            f"BEGIN IMMEDIATE;{_SCHEMA}"
+            f"BEGIN IMMEDIATE;{schema.upgrade(version)}"
             f"PRAGMA application_id = {APPLICATION_ID};"
-            f"PRAGMA user_version = {SCHEMA_VERSION};COMMIT;"
+            f"PRAGMA user_version = {schema.VERSION};COMMIT;"
         )
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
-        """One transaction with the next revision; rolled back when the block raises."""
+        """One transaction with the users' next revision; rolled back when the block raises."""
+        with self._transaction() as database:
+            database.execute("UPDATE state SET revision = revision + 1")
+            yield database
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; rolled back when the block raises."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
-            self._database.execute("UPDATE state SET revision = revision + 1")
             yield self._database
             self._database.execute("COMMIT")
         except BaseException:
@@ -217,6 +275,40 @@ class MetadataStore:
             self._check(user)
             self._write(user)
             return self._checked_snapshot()
+
+    def _set_permission(
+        self,
+        name: str,
+        permission: VhostPermission | TopicPermission,
+        table: str,
+    ) -> Users:
+        problem = permission_problem(permission)
+        if problem is not None:
+            raise ChangeError(ERROR_INVALID, problem)
+        columns = permission.__slots__
+        with self._change() as database:
+            user = self._find(name)
+            if user is None:
+                raise _unknown(name)
+            database.execute(
+                f"INSERT OR REPLACE INTO {table} (user, {', '.join(columns)})"
+                f" VALUES (?{', ?' * len(columns)})",
+                (name, *(getattr(permission, column) for column in columns)),
+            )
+            counted = database.execute(f"SELECT count(*) FROM {table} WHERE user = ?", (name,))
+            if counted.fetchone()[0] > PERMISSIONS_MAX:
+                raise ChangeError(
+                    ERROR_LIMIT,
+                    f"{name!r} has {PERMISSIONS_MAX} permissions, which is the limit",
+                )
+            return self._checked_snapshot()
+
+    def _clear(self, name: str, statement: str, *values: str | None) -> Users:
+        with self._change() as database:
+            if self._find(name) is None:
+                raise _unknown(name)
+            database.execute(statement, (name, *values))
+            return self.users()
 
     def _checked_snapshot(self) -> Users:
         """Return the snapshot, making sure that it still fits into one message."""
@@ -236,12 +328,34 @@ class MetadataStore:
             f"SELECT {_COLUMNS} FROM users WHERE name = ?",
             (name,),
         ).fetchone()
-        return None if row is None else self._user(row)
+        if row is None:
+            return None
+        permissions, topics = self._permissions(name)
+        return self._user(row, permissions[name], topics[name])
+
+    def _permissions(
+        self, name: str | None = None
+    ) -> tuple[dict[str, list[VhostPermission]], dict[str, list[TopicPermission]]]:
+        """The permissions of one user, None: of all, by user."""
+        permissions: dict[str, list[VhostPermission]] = defaultdict(list)
+        topics: dict[str, list[TopicPermission]] = defaultdict(list)
+        chosen = "WHERE ?1 IS NULL OR user = ?1 ORDER BY user, vhost"
+        execute = self._database.execute
+        for user, *row in execute(
+            f"SELECT user, vhost, configure, write, read FROM permissions {chosen}", (name,)
+        ):
+            permissions[user].append(VhostPermission(*row))
+        for user, *row in execute(
+            f"SELECT user, vhost, exchange, write, read FROM topic_permissions {chosen}, exchange",
+            (name,),
+        ):
+            topics[user].append(TopicPermission(*row))
+        return permissions, topics
 
     def _write(self, user: User) -> None:
         keys = user.scram
         self._database.execute(
-            f"INSERT OR REPLACE INTO users ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            f"INSERT OR REPLACE INTO users ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 user.name,
                 user.hash,
@@ -252,20 +366,42 @@ class MetadataStore:
                 json.dumps(user.publish),
                 json.dumps(user.subscribe),
                 int(user.enabled),
+                json.dumps(user.tags),
             ),
         )
+        for table, permissions in (
+            ("permissions", user.permissions),
+            ("topic_permissions", user.topic_permissions),
+        ):
+            self._database.execute(f"DELETE FROM {table} WHERE user = ?", (user.name,))
+            for each in permissions:
+                values = [getattr(each, column) for column in each.__slots__]
+                self._database.execute(
+                    f"INSERT INTO {table} (user, {', '.join(each.__slots__)})"
+                    f" VALUES (?{', ?' * len(values)})",
+                    (user.name, *values),
+                )
 
-    def _user(self, row: tuple[str, str, int | None, bytes, bytes, bytes, str, str, int]) -> User:
-        name, password_hash, iterations, salt, stored, server, publish, subscribe, enabled = row
+    def _user(
+        self,
+        row: tuple[str, str, int | None, bytes, bytes, bytes, str, str, int, str],
+        permissions: list[VhostPermission],
+        topics: list[TopicPermission],
+    ) -> User:
+        name, password_hash, iterations, salt, stored, server, *others = row
+        publish, subscribe, enabled, tags = others
         try:
             keys = None if iterations is None else StoredKeys(iterations, salt, stored, server)
             user = User(
                 name,
                 password_hash,
                 keys,
-                _rules(publish),
-                _rules(subscribe),
+                _texts(publish),
+                _texts(subscribe),
                 bool(enabled),
+                _texts(tags),
+                tuple(permissions),
+                tuple(topics),
             )
         except (ValueError, TypeError) as error:
             raise MetadataError(f"{self._path}: user {name!r} is damaged: {error}") from error
@@ -281,12 +417,12 @@ class MetadataStore:
             raise ChangeError(ERROR_INVALID, problem)
 
 
-def _rules(text: str) -> tuple[str, ...]:
-    """Return the filters in a JSON list. Raises ValueError when it is anything else."""
-    rules = json.loads(text)
-    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
-        raise ValueError("filters are not a list of texts")
-    return tuple(rules)
+def _texts(text: str) -> tuple[str, ...]:
+    """Return the texts in a JSON list. Raises ValueError when it is anything else."""
+    texts = json.loads(text)
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise ValueError("not a list of texts")
+    return tuple(texts)
 
 
 def _unknown(name: str) -> ChangeError:

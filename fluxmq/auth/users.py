@@ -120,40 +120,46 @@ def tags_problem(tags: Sequence[str]) -> str | None:
     return None
 
 
-def permission_problem(permission: VhostPermission | TopicPermission) -> str | None:
-    """Return why a permission cannot be given, or None when it can."""
+def permission_problem(
+    permission: VhostPermission | TopicPermission, *, patterns: bool = True
+) -> str | None:
+    """Return why a permission cannot be given, or None when it can.
+
+    Without `patterns` they are not tried, which takes some 10 µs each: one that cannot be used grants
+    nothing anyway.
+    """
     if not 0 < _size(permission.vhost) <= VHOST_BYTES_MAX:
         return f"virtual host's name is not 1 to {VHOST_BYTES_MAX} bytes"
-    patterns = [permission.write, permission.read]
+    texts = [permission.write, permission.read]
     if isinstance(permission, VhostPermission):
-        patterns.insert(0, permission.configure)
+        texts.insert(0, permission.configure)
     elif not 0 < _size(permission.exchange) <= EXCHANGE_BYTES_MAX:
         return f"exchange's name is not 1 to {EXCHANGE_BYTES_MAX} bytes"
-    for pattern in patterns:
-        problem = pattern_problem(pattern)
+    for text in texts if patterns else ():
+        problem = pattern_problem(text)
         if problem is not None:
-            return f"{pattern[:40]!r}: {problem}"
+            return f"{text[:40]!r}: {problem}"
     return None
 
 
-def user_problem(user: User) -> str | None:
-    """Return the first thing wrong with a user's record, or None."""
+def user_problem(user: User, *, patterns: bool = True) -> str | None:
+    """Return the first thing wrong with a user's record, or None; `patterns` as in `permission_problem`."""
     return (
         name_problem(user.name)
         or hash_problem(user.hash)
         or rules_problem(user.publish)
         or rules_problem(user.subscribe)
         or tags_problem(user.tags)
-        or _permissions_problem(user)
+        or _permissions_problem(user, patterns)
     )
 
 
-def _permissions_problem(user: User) -> str | None:
+def _permissions_problem(user: User, patterns: bool) -> str | None:
     for permissions in (user.permissions, user.topic_permissions):
         if len(permissions) > PERMISSIONS_MAX:
             return f"more than {PERMISSIONS_MAX} permissions"
         for permission in permissions:
-            problem = permission_problem(permission)
+            problem = permission_problem(permission, patterns=patterns)
             if problem is not None:
                 return problem
     hosts = {each.vhost for each in user.permissions}

@@ -12,7 +12,15 @@ from typing import Final, Self
 
 from fluxmq.auth.credentials import HASH_CHARACTERS_MAX, HashParameters
 from fluxmq.auth.scram import ITERATIONS_MAX, StoredKeys
-from fluxmq.auth.users import NAME_BYTES_MAX, RULE_BYTES_MAX, RULES_MAX, User, user_problem
+from fluxmq.auth.users import (
+    NAME_BYTES_MAX,
+    RULE_BYTES_MAX,
+    RULES_MAX,
+    TopicPermission,
+    User,
+    VhostPermission,
+    user_problem,
+)
 from fluxmq.control.framing import FRAME_BYTES_MAX
 from fluxmq.control.messages import (
     ERROR_INVALID,
@@ -27,6 +35,12 @@ from fluxmq.control.messages import (
     Body,
     Fields,
     MessageError,
+)
+from fluxmq.control.permission_messages import (
+    permission_to_body,
+    tags_from,
+    topic_permissions,
+    vhost_permissions,
 )
 
 # All users travel in one frame. Adding a user that would push the snapshot past this is refused.
@@ -72,11 +86,23 @@ def user_to_body(user: User) -> dict[str, object]:
         "publish": list(user.publish),
         "subscribe": list(user.subscribe),
         "enabled": user.enabled,
+        **_amqp_to_body(user),
     }
 
 
-def user_from_body(value: object) -> User:
-    """Read a user's record and check that it is usable. Raises MessageError."""
+def _amqp_to_body(user: User | UserSummary) -> dict[str, object]:
+    return {
+        "tags": list(user.tags),
+        "permissions": [permission_to_body(each) for each in user.permissions],
+        "topic_permissions": [permission_to_body(each) for each in user.topic_permissions],
+    }
+
+
+def user_from_body(value: object, *, patterns: bool = True) -> User:
+    """Read a user's record and check that it is usable. Raises MessageError.
+
+    `patterns` as in `fluxmq.auth.users.permission_problem`.
+    """
     fields = Fields(value, "user")
     user = User(
         name=fields.text("name", NAME_BYTES_MAX),
@@ -85,8 +111,11 @@ def user_from_body(value: object) -> User:
         publish=fields.texts("publish", RULES_MAX, RULE_BYTES_MAX),
         subscribe=fields.texts("subscribe", RULES_MAX, RULE_BYTES_MAX),
         enabled=fields.boolean("enabled"),
+        tags=tags_from(fields),
+        permissions=vhost_permissions(fields),
+        topic_permissions=topic_permissions(fields),
     )
-    problem = user_problem(user)
+    problem = user_problem(user, patterns=patterns)
     if problem is not None:
         raise MessageError(problem, ERROR_INVALID)
     return user
@@ -108,9 +137,9 @@ class Users:
         """Read a body. Raises MessageError."""
         fields = Fields(body, USERS)
         revision = fields.integer("revision")
-        return cls(
-            revision, tuple(user_from_body(item) for item in fields.items("users", USERS_MAX))
-        )
+        # Control tried the patterns when they were entered; thousands would stop a shard for a while.
+        items = fields.items("users", USERS_MAX)
+        return cls(revision, tuple(user_from_body(item, patterns=False) for item in items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +191,13 @@ class UserPassword:
         """Read a body. Raises MessageError."""
         fields = Fields(body, USER_PASSWORD)
         name = fields.text("name", NAME_BYTES_MAX)
-        # Read through a whole record, so that the same rules apply.
-        user = user_from_body(
-            {**body, "name": name, "publish": [], "subscribe": [], "enabled": True}
-        )
-        return cls(user.name, user.hash, user.scram)
+        keys = keys_from_body(fields.optional("scram"))
+        # Checked as a whole record, so that the same rules apply.
+        password_hash = fields.text("hash", HASH_CHARACTERS_MAX)
+        problem = user_problem(User(name, password_hash, keys, (), (), enabled=True))
+        if problem is not None:
+            raise MessageError(problem, ERROR_INVALID)
+        return cls(name, password_hash, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +293,23 @@ class UserSummary:
     subscribe: tuple[str, ...]
     enabled: bool
     scram: bool
+    tags: tuple[str, ...] = ()
+    permissions: tuple[VhostPermission, ...] = ()
+    topic_permissions: tuple[TopicPermission, ...] = ()
 
     @classmethod
     def of(cls, user: User) -> Self:
         """Return the summary of a user's record."""
-        return cls(user.name, user.publish, user.subscribe, user.enabled, user.scram is not None)
+        return cls(
+            user.name,
+            user.publish,
+            user.subscribe,
+            user.enabled,
+            user.scram is not None,
+            user.tags,
+            user.permissions,
+            user.topic_permissions,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +330,7 @@ class UserListing:
                     "subscribe": list(user.subscribe),
                     "enabled": user.enabled,
                     "scram": user.scram,
+                    **_amqp_to_body(user),
                 }
                 for user in self.users
             ],
@@ -306,6 +350,9 @@ class UserListing:
                     each.texts("subscribe", RULES_MAX, RULE_BYTES_MAX),
                     each.boolean("enabled"),
                     each.boolean("scram"),
+                    tags_from(each),
+                    vhost_permissions(each),
+                    topic_permissions(each),
                 )
             )
         return cls(fields.integer("revision"), tuple(summaries))

@@ -12,7 +12,7 @@ from fluxmq.admin.directory import Directory
 from fluxmq.admin.metadata import FILE_NAME, MetadataStore, StoreThread
 from fluxmq.admin.peers import Listener, RequestError, Service
 from fluxmq.auth.credentials import HashParameters, hash_password
-from fluxmq.auth.users import User
+from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.control import unix_socket
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
@@ -30,6 +30,16 @@ from fluxmq.control.messages import (
     Message,
     MessageError,
     ProcessNumbers,
+)
+from fluxmq.control.permission_messages import (
+    PERMISSION_CLEAR,
+    TOPIC_PERMISSION_CLEAR,
+    USER_HASH,
+    USER_TAGS,
+    PermissionClear,
+    PermissionSet,
+    UserHash,
+    UserTags,
 )
 from fluxmq.control.user_messages import (
     UserAdd,
@@ -140,6 +150,44 @@ def test_every_kind_of_change(tmp_path):
         assert [(user.name, user.enabled) for user in listing.users] == [("ann", False)]
         assert await node.ask(USER_DELETE, UserDelete("ann")) == UserChanged(5, ())
         assert node.snapshots[0][-1].users == ()
+
+    run(tmp_path, scenario)
+
+
+def test_tags_and_permissions_reach_the_shards(tmp_path):
+    permission = VhostPermission("/", "^a", "", ".*")
+    topic = TopicPermission("/", "logs", "^a", "")
+    given, restricted = PermissionSet("ann", permission), PermissionSet("ann", topic)
+
+    async def scenario(node):
+        await node.shard(0)
+        requests = [
+            (USER_ADD, UserAdd(ANN)),
+            (USER_TAGS, UserTags("ann", ("administrator",))),
+            (given.kind, given),
+            (restricted.kind, restricted),
+        ]
+        for kind, request in requests:
+            await node.ask(kind, request)
+        (user,) = node.snapshots[0][-1].users
+        assert (user.tags, user.permissions) == (("administrator",), (permission,))
+        assert user.topic_permissions == (topic,)
+        await node.ask(PERMISSION_CLEAR, PermissionClear("ann", "/"))
+        await node.ask(TOPIC_PERMISSION_CLEAR, PermissionClear("ann", "/", "logs"))
+        (user,) = node.snapshots[0][-1].users
+        assert (user.permissions, user.topic_permissions) == ((), ())
+
+    run(tmp_path, scenario)
+
+
+def test_the_hash_is_told_to_who_asks_for_it(tmp_path):
+    async def scenario(node):
+        await node.ask(USER_ADD, UserAdd(ANN))
+        body = await node.directory.answer(Message(USER_HASH, 1, {"name": "ann"}))
+        assert UserHash.from_body(body) == UserHash(HASH, enabled=True)
+        with pytest.raises(RequestError) as caught:
+            await node.directory.answer(Message(USER_HASH, 1, {"name": "eve"}))
+        assert caught.value.code == ERROR_NOT_FOUND
 
     run(tmp_path, scenario)
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from fluxmq.admin import metadata
+from fluxmq.admin import metadata, schema
 from fluxmq.admin.metadata import (
     FILE_NAME,
     ChangeError,
@@ -16,9 +16,10 @@ from fluxmq.admin.metadata import (
     MetadataStore,
     StoreThread,
 )
+from fluxmq.admin.topology_rows import Write, pack
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.scram import StoredKeys
-from fluxmq.auth.users import User
+from fluxmq.auth.users import TopicPermission, User, VhostPermission
 from fluxmq.control.messages import ERROR_EXISTS, ERROR_INVALID, ERROR_LIMIT, ERROR_NOT_FOUND
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
@@ -26,6 +27,18 @@ OTHER_HASH = hash_password("q", b"s" * 16, HashParameters(1, 64, 1))
 KEYS = StoredKeys(4096, b"s" * 16, b"k" * 32, b"K" * 32)
 ANN = User("ann", HASH, KEYS, ("a/#", "ü"), ("#",), enabled=True)
 BOB = User("bob", HASH, None, (), (), enabled=False)
+TOPIC = TopicPermission("/", "logs", "^a", "")
+EVE = User(
+    "eve",
+    HASH,
+    None,
+    (),
+    (),
+    True,
+    ("administrator",),
+    (VhostPermission("/", ".*", "", "^q"), VhostPermission("b", "", "", "")),
+    (TOPIC, TopicPermission("b", "logs", "", "^b")),
+)
 
 
 @pytest.fixture
@@ -50,9 +63,10 @@ def test_a_new_database_is_empty_private_and_at_revision_0(store, path):
 def test_what_was_written_is_there_after_reopening(path):
     store = MetadataStore(path)
     store.add(BOB)
+    store.add(EVE)
     users = store.add(ANN)
     store.close()
-    assert (users.revision, users.users) == (2, (ANN, BOB))
+    assert (users.revision, users.users) == (3, (ANN, BOB, EVE))
     again = MetadataStore(path)
     assert again.users() == users
     again.close()
@@ -84,6 +98,23 @@ def test_every_change_raises_the_revision_and_returns_the_snapshot(store):
         (lambda store: store.permit("eve", (), ()), ERROR_NOT_FOUND),
         (lambda store: store.enable("eve", enabled=True), ERROR_NOT_FOUND),
         (lambda store: store.delete("eve"), ERROR_NOT_FOUND),
+        (lambda store: store.set_tags("ann", ("a b",)), ERROR_INVALID),
+        (lambda store: store.set_tags("eve", ()), ERROR_NOT_FOUND),
+        (
+            lambda store: store.set_permission("ann", VhostPermission("/", "(", "", "")),
+            ERROR_INVALID,
+        ),
+        (
+            lambda store: store.set_permission("eve", VhostPermission("/", "", "", "")),
+            ERROR_NOT_FOUND,
+        ),
+        (lambda store: store.clear_permission("eve", "/"), ERROR_NOT_FOUND),
+        (
+            lambda store: store.set_topic_permission("ann", TopicPermission("/", "", "", "")),
+            ERROR_INVALID,
+        ),
+        (lambda store: store.set_topic_permission("eve", TOPIC), ERROR_NOT_FOUND),
+        (lambda store: store.clear_topic_permission("eve", "/", None), ERROR_NOT_FOUND),
     ],
 )
 def test_a_refused_change_leaves_no_trace(store, change, code):
@@ -93,6 +124,180 @@ def test_a_refused_change_leaves_no_trace(store, change, code):
     assert caught.value.code == code
     assert store.users() == before
     assert store.add(BOB).revision == before.revision + 1
+
+
+def test_tags_and_permissions_are_replaced_and_cleared(store):
+    store.add(ANN)
+    (user,) = store.set_tags("ann", ("a", "b")).users
+    assert user.tags == ("a", "b")
+    first, second = VhostPermission("/", "a", "b", "c"), VhostPermission("/", "d", "e", "f")
+    store.set_permission("ann", first)
+    (user,) = store.set_permission("ann", second).users
+    assert user.permissions == (second,)
+    (user,) = store.set_topic_permission("ann", TOPIC).users
+    # Other changes leave them alone.
+    (user,) = store.enable("ann", enabled=False).users
+    assert (user.tags, user.permissions, user.topic_permissions) == (
+        ("a", "b"),
+        (second,),
+        (TOPIC,),
+    )
+    (user,) = store.clear_permission("ann", "other").users
+    assert user.permissions == (second,)
+    (user,) = store.clear_permission("ann", "/").users
+    assert user.permissions == ()
+
+
+@pytest.mark.parametrize(
+    ("vhost", "exchange", "left"),
+    [("/", "logs", {("/", "x"), ("b", "logs")}), ("/", None, {("b", "logs")})],
+)
+def test_restrictions_are_lifted_for_one_exchange_or_all(store, vhost, exchange, left):
+    store.add(ANN)
+    for host, name in (("/", "logs"), ("/", "x"), ("b", "logs")):
+        store.set_topic_permission("ann", TopicPermission(host, name, "", ""))
+    (user,) = store.clear_topic_permission("ann", vhost, exchange).users
+    assert {(each.vhost, each.exchange) for each in user.topic_permissions} == left
+
+
+def test_the_number_of_permissions_is_bounded(store, monkeypatch):
+    monkeypatch.setattr(metadata, "PERMISSIONS_MAX", 1)
+    store.add(ANN)
+    store.set_permission("ann", VhostPermission("a", "", "", ""))
+    store.set_permission("ann", VhostPermission("a", "x", "", ""))
+    before = store.users()
+    with pytest.raises(ChangeError, match="limit") as caught:
+        store.set_permission("ann", VhostPermission("b", "", "", ""))
+    assert caught.value.code == ERROR_LIMIT
+    assert store.users() == before
+
+
+def test_a_user_who_is_added_again_has_no_old_permissions(store):
+    store.add(EVE)
+    store.delete("eve")
+    (user,) = store.add(User("eve", HASH, None, (), (), enabled=True)).users
+    assert (user.permissions, user.topic_permissions) == ((), ())
+
+
+def test_a_database_of_the_first_schema_is_brought_up(path):
+    database = sqlite3.connect(path)
+    database.executescript(
+        f"{schema.SCHEMA_1} PRAGMA application_id = {metadata.APPLICATION_ID};"
+        "PRAGMA user_version = 1; UPDATE state SET revision = 7;"
+    )
+    database.execute(
+        "INSERT INTO users (name, hash, publish, subscribe, enabled) VALUES (?, ?, '[\"a\"]', '[]', 1)",
+        ("ann", HASH),
+    )
+    database.commit()
+    database.close()
+    store = MetadataStore(path)
+    users = store.users()
+    assert users.revision == 7
+    assert users.users == (User("ann", HASH, None, ("a",), (), enabled=True),)
+    assert (store.topology.rows(), store.topology.revision, store.seeded) == ([], 0, False)
+    store.close()
+    database = sqlite3.connect(path)
+    assert database.execute("PRAGMA user_version").fetchone() == (schema.VERSION,)
+    database.close()
+
+
+VHOST = Write("vhost", pack("/"), pack(["/"]), transient=False)
+
+
+def test_the_first_node_makes_a_user_where_there_is_none_once(path):
+    store = MetadataStore(path)
+    store.seed(lambda: EVE, [VHOST])
+    assert store.users().users == (EVE,)
+    assert store.topology.rows() == [("vhost", "/", ["/"])]
+    store.delete("eve")
+    store.write_topology([VHOST._replace(value=None)], 1)
+    store.close()
+    store = MetadataStore(path)
+    store.seed(lambda: EVE, [VHOST])
+    assert (store.users().users, store.topology.rows()) == ((), [])
+    store.close()
+
+
+def test_the_first_node_makes_no_user_beside_others(store):
+    store.add(ANN)
+    store.seed(lambda: EVE, [VHOST])
+    assert store.users().users == (ANN,)
+    assert store.topology.rows() == [("vhost", "/", ["/"])]
+
+
+DURABLE = Write("queue", pack(["/", "d"]), pack({"durable": True}), transient=False)
+TRANSIENT = Write("queue", pack(["/", "t"]), pack({"durable": False}), transient=True)
+
+
+def test_rows_of_the_topology_are_there_after_reopening(path):
+    store = MetadataStore(path)
+    assert store.write_topology([DURABLE, TRANSIENT], 5) is None
+    store.write_topology([DURABLE._replace(value=pack(b"\xff"))], 6)
+    store.close()
+    store = MetadataStore(path)
+    assert store.topology.revision == 6
+    assert store.topology.rows() == [
+        ("queue", ["/", "d"], b"\xff"),
+        ("queue", ["/", "t"], {"durable": False}),
+    ]
+    # What ended with the node goes when the next one starts.
+    assert store.topology.drop_transient() == 1
+    assert [key for _, key, _ in store.topology.rows()] == [["/", "d"]]
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("writes", "synced"),
+    [
+        ([TRANSIENT], False),
+        ([DURABLE], True),
+        ([TRANSIENT, DURABLE], True),
+        ([TRANSIENT._replace(value=None)], False),
+        ([DURABLE._replace(value=None)], True),
+        ([DURABLE._replace(key=pack("unknown"), value=None)], False),
+    ],
+)
+def test_only_what_outlives_the_machine_is_synced(store, writes, synced):
+    store.write_topology([DURABLE, TRANSIENT], 1)
+    assert store.topology.durable(writes) == synced
+    levels = []
+    store._database.set_trace_callback(
+        lambda text: (
+            levels.append(store._database.execute("PRAGMA synchronous").fetchone()[0])
+            if text == "COMMIT"
+            else None
+        )
+    )
+    store.write_topology(writes, 2)
+    store._database.set_trace_callback(None)
+    assert levels == [2 if synced else 1]
+    assert store._database.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_permissions_go_with_their_virtual_host(store):
+    store.add(EVE)
+    users = store.write_topology([DURABLE], 1, dropped_vhosts=["/"])
+    (user,) = users.users
+    assert users.revision == 2
+    assert [each.vhost for each in user.permissions] == ["b"]
+    assert [each.vhost for each in user.topic_permissions] == ["b"]
+    assert store.topology.revision == 1
+
+
+def test_rows_that_cannot_be_written_leave_no_trace(store):
+    store.write_topology([DURABLE], 1)
+    with pytest.raises(sqlite3.IntegrityError):
+        store.write_topology([TRANSIENT, Write("x", pack(1), pack(1), 2)], 2)
+    assert store.topology.revision == 1
+    assert [key for _, key, _ in store.topology.rows()] == [["/", "d"]]
+
+
+def test_a_damaged_row_is_reported(store):
+    store.write_topology([DURABLE], 1)
+    store._database.execute("UPDATE topology SET value = x'c1'")
+    with pytest.raises(ValueError, match="msgpack"):
+        store.topology.rows()
 
 
 def test_the_number_of_users_is_bounded(store, monkeypatch):
@@ -133,9 +338,9 @@ def test_a_file_that_is_no_database_is_refused(path):
 def test_a_newer_schema_is_refused(path):
     MetadataStore(path).close()
     database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 2")
+    database.execute("PRAGMA user_version = 3")
     database.close()
-    with pytest.raises(MetadataError, match="schema 2"):
+    with pytest.raises(MetadataError, match="schema 3"):
         MetadataStore(path)
 
 

@@ -1,0 +1,87 @@
+"""The tables of ``meta.db``, and how a database of an older version is brought up to this one.
+
+Schema 2::
+
+    state              one row: revision of users, revision of the topology, whether a node ran here already
+    users              name, argon2id hash, SCRAM-SHA-256 keys (all four or none), filters as JSON lists,
+                       enabled, tags as JSON list
+    permissions        user and virtual host: patterns configure, write, read
+    topic_permissions  user, virtual host and exchange: patterns write, read
+    topology           kind and key: a row of the topology (msgpack), and whether it ends with the node
+
+Schema 1 had ``state`` with the users' revision, and ``users`` without tags.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 2
+
+USERS: Final = """
+CREATE TABLE users (
+    name TEXT PRIMARY KEY,
+    hash TEXT NOT NULL,
+    scram_iterations INTEGER,
+    scram_salt BLOB,
+    scram_stored_key BLOB,
+    scram_server_key BLOB,
+    publish TEXT NOT NULL,
+    subscribe TEXT NOT NULL,
+    enabled INTEGER NOT NULL CHECK (enabled IN (0, 1)),
+    CHECK ((scram_iterations IS NULL) = (scram_salt IS NULL)),
+    CHECK ((scram_iterations IS NULL) = (scram_stored_key IS NULL)),
+    CHECK ((scram_iterations IS NULL) = (scram_server_key IS NULL))
+) STRICT, WITHOUT ROWID;
+"""
+
+SCHEMA_1: Final = f"""
+CREATE TABLE state (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    revision INTEGER NOT NULL CHECK (revision >= 0)
+) STRICT;
+INSERT INTO state (id, revision) VALUES (1, 0);
+{USERS}
+"""
+
+FROM_1_TO_2: Final = """
+ALTER TABLE state ADD COLUMN topology_revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE state ADD COLUMN seeded INTEGER NOT NULL DEFAULT 0 CHECK (seeded IN (0, 1));
+ALTER TABLE users ADD COLUMN tags TEXT NOT NULL DEFAULT '[]';
+CREATE TABLE permissions (
+    user TEXT NOT NULL,
+    vhost TEXT NOT NULL,
+    configure TEXT NOT NULL,
+    write TEXT NOT NULL,
+    read TEXT NOT NULL,
+    PRIMARY KEY (user, vhost)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE topic_permissions (
+    user TEXT NOT NULL,
+    vhost TEXT NOT NULL,
+    exchange TEXT NOT NULL,
+    write TEXT NOT NULL,
+    read TEXT NOT NULL,
+    PRIMARY KEY (user, vhost, exchange)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE topology (
+    kind TEXT NOT NULL,
+    key BLOB NOT NULL,
+    value BLOB NOT NULL,
+    transient INTEGER NOT NULL CHECK (transient IN (0, 1)),
+    PRIMARY KEY (kind, key)
+) STRICT, WITHOUT ROWID;
+"""
+
+STEPS: Final = {1: FROM_1_TO_2}
+"""What brings a database of one version to the next."""
+
+
+def upgrade(version: int) -> str:
+    """Return the statements that bring a database of this version (0: an empty one) to `VERSION`.
+
+    Raises KeyError for a version that is not known.
+    """
+    if version == 0:
+        return SCHEMA_1 + "".join(STEPS.values())
+    return "".join(STEPS[step] for step in range(version, VERSION))

@@ -1,0 +1,91 @@
+"""Rows of the topology in ``meta.db``: exchanges, queues, bindings, policies, virtual hosts, as plain values.
+
+What a row means is `fluxmq.routing.topology`'s affair; here it is a kind, a key and a value, both msgpack.
+A *transient* row ends with the node (a queue that is not durable, say): it is written all the same, so that
+it outlives this process, but nobody waits for the disk for it, and the node's next start drops it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+
+KIND_CHARACTERS_MAX: Final = 32
+
+
+class Write(NamedTuple):
+    """One row to write; `value` None removes it. Key and value are what `pack` returned."""
+
+    kind: str
+    key: bytes
+    value: bytes | None
+    transient: bool
+
+
+def pack(value: object) -> bytes:
+    """Return a plain value as it is stored. Raises ValueError or TypeError for anything else."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def unpack(data: bytes) -> Any:
+    """Return a stored value; lists come back as lists. Raises ValueError when it is damaged."""
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except (ValueError, msgpack.exceptions.UnpackException) as error:
+        raise ValueError(f"not msgpack: {error}") from error
+
+
+class TopologyRows:
+    """The table. Lives with its `MetadataStore`, whose transactions it is written in."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    @property
+    def revision(self) -> int:
+        """The revision that was written last."""
+        (revision,) = self._database.execute("SELECT topology_revision FROM state").fetchone()
+        return int(revision)
+
+    def rows(self) -> list[tuple[str, Any, Any]]:
+        """Return all rows as kind, key, value. Raises ValueError when one is damaged."""
+        found = self._database.execute("SELECT kind, key, value FROM topology ORDER BY kind, key")
+        return [(kind, unpack(key), unpack(value)) for kind, key, value in found]
+
+    def durable(self, writes: Iterable[Write]) -> bool:
+        """Say whether some of these writes must outlive the machine: whether to sync them."""
+        for write in writes:
+            if write.value is not None:
+                if not write.transient:
+                    return True
+                continue
+            stored = self._database.execute(
+                "SELECT transient FROM topology WHERE kind = ? AND key = ?", (write.kind, write.key)
+            ).fetchone()
+            if stored is not None and not stored[0]:
+                return True
+        return False
+
+    def put(self, writes: Iterable[Write], revision: int | None = None) -> None:
+        """Write rows within the transaction that is open."""
+        for kind, key, value, transient in writes:
+            if value is None:
+                self._database.execute(
+                    "DELETE FROM topology WHERE kind = ? AND key = ?", (kind, key)
+                )
+            else:
+                self._database.execute(
+                    "INSERT OR REPLACE INTO topology (kind, key, value, transient)"
+                    " VALUES (?, ?, ?, ?)",
+                    (kind, key, value, int(transient)),
+                )
+        if revision is not None:
+            self._database.execute("UPDATE state SET topology_revision = ?", (revision,))
+
+    def drop_transient(self) -> int:
+        """Remove what ended with the last node; return how many rows that were."""
+        return self._database.execute("DELETE FROM topology WHERE transient = 1").rowcount
