@@ -1,0 +1,314 @@
+"""A message's properties between AMQP 0.9.1 and the canonical block that queues keep, and its address.
+
+`to_block` takes what stands behind the body size of a content header; `from_block` gives what a delivery's header carries.
+Of what came by AMQP it gives back the same bytes: order and types of headers, doubled names and text that is not UTF-8
+included, but a table's oddities of form (a boolean of 7, a long of letter ``L``). What came by MQTT becomes properties and
+headers; the table is in ``docs/message-properties.md``. What the broker says of a message in a header takes the place of a
+publisher's header of the same name.
+
+MQTT topics and the routing keys of ``amq.topic`` are one space: ``/`` and ``.`` change places, in filters ``+`` and ``*`` too.
+
+Source: AMQP 0-9-1 section 1.4.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+from typing import Final
+
+from fluxmq.model.properties import NUMBERS, Item, Kind, Value, decode, encode, text
+from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX
+from fluxmq.protocols.amqp091.content import (
+    HEADERS,
+    Properties,
+    malformed,
+    read_fields,
+    write_fields,
+)
+from fluxmq.protocols.amqp091.tables import (
+    Table,
+    TableError,
+    plain,
+    read_values,
+    typed,
+    write_values,
+)
+
+TOPIC_EXCHANGE: Final = b"amq.topic"
+"""The exchange that MQTT publishes to."""
+
+QUEUE_PREFIXES: Final = (b"$queue/", b"$dlq/")
+"""What topics begin with that address a queue; the default exchange takes them as they are."""
+
+STREAM_OFFSET: Final = "x-stream-offset"
+"""The header that says where in its stream a message stands."""
+
+_AMQP: Final = 2
+_FIELD_KINDS: Final = (
+    Kind.CONTENT_TYPE,
+    Kind.CONTENT_ENCODING,
+    Kind.HEADER,
+    Kind.DELIVERY_MODE,
+    Kind.PRIORITY,
+    Kind.CORRELATION,
+    Kind.REPLY_TO,
+    Kind.EXPIRATION,
+    Kind.MESSAGE_ID,
+    Kind.TIMESTAMP,
+    Kind.TYPE,
+    Kind.USER_ID,
+    Kind.APP_ID,
+    Kind.CLUSTER_ID,
+)
+"""The kinds of `Properties`' fields, in their order."""
+_FIELDS: Final = {kind: index for index, kind in enumerate(_FIELD_KINDS)}
+_OVERLONG_NAMES: Final = {
+    Kind.CONTENT_TYPE: b"content-type",
+    Kind.REPLY_TO: b"reply-to",
+    Kind.CORRELATION: b"x-correlation-id",
+}
+"""Headers for what MQTT can say and a short string cannot hold."""
+_DEAD_NAMES: Final = {
+    Kind.DEAD_REASON: b"_dlq_reason",
+    Kind.DEAD_QUEUE: b"_dlq_original_queue",
+    Kind.DEAD_OFFSET: b"_dlq_original_id",
+    Kind.DEAD_KEY: b"_dlq_original_topic",
+    Kind.DEAD_GROUP: b"_dlq_group",
+    Kind.DEAD_ATTEMPTS: b"_dlq_delivery_count",
+    Kind.DEAD_FIRST_TIME: b"_dlq_first_delivered_at",
+    Kind.DEAD_TIME: b"_dlq_moved_at",
+    Kind.DEAD_TRANSFER: b"_dlq_transfer_id",
+}
+_PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
+_TOPIC: Final = bytes.maketrans(b"/.", b"./")
+_FILTER: Final = bytes.maketrans(b"/.+*", b"./*+")
+_AMQP_FIRST: Final = encode([Item(Kind.PROTOCOL, _AMQP)]) + bytes((Kind.EXCHANGE,))
+"""What blocks of messages that came by AMQP begin with, so that their address is read without the rest."""
+
+
+# --- from a publisher ---
+
+
+def to_block(properties: bytes, exchange: str, user: str, *, drop: Collection[str] = ()) -> bytes:
+    """The canonical block of a message published to `exchange` by `user`.
+
+    `drop`: names of headers that are left out (BCC). Raises `HardError` (502) for bytes that are no properties.
+    """
+    items = [
+        Item(Kind.PROTOCOL, _AMQP),
+        Item(Kind.EXCHANGE, exchange.encode()),
+        Item(Kind.PUBLISHER, user.encode()),
+    ]
+    for index, content in enumerate(read_fields(properties)):
+        if content is None:
+            continue
+        kind = _FIELD_KINDS[index]
+        if index == HEADERS:
+            items += _headers(content, {name.encode() for name in drop})
+        else:
+            items.append(Item(kind, int.from_bytes(content, "big") if kind in NUMBERS else content))
+    return encode(items)
+
+
+def _headers(content: bytes, drop: set[bytes]) -> list[Item]:
+    try:
+        entries = read_values(content)
+    except TableError as error:
+        raise malformed(f"headers: {error}") from None
+    items = [Item(Kind.HEADER, value, name) for name, value in entries if name not in drop]
+    return items or [Item(Kind.EMPTY_HEADERS, None)]
+
+
+def readdressed(block: bytes, exchange: str, headers: Mapping[str, object] = _NOTHING) -> bytes:
+    """The block of the same message as it is published again by the broker, as a dead letter is.
+
+    `headers` are put in the place of those of the same names, integers as 64 bits. Raises `PropertyError` for bytes that are
+    no block, `TableError` for values that no header holds.
+    """
+    said = _typed(headers)
+    items = decode(block)
+    taken = {Kind.EXCHANGE, Kind.EMPTY_HEADERS} if said else {Kind.EXCHANGE}
+    kept = [
+        item
+        for item in items
+        if item.kind not in taken and not (item.kind is Kind.HEADER and item.name in said)
+    ]
+    place = 1 if kept and kept[0] == Item(Kind.PROTOCOL, _AMQP) else len(kept)
+    kept.insert(place, Item(Kind.EXCHANGE, exchange.encode()))
+    return encode([*kept, *(Item(Kind.HEADER, value, name) for name, value in said.items())])
+
+
+# --- to a consumer ---
+
+
+def from_block(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -> bytes:
+    """Properties for a delivery, as they stand behind the body size.
+
+    `extra`: headers that the broker adds, behind the others; integers as 64 bits, which is what RabbitMQ's clients expect of
+    ``x-delivery-count`` and the like. Raises `PropertyError` for bytes that are no block, `TableError` for values that no
+    header holds.
+    """
+    return write_fields(_fields(decode(block), _typed(extra)))
+
+
+def stream_properties(block: bytes, *, extra: Mapping[str, object] = _NOTHING) -> tuple[bytes, int]:
+    """The same with ``x-stream-offset`` as the last header, and where in the bytes its eight bytes stand; they are 0."""
+    fields = _fields(decode(block), _typed({**extra, STREAM_OFFSET: 0}))
+    before = write_fields(fields[: HEADERS + 1])
+    return write_fields(fields), len(before) - 8
+
+
+def block_headers(block: bytes) -> Table:
+    """The publisher's headers as plain values, for exchanges that look at them. Raises `PropertyError`."""
+    return {
+        name.decode("utf-8", "surrogateescape"): plain(value, "surrogateescape")
+        for kind, value, name in decode(block)
+        if kind is Kind.HEADER and isinstance(value, Value)
+    }
+
+
+def _typed(headers: Mapping[str, object]) -> dict[bytes, Value]:
+    return {name.encode(): typed(value, integers="l") for name, value in headers.items()}
+
+
+def _fields(items: Iterable[Item], extra: Mapping[bytes, Value]) -> list[bytes | None]:
+    """Contents of the properties, by the order of `Properties`."""
+    items = list(items)
+    amqp = Item(Kind.PROTOCOL, _AMQP) in items
+    fields: list[bytes | None] = [None] * len(Properties._fields)
+    headers: list[tuple[bytes, Value]] = []
+    said = {} if amqp else _overlong(items)
+    for kind, value, name in items:
+        index = _FIELDS.get(kind)
+        if kind is Kind.HEADER and isinstance(value, Value):
+            headers.append((name, value))
+        elif kind is Kind.EMPTY_HEADERS:
+            fields[HEADERS] = b""
+        elif index is not None and fields[index] is None:
+            if isinstance(value, int):
+                fields[index] = value.to_bytes(NUMBERS[kind], "big")
+            elif isinstance(value, bytes) and _OVERLONG_NAMES.get(kind) not in said:
+                fields[index] = value[:SHORT_STRING_BYTES_MAX]
+    said |= _said(items, amqp=amqp) | dict(extra)
+    entries = [
+        (name, value)
+        for name, value in headers
+        if name not in said and len(name) <= SHORT_STRING_BYTES_MAX
+    ]
+    entries += said.items()
+    if entries:
+        fields[HEADERS] = write_values(entries)
+    return fields
+
+
+def _overlong(items: Iterable[Item]) -> dict[bytes, Value]:
+    """Headers for what MQTT said that fits no short string."""
+    found: dict[bytes, Value] = {}
+    for kind, value, _ in items:
+        name = _OVERLONG_NAMES.get(kind)
+        if name is None or not isinstance(value, bytes):
+            continue
+        if kind is Kind.CORRELATION:
+            if len(value) > SHORT_STRING_BYTES_MAX or not _is_text(value):
+                found[name] = Value("x", value)
+        elif len(value) > SHORT_STRING_BYTES_MAX:
+            found[name] = text(value)
+    return found
+
+
+def _said(items: Iterable[Item], *, amqp: bool) -> dict[bytes, Value]:
+    """Headers that the broker says: of dead letters, and who published what came by another protocol."""
+    found: dict[bytes, Value] = {}
+    queue = b""
+    for kind, value, _ in items:
+        name = _DEAD_NAMES.get(kind)
+        if kind is Kind.DEAD_QUEUE and isinstance(value, bytes):
+            queue = value
+        if name is not None:
+            found[name] = _dead(kind, value, queue)
+        elif kind is Kind.PAYLOAD_FORMAT and isinstance(value, int):
+            found[b"mqtt-payload-format"] = Value("I", value)
+        elif amqp:
+            continue
+        elif kind is Kind.PUBLISHER and isinstance(value, bytes):
+            found[b"client_id"] = text(value)
+        elif kind is Kind.PROTOCOL and isinstance(value, int):
+            found[b"protocol"] = text(_PROTOCOL_NAMES.get(value, b"%d" % value))
+    return found
+
+
+def _dead(kind: Kind, value: object, queue: bytes) -> Value:
+    """What a dead letter's item says, in the words that MQTT uses too."""
+    if isinstance(value, int):
+        if kind is Kind.DEAD_OFFSET:
+            return text(b"%s:%d" % (queue, value))
+        return Value("l", value) if kind is Kind.DEAD_ATTEMPTS else text(_moment(value))
+    assert isinstance(value, bytes), "what is no number is bytes"
+    return text(value.hex().encode() if kind is Kind.DEAD_TRANSFER else value)
+
+
+def _moment(time_us: int) -> bytes:
+    """RFC 3339 of microseconds since the epoch; their digits where no calendar has them."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return b"%d" % time_us
+    return moment.isoformat().replace("+00:00", "Z").encode()
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# --- addresses ---
+
+
+def address_of(block: bytes, key: bytes) -> tuple[bytes, bytes]:
+    """Exchange and routing key that a delivery says a message was published to; `key` is what the queue keeps.
+
+    What came by MQTT was published to ``amq.topic``, or where its topic addresses a queue to the default exchange. A topic too
+    long for a routing key is cut behind a whole character. Raises `PropertyError` for bytes that are no block.
+    """
+    at = len(_AMQP_FIRST)
+    if block.startswith(_AMQP_FIRST) and block[at] < 0x80:
+        return block[at + 1 : at + 1 + block[at]], key
+    for kind, value, _ in decode(block):
+        if kind is Kind.EXCHANGE and isinstance(value, bytes):
+            return value, _cut(key)
+    if key.startswith(QUEUE_PREFIXES):
+        return b"", _cut(key)
+    return TOPIC_EXCHANGE, _cut(topic_to_routing_key(key))
+
+
+def _cut(key: bytes) -> bytes:
+    if len(key) <= SHORT_STRING_BYTES_MAX:
+        return key
+    return key[:SHORT_STRING_BYTES_MAX].decode("utf-8", "ignore").encode()
+
+
+def topic_to_routing_key(topic: bytes) -> bytes:
+    """The routing key of an MQTT topic name: ``a/b.c`` is ``a.b/c``."""
+    return topic.translate(_TOPIC)
+
+
+def routing_key_to_topic(routing_key: bytes) -> bytes:
+    """The MQTT topic name of a routing key. Whether it is one (not empty, no wildcard) is not looked at."""
+    return routing_key.translate(_TOPIC)
+
+
+def filter_to_binding_key(topic_filter: bytes) -> bytes:
+    """The binding key of an MQTT topic filter: ``a/+/#`` is ``a.*.#``."""
+    return topic_filter.translate(_FILTER)
+
+
+def binding_key_to_filter(binding_key: bytes) -> bytes:
+    """The MQTT topic filter of a binding key. ``#`` before the end and part of a level is no filter of MQTT's."""
+    return binding_key.translate(_FILTER)
