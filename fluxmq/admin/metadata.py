@@ -388,8 +388,8 @@ class MetadataStore:
         permissions: list[VhostPermission],
         topics: list[TopicPermission],
     ) -> User:
-        name, password_hash, iterations, salt, stored, server, *others = row
-        publish, subscribe, enabled, tags = others
+        name, password_hash, iterations, salt, stored, server = row[:6]
+        publish, subscribe, enabled, tags = row[6:]
         try:
             keys = None if iterations is None else StoredKeys(iterations, salt, stored, server)
             user = User(
