@@ -6,6 +6,7 @@ cdef class Ticket:
     cdef public Connection connection
     cdef public bytes answers
     cdef public int waiting, reason
+    cdef public object notify
 
     cpdef Ticket hold(self)
     cpdef int done(self, int reason=*) except -1

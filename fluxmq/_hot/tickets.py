@@ -28,7 +28,10 @@ TICKETS_MAX = 1024
 
 
 class Ticket:
-    """One run's answer. ``waiting``: holds not done yet; ``answers``: packets of four bytes."""
+    """One run's answer. ``waiting``: holds not done yet; ``answers``: packets of four bytes.
+
+    ``notify``, where the answer is none of MQTT's: called with the greatest reason when everything is done.
+    """
 
     def __init__(self, reactor: object) -> None:
         self.reactor = reactor
@@ -36,6 +39,7 @@ class Ticket:
         self.answers = b""
         self.waiting = 0
         self.reason = 0
+        self.notify = None
 
     def hold(self) -> Ticket:
         """Somebody more has to say ``done`` before the answer goes."""
@@ -47,8 +51,13 @@ class Ticket:
         self.waiting -= 1
         if reason > self.reason:
             self.reason = reason
-        if self.waiting == 0 and self.connection is not None:
-            release(self.connection, self.reactor)
+        if self.waiting == 0:
+            if self.connection is not None:
+                release(self.connection, self.reactor)
+            elif self.notify is not None:
+                notify = self.notify
+                self.notify = None
+                notify(self.reason)
         return 0
 
     def answer(self, connection: Connection, answers: bytes) -> cython.int:

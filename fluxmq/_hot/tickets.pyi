@@ -13,6 +13,7 @@ class Ticket:
     connection: Connection | None
     answers: bytes
     waiting: int
+    notify: object
     reason: int
 
     def __init__(self, reactor: Any) -> None: ...
