@@ -1,7 +1,7 @@
 """A shard's connection to the control process, on the shard's own event loop.
 
 Moves bytes for a `Conversation`, reconnects with back-off for as long as the shard lives, and never
-makes the shard wait: there is no request this client makes and no answer it needs. When control
+makes the shard wait: answers to requests come to whoever asked, when they come. When control
 does not read its answers, the connection is dropped rather than the answers piled up.
 """
 
@@ -15,13 +15,14 @@ from typing import Final, cast
 from fluxmq.control import unix_socket
 from fluxmq.control.conversation import (
     REPORTED_ATTEMPT,
+    Answered,
     Conversation,
     Handlers,
     RefusedError,
     back_off,
 )
 from fluxmq.control.framing import FramingError
-from fluxmq.control.messages import Hello, MessageError
+from fluxmq.control.messages import Body, Hello, MessageError
 from fluxmq.logs import RateLimited, get_logger
 
 # Answers that may wait for control to read them. A scrape's answer is some tens of kilobytes and
@@ -103,6 +104,10 @@ class ControlClient:
     def users_revision(self) -> int:
         """The revision of the last snapshot of users taken, -1 before the first."""
         return self._conversation.users_revision
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Ask control something, see `Conversation.request`."""
+        return self._conversation.request(kind, body, answered)
 
     async def run(self) -> None:
         """Connect, serve, and connect again after a loss, until the task is cancelled."""

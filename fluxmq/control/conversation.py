@@ -16,8 +16,10 @@ from fluxmq.control.framing import FrameDecoder, encode_frame
 from fluxmq.control.messages import (
     COLLECT,
     ERROR,
+    ERROR_AWAY,
     ERROR_UNKNOWN_KIND,
     HELLO,
+    ID_MAX,
     REPLY,
     STATUS,
     USERS,
@@ -42,11 +44,15 @@ BACK_OFF_MAX: Final = 1.0
 # it worth a line that control is not there.
 REPORTED_ATTEMPT: Final = 6
 
+REQUESTS_MAX: Final = 8
+"""Own requests that wait for their answer: half of what control takes from one process."""
+
 _HELLO_ID: Final = 1
 
 
 Answered = Callable[[Body | Failure], None]
-"""Called with the answer to an order, at once or later; what comes too late for its connection is dropped."""
+"""Called once with the answer to an order, at once or later (what comes too late for its connection is dropped); or
+with the answer to a request of this process: a failure with code ``away`` when the connection ended before."""
 
 Order = Callable[[Body, Answered], None]
 """Something control orders that may take its time. Raises MessageError for a body that is not understood."""
@@ -63,13 +69,15 @@ class Handlers:
     `users` takes a new snapshot (called only when its revision is newer than the last one taken);
     `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
     process's own loop and must not block. `users` is None for processes that authenticate nobody.
-    `orders`, by kind of message, are what may be answered later.
+    `orders`, by kind of message, are what may be answered later. `established` is called each time
+    control answered hello: from then on requests may be made.
     """
 
     collect: Callable[[], Iterable[Sample]]
     status: Callable[[], ProcessNumbers]
     users: Callable[[Users], None] | None = None
     orders: Mapping[str, Order] = field(default_factory=dict)
+    established: Callable[[], None] | None = None
 
 
 def back_off(attempt: int) -> float:
@@ -89,6 +97,8 @@ class Conversation:
         "_decoder",
         "_handlers",
         "_hello",
+        "_last_id",
+        "_requests",
         "established",
         "send",
         "users_revision",
@@ -99,10 +109,13 @@ class Conversation:
         self._handlers = handlers
         self._decoder = FrameDecoder()
         self._connection = 0
+        self._last_id = _HELLO_ID
+        self._requests: dict[int, Answered] = {}
         self.established = False
         self.users_revision = -1
         self.send: Callable[[bytes], None] | None = None
-        """Sends an answer that was not ready at once; set by the adapter of a process that takes orders."""
+        """Sends an answer that was not ready at once, or a request; set by the adapter of a process that takes
+        orders or makes requests."""
 
     def connected(self) -> bytes:
         """Begin a connection; return the first bytes to send."""
@@ -112,9 +125,29 @@ class Conversation:
         return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
 
     def disconnected(self) -> None:
-        """Note that the connection is gone."""
+        """Note that the connection is gone; requests that wait are answered so."""
         self._connection += 1
         self.established = False
+        waiting, self._requests = self._requests, {}
+        for answered in waiting.values():
+            answered(Failure(ERROR_AWAY, "the connection to the control process ended"))
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Ask control something; say whether it was sent.
+
+        It is not while there is no connection, or `REQUESTS_MAX` others wait; then `answered` is not
+        called. Raises FramingError for a body that is too large.
+        """
+        if not self.established or self.send is None or len(self._requests) >= REQUESTS_MAX:
+            return False
+        message_id = self._last_id % ID_MAX + 1
+        while message_id == _HELLO_ID or message_id in self._requests:
+            message_id = message_id % ID_MAX + 1
+        frame = encode_frame(Message(kind, message_id, body).to_wire())
+        self._last_id = message_id
+        self._requests[message_id] = answered
+        self.send(frame)
+        return True
 
     def receive(self, data: bytes | bytearray | memoryview) -> bytes:
         """Take bytes from control and return the answers.
@@ -127,11 +160,15 @@ class Conversation:
 
     def _answer(self, message: Message) -> Message | None:
         if message.kind == REPLY:
-            self.established = self.established or message.id == _HELLO_ID
+            self._replied(message)
             return None
         if message.kind == ERROR:
             failure = Failure.from_body(message.body)
-            raise RefusedError(f"{failure.code}: {failure.text}")
+            answered = self._requests.pop(message.id, None)
+            if answered is None:
+                raise RefusedError(f"{failure.code}: {failure.text}")
+            answered(failure)
+            return None
         if message.kind == COLLECT:
             return reply(message, Report(tuple(self._handlers.collect())).to_body())
         if message.kind == STATUS:
@@ -142,6 +179,16 @@ class Conversation:
         if order is not None:
             return self._obey(message, order)
         return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    def _replied(self, message: Message) -> None:
+        if message.id != _HELLO_ID:
+            answered = self._requests.pop(message.id, None)
+            if answered is not None:
+                answered(message.body)
+        elif not self.established:
+            self.established = True
+            if self._handlers.established is not None:
+                self._handlers.established()
 
     def _obey(self, message: Message, order: Order) -> Message | None:
         connection = self._connection

@@ -7,12 +7,15 @@ another version is answered with an error whose code is ``version`` and then dis
     shard, acceptor -> control   hello
     control -> shard             users (after hello and at each change), collect, status
     control -> acceptor          collect, status
+    shard -> control             topology_change
     fluxmqctl -> control         status, hashing, user_list, user_add, user_password, user_permit,
-                                 user_enable, user_delete
+                                 user_enable, user_delete, and those of `permission_messages`,
+                                 `topology_messages`, `row_messages` and `placements`
     anyone -> control            ping
 
 Pure: values to plain lists and maps and back; every body that arrives is checked here, field by
-field, before anyone uses it. The messages about users are in `user_messages`.
+field, before anyone uses it. The messages about users are in `user_messages`, those about queues and
+exchanges in `topology_messages`.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ ERROR_EXISTS: Final = "exists"
 ERROR_INVALID: Final = "invalid"
 ERROR_LIMIT: Final = "limit"
 ERROR_FAILED: Final = "failed"
+ERROR_AWAY: Final = "away"
+"""Said by a process to itself: control is not there."""
 
 ROLES: Final = ("shard", "acceptor", "control")
 KIND_CHARACTERS_MAX: Final = 32

@@ -2,13 +2,22 @@
 
 import pytest
 
-from fluxmq.control.conversation import BACK_OFF_MAX, Conversation, Handlers, RefusedError, back_off
+from fluxmq.control.conversation import (
+    BACK_OFF_MAX,
+    REQUESTS_MAX,
+    Conversation,
+    Handlers,
+    RefusedError,
+    back_off,
+)
 from fluxmq.control.framing import FrameDecoder, FramingError, encode_frame
 from fluxmq.control.messages import (
     COLLECT,
     ERROR,
+    ERROR_AWAY,
     ERROR_UNKNOWN_KIND,
     HELLO,
+    ID_MAX,
     REPLY,
     STATUS,
     USERS,
@@ -32,14 +41,27 @@ class Process:
 
     def __init__(self, authenticates=True):
         self.snapshots = []
+        self.established = 0
         self.conversation = Conversation(
             ME,
             Handlers(
                 collect=lambda: SAMPLES,
                 status=lambda: ProcessNumbers(sessions=3),
                 users=self.snapshots.append if authenticates else None,
+                established=self.establish,
             ),
         )
+
+    def establish(self):
+        self.established += 1
+
+    def connect(self):
+        """Connect to a control that answers hello; return what is sent from then on."""
+        sent = []
+        self.conversation.send = sent.append
+        self.conversation.connected()
+        self.tell(Message(REPLY, 1, {}))
+        return sent
 
     def tell(self, *messages):
         sent = b"".join(encode_frame(message.to_wire()) for message in messages)
@@ -115,3 +137,67 @@ def test_waits_double_up_to_a_second():
     waits = [back_off(attempt) for attempt in range(1, 8)]
     assert waits[:3] == [0.05, 0.1, 0.2]
     assert waits[-1] == back_off(10_000) == BACK_OFF_MAX
+
+
+def requests(sent):
+    return [Message.from_wire(value) for value in FrameDecoder().feed(b"".join(sent))]
+
+
+def test_requests_get_the_answer_with_their_number():
+    process = Process()
+    sent, answers = process.connect(), []
+    for text in ("a", "b", "c"):
+        assert process.conversation.request("x", {"text": text}, answers.append)
+    made = requests(sent)
+    assert [(each.kind, each.body["text"]) for each in made] == [("x", "a"), ("x", "b"), ("x", "c")]
+    assert len({each.id for each in made} - {1}) == 3
+    process.tell(error(made[1].id, "invalid", "no"), Message(REPLY, made[0].id, {"n": 1}))
+    assert answers == [Failure("invalid", "no"), {"n": 1}]
+    # A number that nobody waits for is dropped; the connection goes on.
+    process.tell(Message(REPLY, made[0].id, {}), Message(REPLY, made[2].id, {"n": 3}))
+    assert answers[2:] == [{"n": 3}]
+
+
+def test_nothing_is_asked_before_hello_is_answered():
+    process = Process()
+    assert not process.conversation.request("x", {}, pytest.fail)
+    process.conversation.send = pytest.fail
+    process.conversation.connected()
+    assert not process.conversation.request("x", {}, pytest.fail)
+    assert process.established == 0
+    process.connect()
+    assert process.established == 1
+    process.conversation.disconnected()
+    assert not process.conversation.request("x", {}, pytest.fail)
+
+
+def test_requests_that_wait_are_bounded():
+    process = Process()
+    sent, answers = process.connect(), []
+    made = [process.conversation.request("x", {}, answers.append) for _ in range(REQUESTS_MAX + 2)]
+    assert made == [True] * REQUESTS_MAX + [False, False]
+    process.tell(Message(REPLY, requests(sent)[0].id, {}))
+    assert process.conversation.request("x", {}, answers.append)
+
+
+def test_requests_end_with_their_connection():
+    process = Process()
+    sent, answers = process.connect(), []
+    process.conversation.request("x", {}, answers.append)
+    process.conversation.disconnected()
+    assert [answer.code for answer in answers] == [ERROR_AWAY]
+    # The answer of an earlier connection is not taken for one of this.
+    sent += process.connect()
+    process.tell(Message(REPLY, requests(sent)[0].id, {}))
+    assert len(answers) == 1
+    assert process.established == 2
+
+
+def test_numbers_of_requests_begin_again_and_leave_out_those_in_use():
+    process = Process()
+    sent, answers = process.connect(), []
+    process.conversation.request("x", {}, answers.append)
+    process.conversation._last_id = ID_MAX - 1
+    for _ in range(3):
+        process.conversation.request("x", {}, answers.append)
+    assert [each.id for each in requests(sent)] == [2, ID_MAX, 3, 4]
