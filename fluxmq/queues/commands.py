@@ -27,6 +27,8 @@ from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, REASON_BYTES_MAX
 
 ENTRY_VERSION: Final = 1
 COMMAND_VERSION: Final = 1
+COMMAND_VERSION_MAX: Final = 2
+"""Commands of version 2 are those that an older program would take for something else: a claim that settles."""
 ENTRY: Final = struct.Struct("<B7xq")
 COMMAND: Final = struct.Struct("<BBHIII")
 CLAIM: Final = struct.Struct("<QQQII")
@@ -64,6 +66,7 @@ class Kind(IntEnum):
     SWEEP = 27
     TRIM = 28
     RAISE_VERSION = 29
+    TOUCH = 30
 
 
 _CLAIM: Final = int(Kind.CLAIM)
@@ -143,18 +146,21 @@ def claim(
     target: int,
     ranges: Sequence[Range],
     others: Sequence[tuple[int, int, int]] = (),
+    automatic: bool = False,
 ) -> bytes:
     """Give `ranges` to consumer `holder`, and move the group's cursor from `cursor` to `target`.
 
     A range lies at or above `cursor` (new messages), or below it (released, due or overdue ones). Of
     what the cursor passes, `others` (first, last, time in µs) wait until that time, or with time -1
-    have expired; the rest is passed over and so settled for this group.
+    have expired; the rest is passed over and so settled for this group. An `automatic` claim settles
+    what it gives.
     """
+    version = COMMAND_VERSION_MAX if automatic else COMMAND_VERSION
     if len(ranges) == 1 and not others:
         first, last = ranges[0]
         length = _CLAIM_ONE.size
         return _CLAIM_ONE.pack(
-            *(_CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id),
+            *(_CLAIM, version, automatic, length, queue_id, group_id),
             *(holder, cursor, target, 1, 0, first, last),
         )
     numbers = [number for item in ranges for number in item]
@@ -166,7 +172,7 @@ def claim(
         *numbers,
     )
     length = COMMAND.size + len(body)
-    return COMMAND.pack(_CLAIM, COMMAND_VERSION, 0, length, queue_id, group_id) + body
+    return COMMAND.pack(_CLAIM, version, automatic, length, queue_id, group_id) + body
 
 
 def settle(
@@ -203,9 +209,15 @@ def declare(config: QueueConfig) -> bytes:
     return _packed(Kind.DECLARE, 0, 0, config.pack())
 
 
-def delete(queue_id: int) -> bytes:
-    """Remove a queue with everything in it."""
-    return _packed(Kind.DELETE, queue_id, 0, None)
+def delete(queue_id: int, if_unused: bool = False, if_empty: bool = False) -> bytes:
+    """Remove a queue with everything in it: with a condition, only while it has no consumer, or nothing ready."""
+    body = [if_unused, if_empty] if if_unused or if_empty else None
+    return _packed(Kind.DELETE, queue_id, 0, body)
+
+
+def touch(queue_id: int) -> bytes:
+    """The queue was used, although nobody consumes from it: it does not expire for a while."""
+    return _packed(Kind.TOUCH, queue_id, 0, None)
 
 
 def purge(queue_id: int) -> bytes:
@@ -225,9 +237,13 @@ def delete_group(queue_id: int, group_id: int) -> bytes:
     return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
 
 
-def join(queue_id: int, group: str, holder: int, member: str) -> bytes:
-    """A consumer named `member` has come to the group of that whole name and claims as number `holder`."""
-    return _packed(Kind.JOIN, queue_id, 0, [group, holder, member])
+def join(queue_id: int, group: str, holder: int, member: str, visiting: bool = False) -> bytes:
+    """A consumer named `member` has come to the group of that whole name and claims as number `holder`.
+
+    One that is `visiting` may claim and settle, but the queue is no more in use for it.
+    """
+    body = [group, holder, member, True] if visiting else [group, holder, member]
+    return _packed(Kind.JOIN, queue_id, 0, body)
 
 
 def leave(queue_id: int, group: str, holder: int) -> bytes:

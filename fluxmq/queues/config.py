@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import IntEnum
 from typing import Any, Final
 
-from fluxmq.queues.limits import DEPTH_MAX, NAME_BYTES_MAX
+from fluxmq.queues.limits import DEPTH_MAX, NAME_BYTES_MAX, PRIORITY_MAX
 
 SECOND: Final = 1_000_000
 DAY: Final = 86_400 * SECOND
@@ -30,6 +30,8 @@ class Overflow(IntEnum):
 
     DROP_HEAD = 0
     REJECT_PUBLISH = 1
+    REJECT_PUBLISH_DLX = 2
+    """The new one is refused, and goes to the dead-letter exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,19 @@ class QueueConfig:
     deduplication_producers: int = 1_000
     """Producers remembered; the one unused for longest is forgotten first."""
 
+    single_active_consumer: bool = False
+    """Of a group's consumers only the one that has been there for longest is given messages."""
+    max_priority: int = 0
+    """Messages of higher priority are given first; those above this count as of this. At most 255."""
+
+    dead_letter_exchange: str | None = None
+    """Exchange of the queue's vhost to which dead messages are published, empty for the default one; None for none.
+    With one, ``dead_letter_queue`` means nothing. Takes effect with ``dead_letter``."""
+    dead_letter_routing_key: str | None = None
+    """Routing key of dead messages; None is the one they came with."""
+    dead_letter_at_least_once: bool = False
+    """Whether a dead message that no queue takes is kept and published again until one does; else it is dropped."""
+
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > NAME_BYTES_MAX:
             raise ValueError("a queue's name has 1 to 1024 bytes")
@@ -98,6 +113,8 @@ class QueueConfig:
             value = getattr(self, field.name)
             if isinstance(value, int) and not 0 <= value <= DEPTH_MAX << 4:
                 raise ValueError(f"{field.name} of a queue is out of range")
+        if self.max_priority > PRIORITY_MAX:
+            raise ValueError("a queue has at most 255 priorities above 0")
         if self.claim_batch < 1 or self.visibility_timeout < 1 or self.max_message_size < 1:
             raise ValueError("claim_batch, visibility_timeout and max_message_size are at least 1")
         if self.multiplier_thousandths < 1_000 or self.initial_backoff < 1 or self.max_backoff < 1:

@@ -15,11 +15,17 @@ class Consumer:
     `held` are offsets it was given and has not settled, `overdue` those of them whose time is up: it may
     still settle them, until somebody is given them. `credit` is how many more messages it accepts, `limit`
     how many unsettled ones it may hold in time. It is `active` once its joining was applied.
+
+    What an `automatic` one is given is settled by that; what it holds then is only what it has not got
+    rid of yet. A `taking` one is given only what it asks for, one by one, and the queue is no more in use
+    for it; `stopped` is one that is given nothing more. An `exclusive` one shares its queue with no other.
+    A `temporary` one's group ends with it.
     """
 
     __slots__ = (
-        *("active", "auto_commit", "credit", "filter", "group_id", "group_name", "held"),
-        *("holder", "hungry", "limit", "member", "mode", "overdue", "queue_id"),
+        *("active", "auto_commit", "automatic", "credit", "exclusive", "filter", "group_id"),
+        *("group_name", "held", "holder", "hungry", "limit", "member", "mode", "overdue"),
+        *("priority", "queue_id", "stopped", "taking", "temporary"),
     )
 
     def __init__(
@@ -34,6 +40,11 @@ class Consumer:
         limit: int,
         credit: int,
         auto_commit: bool,
+        priority: int = 0,
+        exclusive: bool = False,
+        automatic: bool = False,
+        taking: bool = False,
+        temporary: bool = False,
     ) -> None:
         self.queue_id = queue_id
         self.group_name = group_name
@@ -45,14 +56,27 @@ class Consumer:
         self.limit = limit
         self.credit = credit
         self.auto_commit = auto_commit
+        self.priority = priority
+        self.exclusive = exclusive
+        self.automatic = automatic
+        self.taking = taking
+        self.temporary = temporary
+        self.stopped = False
         self.held = Spans()
         self.overdue = Spans()
         self.active = False
         self.hungry = False
 
     @property
+    def counts(self) -> bool:
+        """Whether the queue is in use for it."""
+        return not (self.taking or self.stopped)
+
+    @property
     def room(self) -> int:
         """Messages it would take now."""
+        if self.stopped:
+            return 0
         return min(self.credit, self.limit - self.held.count + self.overdue.count)
 
 

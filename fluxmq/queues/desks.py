@@ -18,14 +18,17 @@ from typing import Final
 from fluxmq._hot.batches import EXPIRY, Batch
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Range, Reason
-from fluxmq.queues.consumers import Consumer, DeadLetter, Delivery, Step
+from fluxmq.queues.consumers import Consumer, Delivery, Step
+from fluxmq.queues.dying import Dying
 from fluxmq.queues.filters import Filter
+from fluxmq.queues.flights import Flights
 from fluxmq.queues.groups import EXPIRED_AT, Group
 from fluxmq.queues.limits import DEAD_RANGES_MAX, PENDING_RANGES_MAX, SCANNED_MAX
 from fluxmq.queues.pending import NOBODY, Fate, Piece
 from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, expired, expires_at, portions
 from fluxmq.queues.spans import Spans
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
+from fluxmq.queues.turns import Turns
 
 Read = Callable[[int, int], Batch]
 """The batch of a queue (id) that holds an offset."""
@@ -43,7 +46,7 @@ class Desk:
         self.queue = queue
         self.group = group
         self.consumers: dict[int, Consumer] = {}
-        self.hungry: deque[Consumer] = deque()
+        self.hungry = Turns()
         self.wanted = Filter(group.filter, queue.name) if group.filter else None
         self._read = read
         self._batch: Batch | None = None
@@ -51,19 +54,16 @@ class Desk:
         self._cursor = group.cursor
         self._again = Spans()
         self._delayed: deque[Range] = deque()
-        self._flight: deque[list[Range]] = deque()
-        self._claiming = Spans()
-        self._proposed_ranges = 0
+        self._flights = Flights()
         self._refused = False
-        self._dying: deque[Piece] = deque()
+        self.dying = Dying(queue, group, self._batch_at)
         group.pending.arm_all()
-        group.dead.arm_all()
 
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def feed(self, consumer: Consumer) -> bool:
         """Queue a consumer for messages if it takes any; gives whether it does."""
-        if not consumer.active or consumer.room <= 0:
+        if not consumer.active or self._room(consumer) <= 0:
             return False
         if not consumer.hungry:
             consumer.hungry = True
@@ -80,21 +80,39 @@ class Desk:
         consumer.active = consumer.hungry = False
         consumer.held.clear()
         consumer.overdue.clear()
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """A consumer has gone or stopped: with a single active consumer it is the next one's turn."""
+        active = self.active
+        if active is not None and self.queue.config.single_active_consumer:
+            self.feed(active)
+
+    @property
+    def active(self) -> Consumer | None:
+        """With a single active consumer, the one: who has been here for longest."""
+        return next((each for each in self.consumers.values() if each.counts), None)
+
+    def _room(self, consumer: Consumer) -> int:
+        """Messages that a consumer may be given now."""
+        single = self.queue.config.single_active_consumer and not consumer.taking
+        return 0 if single and consumer is not self.active else consumer.room
 
     # --- what the machine says ---------------------------------------------------------------------------------
 
     def applied_claim(self, whole: bool) -> None:
         """The oldest claim or burial under way was applied; nobody but the desk may propose them."""
-        assert self._flight, "a claim that this desk never proposed"
-        for first, last in self._flight.popleft():
-            self._claiming.remove(first, last)
+        self._flights.applied()
         if not whole:
             self._refused = True
-        if not self._flight:
-            self._proposed_ranges = 0
+        if not self._flights:
             if self._refused:
                 self.begin_again()
             self._cursor = self.group.cursor
+
+    def joined_claims(self, target: int) -> None:
+        """The claim up to `target` and the one before it were made one command; both were of new messages."""
+        self._flights.join(target)
 
     def begin_again(self) -> None:
         """Forget what was to be given again and learn it anew from the machine's ranges."""
@@ -111,6 +129,8 @@ class Desk:
             if fate.holder in owned:
                 owned[fate.holder].add(first, last)
         for consumer in self.consumers.values():
+            if consumer.automatic:
+                continue  # the machine knows nothing of what it was given
             for held_first, held_last in list(consumer.held):
                 for first, last in owned[consumer.holder].missing(held_first, held_last):
                     consumer.held.remove(first, last)
@@ -124,7 +144,7 @@ class Desk:
             consumer.overdue.clear()
             self.feed(consumer)
         self._refused = True
-        if not self._flight:
+        if not self._flights:
             self.begin_again()
             self._cursor = self.group.cursor
 
@@ -140,12 +160,12 @@ class Desk:
         hungry = self.hungry
         while hungry and given < budget:
             consumer = hungry.popleft()  # and stays marked as hungry while it is served
-            room = consumer.room
+            room = self._room(consumer)
             if room <= 0:
                 consumer.hungry = False
                 continue
             share = min(room, budget - given)
-            if hungry:
+            if hungry.rivals(consumer):
                 share = min(share, self.queue.config.claim_batch)
             got = self._serve(step, consumer, share, now)
             given += got
@@ -182,9 +202,28 @@ class Desk:
             return False
         return bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
 
+    def may_give(self) -> bool:
+        """Whether there may be something to give, now or once claims under way are applied."""
+        if self._refused:
+            return True
+        waiting = bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
+        return waiting and self._may_claim()
+
+    def ready(self) -> int:
+        """Messages that nobody holds nor is being given."""
+        group = self.group
+        waiting = group.pending.waiting
+        if self._flights and waiting:
+            waiting = 0
+            for low, high, fate in group.pending.overlapping(0, self._cursor):
+                if fate.holder == NOBODY:
+                    free = self._flights.unclaimed(low, high)
+                    waiting += sum(last - first + 1 for first, last in free)
+        return max(0, self.queue.next_offset - max(self._cursor, group.cursor)) + waiting
+
     def _catch_up(self) -> None:
         """The machine's cursor moves by itself when messages are dropped."""
-        if self.group.id == NOBODYS_GROUP and not self._flight:
+        if self.group.id == NOBODYS_GROUP and not self._flights:
             self._cursor = self.queue.start
         self._cursor = max(self._cursor, self.group.cursor, self.queue.start)
 
@@ -219,7 +258,7 @@ class Desk:
         return given
 
     def _may_claim(self) -> bool:
-        ranges = len(self.group.pending) + self._proposed_ranges + _COMMAND_RANGES
+        ranges = len(self.group.pending) + self._flights.ranges + _COMMAND_RANGES
         return ranges <= PENDING_RANGES_MAX and len(self.group.dead) < DEAD_RANGES_MAX
 
     # --- new messages ------------------------------------------------------------------------------------------
@@ -248,10 +287,12 @@ class Desk:
                 position = base + last + 1
                 if given == share or len(ranges) + len(others) >= _COMMAND_RANGES:
                     break
-        for first, last in ranges:
-            consumer.held.add(first, last)
+        if not (consumer.automatic and consumer.taking):
+            for first, last in ranges:
+                consumer.held.add(first, last)
         consumer.credit -= given
-        self._propose_new(step, consumer.holder if ranges else 0, position, ranges, others)
+        holder = consumer.holder if ranges else 0
+        self._propose_new(step, holder, position, ranges, others, consumer.automatic)
         if given < share and position < self.queue.next_offset:
             step.more = True
         return given
@@ -263,14 +304,14 @@ class Desk:
         target: int,
         ranges: list[Range],
         others: list[tuple[int, int, int]],
+        automatic: bool = False,
     ) -> None:
         queue, group = self.queue.id, self.group.id
         step.commands.append(
-            commands.claim(queue, group, holder, self._cursor, target, ranges, others)
+            commands.claim(queue, group, holder, self._cursor, target, ranges, others, automatic)
         )
         self._cursor = target
-        self._flight.append([])
-        self._proposed_ranges += len(ranges) + len(others)
+        self._flights.add_new(len(ranges) + len(others), target)
 
     def _pass_head(self, step: Step, now: int) -> None:
         """With nobody to give to, what has expired at the head goes, and what no consumer of this group wants."""
@@ -340,7 +381,8 @@ class Desk:
                 index = first - batch.base_offset
                 self._take_from(fate, first, last)
                 step.deliveries.append(Delivery(consumer, batch, index, count, fate.attempts + 1))
-                consumer.held.add(first, last)
+                if not (consumer.automatic and consumer.taking):
+                    consumer.held.add(first, last)
                 _extend(ranges, first, last)
                 given += count
                 if given == share or len(ranges) == _COMMAND_RANGES:
@@ -356,7 +398,7 @@ class Desk:
         """What of a hint the machine would let be claimed, without what is being claimed already."""
         for low, high, fate in self.group.pending.overlapping(*hint):
             if fate.due <= now:
-                for first, last in self._claiming.missing(low, high):
+                for first, last in self._flights.unclaimed(low, high):
                     yield first, last, fate
 
     def _again_portions(
@@ -395,65 +437,16 @@ class Desk:
         queue, group = self.queue.id, self.group.id
         for reason, gone in buried.items():
             step.commands.append(commands.bury(queue, group, reason, gone))
-            self._note_flight(gone)
+            self._flights.add_again(gone)
         if ranges:
             cursor = self._cursor
             step.commands.append(
-                commands.claim(queue, group, consumer.holder, cursor, cursor, ranges)
+                commands.claim(
+                    *(queue, group, consumer.holder, cursor, cursor, ranges),
+                    automatic=consumer.automatic,
+                )
             )
-            self._note_flight(ranges)
-
-    def _note_flight(self, ranges: list[Range]) -> None:
-        for first, last in ranges:
-            self._claiming.add(first, last)
-        self._flight.append(ranges)
-        self._proposed_ranges += 2 * len(ranges)
-
-    # --- the dead ----------------------------------------------------------------------------------------------
-
-    def hand_dead(self, step: Step, now: int, budget: int) -> int:
-        """Dead messages for the dead-letter queue, each once until asked for again; gives how many."""
-        dead = self.group.dead
-        due = dead.next_due()
-        if due is not None and due <= now:
-            self._dying.extend(dead.pop_due(now, _DUE_MAX))
-        handed = 0
-        while self._dying and handed < budget:
-            first, last, fate = self._dying.popleft()
-            end = min(last, first + budget - handed - 1)
-            if end < last:
-                self._dying.appendleft((end + 1, last, fate))
-            for low, high, _ in dead.overlapping(first, end):
-                for offset in range(low, high + 1):
-                    step.dead.append(self._dead_letter(offset, fate))
-                handed += high - low + 1
-        if self._dying:
-            step.more = True
-        return handed
-
-    def dead_again(self) -> None:
-        """Every dead message is to be handed out again."""
-        self._dying.clear()
-        self.group.dead.arm_all()
-
-    def _dead_letter(self, offset: int, fate: Fate) -> DeadLetter:
-        batch = self._batch_at(offset)
-        return DeadLetter(
-            self.queue.id,
-            self.group.id,
-            self.group.name,
-            self.queue.config.target,
-            batch,
-            offset - batch.base_offset,
-            offset,
-            fate.reason,
-            fate.text,
-            fate.attempts,
-            fate.first_time,
-            fate.last_time,
-            fate.due,
-            self.queue.transfer_producer(self.group),
-        )
+            self._flights.add_again(ranges)
 
 
 def _extend(ranges: list[Range], first: int, last: int) -> None:

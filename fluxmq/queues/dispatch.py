@@ -10,20 +10,16 @@ settlement that made room, or work left over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import commands
-from fluxmq.queues.commands import FIRST, Mode, Range, Start
-from fluxmq.queues.consumers import Consumer, Settlement, Step
+from fluxmq.queues.attaching import TEMPORARY, Attaching
+from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
-from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, UNLIMITED
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
-from fluxmq.queues.stream_desks import StreamDesk
 
 AUTO_COMMIT_INTERVAL: Final = 5_000_000
 """Microseconds between a stream consumer's acknowledgement and its commit, unless told otherwise."""
@@ -36,15 +32,7 @@ TIMER_GRANULE: Final = 1_000
 """Microseconds between two runs of a queue for its timers alone: what could not be done is not tried all the time."""
 
 
-class AttachError(FluxmqError):
-    """A consumer cannot be attached: no such queue, or a group of another mode."""
-
-
-class CommitError(FluxmqError):
-    """An offset that cannot be committed."""
-
-
-class Dispatch:
+class Dispatch(Attaching):
     """Hands the messages of a group's queues to consumers; used by the leader only.
 
     `read` gives the batch of a queue (id) that holds an offset and may raise what the host's log
@@ -54,16 +42,7 @@ class Dispatch:
     def __init__(
         self, machine: Machine, read: Read, auto_commit_interval: int = AUTO_COMMIT_INTERVAL
     ) -> None:
-        self._machine = machine
-        self._read = read
-        self._interval = auto_commit_interval
-        self._term = 0
-        self._number = 0
-        self._desks: dict[int, dict[int, Desk | StreamDesk]] = {}
-        self._known: dict[int, int] = {}  # by queue id: its group_changes when the desks were made
-        self._joining: dict[int, list[Consumer]] = {}
-        self._cancelled: list[Consumer] = []
-        self._woken: dict[int, None] = {}
+        super().__init__(machine, read, auto_commit_interval)
         self._alarms: dict[int, int] = {}
         self._timers: list[tuple[int, int]] = []
         self._swept: dict[int, int] = {}
@@ -83,6 +62,9 @@ class Dispatch:
         for queue in self._machine.queues.values():
             self._woken[queue.id] = None
             for group in queue.groups.values():
+                if group.name.startswith(TEMPORARY):
+                    left.append(commands.delete_group(queue.id, group.id))
+                    continue
                 left += [commands.leave(queue.id, group.name, holder) for holder in group.members]
         return left
 
@@ -103,148 +85,6 @@ class Dispatch:
         self._timers.clear()
         self._swept.clear()
         self._dead_retry.clear()
-
-    # --- consumers ---------------------------------------------------------------------------------------------
-
-    def attach(
-        self,
-        queue_id: int,
-        group: str,
-        member: str,
-        mode: int = Mode.WORK,
-        filter_: bytes = b"",
-        start: Start | None = None,
-        limit: int = 1_000,
-        credit: int = UNLIMITED,
-        auto_commit: bool = True,
-    ) -> tuple[Consumer, list[bytes]]:
-        """A consumer comes. Gives it and the commands to propose; it gets messages once they are applied.
-
-        `group` is the plain name; with a filter the group is `<group>@<filter>` (`group_name` of the
-        consumer). A new group begins at `start`, by default with the first message there is; for a
-        stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
-        the consumer holds. With `auto_commit` false a stream's offset moves by `commit` only. Raises
-        `AttachError` for no queue, or a group of another mode or filter.
-        """
-        queue = self._machine.queues.get(queue_id)
-        if queue is None:
-            raise AttachError(f"no queue of id {queue_id}")
-        name = f"{group}@{filter_.decode('utf-8', 'replace')}" if filter_ else group
-        existing = queue.group(name)
-        if existing is not None and (existing.mode != mode or existing.filter != filter_):
-            raise AttachError(f"consumer group {name} of {queue.name} works in another mode")
-        self._number += 1
-        consumer = Consumer(
-            queue_id,
-            name,
-            member,
-            (self._term << 32) | self._number,
-            mode=mode,
-            filter_=filter_,
-            limit=limit,
-            credit=credit,
-            auto_commit=auto_commit,
-        )
-        proposals = []
-        if existing is None:
-            proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
-        elif start is not None and mode == Mode.STREAM:
-            proposals.append(commands.seek(queue_id, existing.id, start))
-        proposals.append(commands.join(queue_id, name, consumer.holder, member))
-        self._joining.setdefault(queue_id, []).append(consumer)
-        return consumer, proposals
-
-    def credit(self, consumer: Consumer, count: int) -> None:
-        """The consumer accepts `count` more messages; less than none takes credit back."""
-        consumer.credit = max(0, consumer.credit + count)
-        desk = self._desk_of(consumer)
-        if desk is not None and desk.feed(consumer):
-            self._woken[consumer.queue_id] = None
-
-    def detach(self, consumer: Consumer) -> list[bytes]:
-        """The consumer goes. Gives the commands that release what it holds."""
-        desk = self._desk_of(consumer)
-        proposals: list[bytes] = []
-        if desk is not None:
-            desk.remove(consumer)
-            if isinstance(desk, StreamDesk) and desk.automatic and consumer.auto_commit:
-                desk.commit(proposals)
-        joining = self._joining.get(consumer.queue_id, [])
-        if consumer in joining:
-            joining.remove(consumer)
-        if consumer.queue_id in self._machine.queues:
-            self._woken[consumer.queue_id] = None
-            proposals.append(
-                commands.leave(consumer.queue_id, consumer.group_name, consumer.holder)
-            )
-        return proposals
-
-    def settle(
-        self,
-        consumer: Consumer,
-        verb: int,
-        ranges: Sequence[Range],
-        now: int,
-        delay: int = -1,
-        reason: bytes = b"",
-    ) -> Settlement:
-        """The consumer speaks about messages it was given (`Verb`).
-
-        `delay`: µs before a nacked message comes again, -1 for the queue's back-off. What the
-        consumer does not hold is counted in `missing` and nothing else. The answer to the peer is
-        given when the commands are applied.
-        """
-        now = max(now, self._machine.time)
-        held = consumer.held
-        pieces: list[Range] = []
-        wanted = 0
-        for first, last in ranges:
-            wanted += last - first + 1
-            pieces += held.remove(first, last)
-        settled = 0
-        for first, last in pieces:
-            settled += last - first + 1
-            if consumer.overdue:
-                consumer.overdue.remove(first, last)
-        if not settled:
-            return Settlement([], 0, wanted)
-        desk = self._desk_of(consumer)
-        if desk is not None and (desk.feed(consumer) or isinstance(desk, StreamDesk)):
-            self._woken[consumer.queue_id] = None
-        if isinstance(desk, StreamDesk):
-            desk.settle(verb, pieces, now, delay)
-            return Settlement([], settled, wanted - settled)
-        queue_id, group_id, holder = consumer.queue_id, consumer.group_id, consumer.holder
-        proposals = [
-            commands.settle(
-                queue_id,
-                group_id,
-                verb,
-                holder,
-                pieces[at : at + RANGES_PER_COMMAND_MAX],
-                delay,
-                reason,
-            )
-            for at in range(0, len(pieces), RANGES_PER_COMMAND_MAX)
-        ]
-        return Settlement(proposals, settled, wanted - settled)
-
-    def commit(self, consumer: Consumer, offset: int) -> list[bytes]:
-        """Explicit commit: the consumer's stream group needs nothing below `offset` any more.
-
-        Raises `CommitError` for a work group, and for an offset that was not read yet.
-        """
-        desk = self._desk_of(consumer)
-        if not isinstance(desk, StreamDesk):
-            raise CommitError("only a stream's group commits")
-        if not desk.queue.start <= offset <= desk.cursor:
-            raise CommitError(f"offset {offset} is outside of {desk.queue.start} to {desk.cursor}")
-        return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
-
-    def cancelled(self) -> list[Consumer]:
-        """Consumers whose queue or group is gone since the last call; they are detached."""
-        gone, self._cancelled = self._cancelled, []
-        return gone
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -268,8 +108,8 @@ class Dispatch:
         for id_, desk in self._served(queue).items():
             if desk.group.dead.count and isinstance(desk, Desk):
                 if retry is not None:
-                    desk.dead_again()
-                dead += desk.hand_dead(step, now, messages_max - dead)
+                    desk.dying.again()
+                dead += desk.dying.hand_out(step, now, messages_max - dead)
             if id_ == NOBODYS_GROUP and not queue.owns_itself():
                 continue
             if given < messages_max:
@@ -323,61 +163,18 @@ class Dispatch:
         self._woken.update(applied.woken)
         return list(applied.woken)
 
+    def joined(self, queue_id: int, group_id: int, target: int) -> None:
+        """A group's claim up to `target` was made one command with the claim before it: both are applied at once."""
+        desk = self._desks.get(queue_id, {}).get(group_id)
+        if isinstance(desk, Desk):
+            desk.joined_claims(target)
+
     def retry_dead(self, queue_id: int, at: int) -> None:
         """The queue's dead messages could not be appended where they belong: hand all out again at `at` µs."""
         self._dead_retry[queue_id] = at
         self._alarm(queue_id, at)
 
     # --- inside ------------------------------------------------------------------------------------------------
-
-    def _desk_of(self, consumer: Consumer) -> Desk | StreamDesk | None:
-        return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
-
-    def _served(self, queue: Queue) -> dict[int, Desk | StreamDesk]:
-        """The desks of a queue's groups, by id in order; made where they are missing. Desk 0 is nobody's."""
-        desks = self._desks.get(queue.id)
-        if desks is None or self._known[queue.id] != queue.group_changes:
-            desks = self._desks.setdefault(queue.id, {})
-            self._known[queue.id] = queue.group_changes
-            for id_ in [id_ for id_ in desks if id_ and id_ not in queue.groups]:
-                self._cancel(desks.pop(id_))
-            if 0 not in desks:
-                desks[0] = Desk(queue, queue.nobodys, self._read)
-            for id_, group in queue.groups.items():
-                if id_ not in desks:
-                    if group.mode == Mode.STREAM:
-                        desks[id_] = StreamDesk(queue, group, self._read, self._interval)
-                    else:
-                        desks[id_] = Desk(queue, group, self._read)
-        return desks
-
-    def _activate(self, queue: Queue) -> None:
-        """Consumers whose joining was applied begin."""
-        joining = self._joining.pop(queue.id, None)
-        if not joining:
-            return
-        self._served(queue)
-        later = []
-        for consumer in joining:
-            group = queue.group(consumer.group_name)
-            if group is None or consumer.holder not in group.members:
-                later.append(consumer)
-                continue
-            if group.mode != consumer.mode or group.filter != consumer.filter:
-                self._cancelled.append(consumer)
-                continue
-            desk = self._desks[queue.id][group.id]
-            consumer.group_id = group.id
-            consumer.active = True
-            desk.consumers[consumer.holder] = consumer
-            desk.feed(consumer)
-        if later:
-            self._joining[queue.id] = later
-
-    def _cancel(self, desk: Desk | StreamDesk) -> None:
-        for consumer in list(desk.consumers.values()):
-            desk.remove(consumer)
-            self._cancelled.append(consumer)
 
     def _forget_queue(self, queue_id: int) -> None:
         for desk in self._desks.pop(queue_id, {}).values():

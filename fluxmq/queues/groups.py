@@ -49,6 +49,7 @@ class Group:
         "mode",
         "name",
         "pending",
+        "visiting",
     )
 
     def __init__(self, id_: int, name: str, mode: int, filter_: bytes, cursor: int) -> None:
@@ -62,6 +63,8 @@ class Group:
         self.dead = Ledger()
         self.members: dict[int, str] = {}
         """Consumers by their number, in order of joining."""
+        self.visiting: set[int] = set()
+        """Those of them for whom the queue is no more in use: they take single messages, or have stopped."""
         self.idle_since = 0
         """Since when it has no member, µs; without meaning while it has one."""
 
@@ -90,8 +93,12 @@ class Group:
         passage: tuple[int, int],
         ranges: Sequence[Range],
         others: Sequence[tuple[int, int, int]],
+        automatic: bool = False,
     ) -> tuple[Result, bool]:
-        """Carry out a claim command; gives the result and whether every message of it was claimed."""
+        """Carry out a claim command; gives the result and whether every message of it was claimed.
+
+        What an `automatic` claim gives is settled by that.
+        """
         cursor, target = passage
         if self.mode != _WORK or (ranges and holder not in self.members):
             return Result(Code.STALE), False
@@ -105,7 +112,8 @@ class Group:
             if last >= target:
                 return Result(Code.STALE), False
             self.cursor = target
-            self.pending.add(first, last, _claimed(config, time, holder, 1, 0))
+            if not automatic:
+                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))
             return Result(_OK, last - first + 1), True
         fresh, again = self._pieces(config, time, holder, passage, ranges, others)
         if fresh and fresh[-1][1] >= target:
@@ -116,14 +124,10 @@ class Group:
         wanted = sum(last - first + 1 for first, last in ranges)
         claimed = 0
         for first, last in again:
-            claimed += self._claim_again(config, time, holder, first, last)
+            claimed += self._claim_again(config, time, holder, first, last, automatic)
         self.cursor = max(self.cursor, target)
         for first, last, fate in fresh:
-            if fate.reason:
-                self.die(config, time, first, last, fate)
-            else:
-                self.pending.add(first, last, fate)
-                claimed += last - first + 1 if fate.holder else 0
+            claimed += self._claim_new(config, time, (first, last, fate), automatic)
         return Result(_OK, claimed), claimed == wanted
 
     def _pieces(
@@ -155,8 +159,23 @@ class Group:
             fresh.sort()
         return fresh, again
 
+    def _claim_new(self, config: QueueConfig, time: int, piece: Piece, automatic: bool) -> int:
+        """Take in what the cursor passes: given, waiting or dead; gives how many messages were given."""
+        first, last, fate = piece
+        if fate.reason:
+            self.die(config, time, first, last, fate)
+        elif fate.holder == NOBODY or not automatic:
+            self.pending.add(first, last, fate)
+        return last - first + 1 if fate.holder != NOBODY else 0
+
     def _claim_again(
-        self, config: QueueConfig, time: int, holder: int, first: int, last: int
+        self,
+        config: QueueConfig,
+        time: int,
+        holder: int,
+        first: int,
+        last: int,
+        automatic: bool = False,
     ) -> int:
         """Give what waits or is overdue to `holder`, whoever had it; gives how many messages."""
         limit = config.delivery_limit
@@ -164,8 +183,9 @@ class Group:
         for low, high, fate in self.pending.cut(
             first, last, lambda fate: fate.due <= time and (not limit or fate.attempts < limit)
         ):
-            taken = _claimed(config, time, holder, fate.attempts + 1, fate.first_time)
-            self.pending.add(low, high, taken)
+            if not automatic:
+                taken = _claimed(config, time, holder, fate.attempts + 1, fate.first_time)
+                self.pending.add(low, high, taken)
             claimed += high - low + 1
         return claimed
 
@@ -310,7 +330,10 @@ class Group:
         """As plain values for msgpack."""
         return [
             *(self.id, self.name, self.mode, self.filter, self.cursor, self.idle_since),
-            [[holder, member] for holder, member in self.members.items()],
+            [
+                [holder, member, True] if holder in self.visiting else [holder, member]
+                for holder, member in self.members.items()
+            ],
             self.pending.pack(),
             self.dead.pack(),
         ]
@@ -321,7 +344,8 @@ class Group:
         id_, name, mode, filter_, cursor, idle_since, members, pending, dead = packed
         group = Group(id_, name, mode, filter_, cursor)
         group.idle_since = idle_since
-        group.members = dict(members)
+        group.members = {holder: member for holder, member, *_ in members}
+        group.visiting = {holder for holder, _, *visiting in members if visiting}
         group.pending = Ledger.unpack(pending)
         group.dead = Ledger.unpack(dead)
         return group

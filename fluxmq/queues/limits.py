@@ -53,6 +53,12 @@ RANGES_PER_COMMAND_MAX: Final = 65_536
 DEPTH_MAX: Final = 1 << 50
 """Most messages that any limit of a queue may name."""
 
+UNSETTLED_MAX: Final = 65_536
+"""Unsettled messages of a consumer that names no limit of its own: what is on its way to it is in memory."""
+
+PRIORITY_MAX: Final = 255
+"""Highest priority of a message: AMQP 0.9.1 has one octet for it."""
+
 UNLIMITED: Final = 1 << 50
 """Credit of a consumer that is bounded only by its limit of unsettled messages."""
 

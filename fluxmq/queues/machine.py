@@ -24,6 +24,7 @@ from fluxmq.queues.commands import (
     CLAIM,
     COMMAND,
     COMMAND_VERSION,
+    COMMAND_VERSION_MAX,
     ENTRY,
     ENTRY_VERSION,
     SETTLE,
@@ -51,13 +52,15 @@ from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
 VERSION: Final = 1
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index."""
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
+"""Version 1 had no members that do not count as consumers; it is read."""
 
 # Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
 _APPEND: Final = int(Kind.APPEND)
 _CLAIM: Final = int(Kind.CLAIM)
 _SETTLE: Final = int(Kind.SETTLE)
 _ACK: Final = int(Verb.ACK)
+_SETTLING_CLAIM: Final = (COMMAND_VERSION_MAX, _CLAIM)
 
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
@@ -135,7 +138,9 @@ class Machine:
                 raise CommandError("an entry ends inside a command's header")
             kind, version, verb, length, queue_id, group_id = COMMAND.unpack_from(data, position)
             stop = position + length
-            if version != COMMAND_VERSION or length < COMMAND.size or length & 7 or stop > end:
+            if version != COMMAND_VERSION and (version, kind) != _SETTLING_CLAIM:
+                raise CommandError(f"a command of kind {kind} and version {version}")
+            if length < COMMAND.size or length & 7 or stop > end:
                 raise CommandError(f"a command of version {version} and {length} bytes")
             queue = self.queues.get(queue_id)
             body = position + COMMAND.size
@@ -147,7 +152,7 @@ class Machine:
                 if queue.bounded:
                     queue.give_way(applied)
             elif kind == _CLAIM:
-                results.append(_claim(applied, queue, group_id, data, body, stop))
+                results.append(_claim(applied, queue, group_id, verb, data, body, stop))
             else:
                 results.append(_settle(applied, queue, group_id, verb, data, body, stop))
             if queue is not None:
@@ -213,13 +218,27 @@ class Machine:
         return Result(Code.OK, id_)
 
     def _delete(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        ready = queue.ready()
+        if body is not None:
+            if_unused, if_empty = body
+            used = queue.consumers()
+            if if_unused and used:
+                return Result(Code.IN_USE, used)
+            if if_empty and ready:
+                return Result(Code.NOT_EMPTY, ready)
         del self.queues[queue.id]
         del self._ids[queue.name]
         applied.deleted.append((queue.id, queue.name))
         applied.woken.pop(queue.id, None)
         applied.batches = [item for item in applied.batches if item[0] != queue.id]
         applied.trims = [item for item in applied.trims if item[0] != queue.id]
-        return Result(Code.OK, queue.id)
+        return Result(Code.OK, ready)
+
+    def _touch(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+        if queue.idle_since:
+            queue.idle_since = applied.time
+            applied.woken[queue.id] = None
+        return _OK
 
     def _purge(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         applied.woken[queue.id] = None
@@ -270,7 +289,7 @@ class Machine:
         return Result(Code.OK, group_id)
 
     def _join(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
-        name, holder, member = body
+        name, holder, member, *visiting = body
         group = queue.group(name)
         if group is None:
             return _NO_GROUP
@@ -279,7 +298,11 @@ class Machine:
         if holder < 1:
             return Result(Code.OUT_OF_RANGE)
         group.members[holder] = member
-        queue.idle_since = 0
+        if visiting:
+            group.visiting.add(holder)
+            queue.note_members(applied.time)
+        else:
+            queue.idle_since = 0
         applied.woken[queue.id] = None
         return _OK
 
@@ -290,6 +313,7 @@ class Machine:
             return _NO_GROUP
         if group.members.pop(holder, None) is None:
             return Result(Code.NOT_PENDING)
+        group.visiting.discard(holder)
         if not group.members:
             group.idle_since = applied.time
         queue.note_members(applied.time)
@@ -353,7 +377,7 @@ class Machine:
         """Become what `snapshot` was taken of. Raises `SnapshotError`, and stays as it was then."""
         try:
             version, *fields = msgpack.unpackb(content)
-            if version != SNAPSHOT_VERSION:
+            if version not in (1, SNAPSHOT_VERSION):
                 raise SnapshotError(f"a snapshot of version {version}")
             behaviour, applied, time, next_queue, rolling, packed = fields
             queues = [Queue.unpack(each) for each in packed]
@@ -382,9 +406,9 @@ def _checked(ranges: list[list[int]]) -> list[tuple[int, int]]:
 
 
 def _claim(
-    applied: Applied, queue: Queue, group_id: int, data: bytes, body: int, stop: int
+    applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
 ) -> Result:
-    """The claim command."""
+    """The claim command; with `verb` 1 it settles what it gives."""
     holder, cursor, target, count, other_count = CLAIM.unpack_from(data, body)
     body += CLAIM.size
     ranges = unpack_ranges(data, body, stop, count)
@@ -394,7 +418,14 @@ def _claim(
         applied.claims.append((queue.id, group_id, False))
         return _NO_GROUP
     result, whole = group.claim(
-        queue.config, applied.time, queue.next_offset, holder, (cursor, target), ranges, others
+        queue.config,
+        applied.time,
+        queue.next_offset,
+        holder,
+        (cursor, target),
+        ranges,
+        others,
+        verb == 1,
     )
     if others:
         applied.woken[queue.id] = None  # some may have died, and are to be handed out
@@ -447,5 +478,6 @@ _COLD: Final[dict[int, Cold]] = {
     Kind.DEAD_LETTERED: Machine._dead_lettered,
     Kind.SWEEP: Machine._sweep,
     Kind.TRIM: Machine._trim,
+    Kind.TOUCH: Machine._touch,
 }
 _KINDS: Final = frozenset(Kind)

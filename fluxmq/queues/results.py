@@ -30,6 +30,10 @@ class Code(IntEnum):
     CONFLICT = 23
     """A queue or group of that name is of another type, mode or filter."""
     OUT_OF_RANGE = 24
+    IN_USE = 25
+    """The queue has consumers and was to be deleted only without; the value is how many."""
+    NOT_EMPTY = 26
+    """The queue has ready messages and was to be deleted only without; the value is how many."""
 
 
 class Result(NamedTuple):

@@ -27,7 +27,7 @@ NOBODYS_GROUP: Final = 0
 _OK: Final = int(Code.OK)
 _WORK: Final = int(Mode.WORK)
 _STREAM: Final = int(QueueType.STREAM)
-_REJECT_PUBLISH: Final = int(Overflow.REJECT_PUBLISH)
+_DROP_HEAD: Final = int(Overflow.DROP_HEAD)
 _TOO_LARGE: Final = Result(Code.TOO_LARGE)
 _FULL: Final = Result(Code.FULL)
 
@@ -111,6 +111,16 @@ class Queue:
             if group.mode == _WORK:
                 depth = max(depth, end - group.cursor + group.pending.count)
         return depth if depth >= 0 else end - self.start
+
+    def ready(self) -> int:
+        """Messages that nobody holds, of the group that has most of them; all there are without a work group."""
+        if self.owns_itself() or self.is_stream:
+            return self.next_offset - self.start
+        return max(group.ready(self.next_offset) for group in self.work_groups())
+
+    def consumers(self) -> int:
+        """How many consumers use the queue."""
+        return sum(len(group.members) - len(group.visiting) for group in self.groups.values())
 
     def primary_progress(self) -> int:
         """The offset that a stream's primary group has come to; -1 when there is no such group to speak of."""
@@ -202,7 +212,7 @@ class Queue:
             return True
         if config.max_depth and self.depth + count > config.max_depth:
             return False
-        if config.overflow != _REJECT_PUBLISH:
+        if config.overflow == _DROP_HEAD:
             return True
         if config.max_length:
             for group in self.owners():
@@ -338,7 +348,7 @@ class Queue:
 
     def note_members(self, time: int) -> None:
         """Members came or went: since when the queue is unused."""
-        if any(group.members for group in self.groups.values()):
+        if self.consumers():
             self.idle_since = 0
         elif not self.idle_since:
             self.idle_since = time

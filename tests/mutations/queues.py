@@ -35,7 +35,7 @@ MUTATIONS = [
     Mutation(
         "dead_again",
         "A new leader hands out again what its predecessor may not have dead-lettered.",
-        DESKS,
+        "fluxmq/queues/dying.py",
         "\n        group.dead.arm_all()\n",
         "\n",
         OF_DEAD + "test_the_dead_are_handed_out_once_and_again_to_a_new_leader",

@@ -76,9 +76,9 @@ MUTATIONS = [
     Mutation(
         "queue_detach",
         "What a consumer held when it left is given to others at once.",
-        QUEUES + "group.py",
-        "            self._submit_all(self.dispatch.detach(consumer), None)\n\n    def commit",
-        "            self.dispatch.detach(consumer)\n\n    def commit",
+        QUEUES + "consuming.py",
+        "            self._change(self.dispatch.detach(consumer))\n",
+        "            self.dispatch.detach(consumer)\n",
         OF_CLIENTS + "test_unsubscribing_gives_back_at_once",
     ),
     Mutation(

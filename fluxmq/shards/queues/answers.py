@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.ports import Answer
+from fluxmq.shards.queues.ports import Answer, Outcome
 
 Done = Callable[[Result], None]
 """Called with what a command came to."""
@@ -23,6 +23,19 @@ REFUSED = {
 def reason_of(result: Result) -> int:
     """The MQTT reason code for what a command came to; 0 when it took effect."""
     return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+
+
+_OUTCOMES = {
+    Code.NO_QUEUE: Outcome.NO_QUEUE,
+    Code.NO_GROUP: Outcome.NO_QUEUE,
+    Code.IN_USE: Outcome.IN_USE,
+    Code.NOT_EMPTY: Outcome.NOT_EMPTY,
+}
+
+
+def outcome_of(result: Result) -> Outcome:
+    """What a command came to, for who asked for a queue by name."""
+    return Outcome.OK if result.ok else _OUTCOMES.get(Code(result.code), Outcome.UNAVAILABLE)
 
 
 def answering(done: Answer) -> Done:

@@ -11,21 +11,33 @@ from collections import deque
 from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
+from fluxmq.shards.queues.ports import (
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    Outcome,
+    QueueHost,
+    Status,
+    Told,
+    Wanted,
+)
 from fluxmq.shards.queues.remote import WAITING_BYTES_MAX, RemoteHost
 
 ATTACHES_MAX = 65_536
-"""Consumers that may wait to be attached while a group moves; more are refused, and ask again."""
+"""Consumers that may wait to be attached while a group moves, and as many who ask for something else; more are
+refused, and ask again."""
 
 AttachDone = Callable[[Attached, Held | None], None]
 
 
 class Waiting:
-    """Keeps appends and attaches in order, bounded, until a host takes them."""
+    """Keeps appends, attaches and what else is asked of queues, each in order, bounded, until a host takes them."""
 
     def __init__(self) -> None:
         self._appends: deque[tuple[str, bytes, Answer | None]] = deque()
         self._attaches: deque[tuple[Wanted, ConsumerPort, AttachDone]] = deque()
+        self._requests: deque[tuple[Callable[[QueueHost], None], Told]] = deque()
         self._bytes = 0
 
     def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
@@ -45,6 +57,24 @@ class Waiting:
         else:
             self._attaches.append((wanted, port, done))
 
+    def status(self, queue: str, done: Told) -> None:
+        """Keep a question."""
+        self._keep(lambda host: host.status(queue, done), done)
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Keep an order."""
+        self._keep(lambda host: host.purge(queue, done), done)
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Keep an order."""
+        self._keep(lambda host: host.delete(queue, if_unused, if_empty, done), done)
+
+    def _keep(self, request: Callable[[QueueHost], None], done: Told) -> None:
+        if len(self._requests) >= ATTACHES_MAX:
+            done(Status(Outcome.UNAVAILABLE))
+        else:
+            self._requests.append((request, done))
+
     @property
     def crowded(self) -> bool:
         """Whether more is kept than is good."""
@@ -58,6 +88,8 @@ class Waiting:
             host.append(queue, batch, done)
         while self._attaches:
             host.attach(*self._attaches.popleft())
+        while self._requests:
+            self._requests.popleft()[0](host)
 
 
 class Departed(Waiting):

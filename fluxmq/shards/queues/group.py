@@ -17,18 +17,17 @@ from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
-from fluxmq.queues.commands import Mode
-from fluxmq.queues.config import QueueConfig, QueueType
-from fluxmq.queues.consumers import Consumer, DeadLetter
-from fluxmq.queues.dispatch import AttachError, CommitError, Dispatch
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.consumers import DeadLetter
+from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
-from fluxmq.shards.queues.answers import Done, answering, reason_of
+from fluxmq.shards.queues.answers import Done, answering
+from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.keeping import Keeper, Store, Stores
-from fluxmq.shards.queues.local_held import LocalHeld
-from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Range, Wanted
+from fluxmq.shards.queues.ports import Answer
 from fluxmq.storage.errors import DiskFull, StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
@@ -36,15 +35,13 @@ ENTRY_BYTES_MAX = 4 << 20
 PATIENCE_US = 3_000
 """How long commands that nobody waits for (claims, settlements) may wait for company: alone they would cost a write
 and a sync of their own, and the next append would wait for that. What a crash takes of them comes again."""
-EARLY_MAX = 65_536
-"""Consumers that may wait for the group to lead; more are refused, and ask again."""
 RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
 _log = get_logger("fluxmq.queues")
 
 
-class Group:
+class Group(Consuming):
     """A replication group hosted by this shard."""
 
     def __init__(
@@ -58,6 +55,7 @@ class Group:
         uncommitted_max: int,
         entry_max: int = ENTRY_BYTES_MAX,
     ) -> None:
+        super().__init__()
         self.name = name
         self.clock = clock
         self.stores = stores
@@ -65,7 +63,6 @@ class Group:
         self.machine = Machine()
         self.dispatch = Dispatch(self.machine, self._read, auto_commit_us)
         self.logs: dict[int, Store] = {}
-        self.ports: dict[Consumer, ConsumerPort] = {}
         self.uncommitted = 0
         """Bytes of appends that are not applied yet."""
         self.applied_index = 0
@@ -86,8 +83,6 @@ class Group:
         self.on_leading: Callable[[Group], None] = lambda _group: None
         self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
         self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
-        self._early: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
-        """Consumers that came before the group leads."""
         self._mark = mark
         self._bury = bury
         self._uncommitted_max = uncommitted_max
@@ -149,69 +144,6 @@ class Group:
         """Make a queue, or change its configuration."""
         self.submit((commands.declare(config),), done)
 
-    def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
-    ) -> None:
-        """Attach a consumer; once the group leads, which forgets those before."""
-        if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
-            self._early.append((wanted, port, done))
-            return
-        state = self.machine.queue(wanted.queue)
-        if self.failed or state is None or not self.keeper.leading:
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
-            return
-        stream = state.config.type == QueueType.STREAM
-        if not stream and wanted.qos == 0:
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
-            return
-        try:
-            consumer, needed = self.dispatch.attach(
-                state.id,
-                wanted.group,
-                wanted.member,
-                Mode.STREAM if stream else Mode.WORK,
-                wanted.pattern,
-                self._start(state.id, wanted.start),
-                wanted.limit,
-                auto_commit=not wanted.explicit,
-            )
-        except (AttachError, StorageError):
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
-            return
-        self.ports[consumer] = port
-        held = LocalHeld(self, consumer)
-        primary = state.config.primary_group if stream else ""
-        answer = Attached(0, consumer.group_name, stream, primary)
-
-        def applied(result: Result) -> None:
-            if result.ok:
-                done(answer, held)
-            else:
-                self.ports.pop(consumer, None)
-                self._submit_all(self.dispatch.detach(consumer), None)
-                done(Attached(reason_of(result)), None)
-
-        self._submit_all(needed, applied)
-
-    def _start(self, queue_id: int, start: tuple[str, int] | None) -> commands.Start | None:
-        if start is None:
-            return None
-        word, number = start
-        if word == "timestamp":
-            return (commands.Position.OFFSET, self.logs[queue_id].offset_at(number))
-        if word == "offset":
-            return (commands.Position.OFFSET, number)
-        return {"first": commands.FIRST, "last": commands.LAST, "next": commands.NEXT}[word]
-
-    def _submit_all(self, needed: Sequence[bytes], done: Done | None) -> None:
-        """Submit commands; ``done`` is told of the last one, at once when there is none."""
-        for command in needed[:-1]:
-            self.submit((command,))
-        if needed:
-            self.submit((needed[-1],), done)
-        elif done is not None:
-            done(Result(Code.OK))
-
     def lead(self) -> None:
         """Commands are taken here from now on."""
         for command in self.dispatch.lead(self.applied_term):
@@ -220,10 +152,9 @@ class Group:
         self._mark(self)
         self.on_leading(self)
 
-    def _attach_early(self) -> None:
-        early, self._early = self._early, []
-        for wanted, port, done in early:
-            self.attach(wanted, port, done)
+    def wake(self) -> None:
+        """Have this group's work done at the end of the tick."""
+        self._mark(self)
 
     # The tick
 
@@ -246,6 +177,8 @@ class Group:
         if not self.leaving:
             for queue_id in self.dispatch.due(self.clock()):
                 more |= self._hand_out(queue_id)
+            if self.asked_to_serve:
+                more |= self.serve()
         for consumer in self.dispatch.cancelled():
             port = self.ports.pop(consumer, None)
             if port is not None:
@@ -328,7 +261,7 @@ class Group:
                 self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
                 done(result)
-        if self.dispatch.applied(applied) or self._asked:
+        if self.dispatch.applied(applied) or self._asked or self.asked_to_serve:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:
@@ -402,65 +335,7 @@ class Group:
     def _read(self, queue_id: int, offset: int) -> Batch:
         return self.logs[queue_id].read(offset)
 
-    # Consumers
-
-    def settle(
-        self,
-        consumer: Consumer,
-        verb: int,
-        ranges: Sequence[Range],
-        delay: int,
-        reason: bytes,
-        done: Answer | None,
-    ) -> None:
-        """A consumer speaks about messages it holds."""
-        if self.failed:
-            if done is not None:
-                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
-            return
-        settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
-        self.counts.settled[verb] += settlement.settled
-        self._mark(self)
-        answer: Done | None = None
-        if done is not None:
-            asked = done
-            missing = settlement.missing
-
-            def applied(result: Result) -> None:
-                asked(Reason.NO_MATCHING_SUBSCRIBERS if missing else reason_of(result))
-
-            answer = applied
-        self._submit_all(settlement.commands, answer)
-
-    def detach(self, consumer: Consumer) -> None:
-        """A consumer goes."""
-        if self.ports.pop(consumer, None) is not None and not self.failed:
-            self._submit_all(self.dispatch.detach(consumer), None)
-
-    def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
-        """A stream's group needs nothing below ``offset`` any more."""
-        answer = None if done is None else answering(done)
-        try:
-            needed = self.dispatch.commit(consumer, offset)
-        except CommitError:
-            if done is not None:
-                done(Reason.NO_MATCHING_SUBSCRIBERS)
-            return
-        self._submit_all(needed, answer)
-
     # The end
-
-    def dismiss_consumers(self) -> None:
-        """Let every consumer go: what it has read is committed, what it holds is released."""
-        for consumer in self.ports:
-            self._submit_all(self.dispatch.detach(consumer), None)
-        self.cancel_consumers()
-
-    def cancel_consumers(self) -> None:
-        """Tell every consumer that nothing comes any more."""
-        ports, self.ports = self.ports, {}
-        for port in ports.values():
-            port.cancelled()
 
     def fail(self, why: str) -> None:
         """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
@@ -475,6 +350,7 @@ class Group:
             self.uncommitted -= weight
             if done is not None:
                 done(Result(Code.CONFLICT))
+        self._refuse_waiting()
         self.cancel_consumers()
         self._attach_early()
 

@@ -1,7 +1,8 @@
 """This shard as the host of queues for clients on other shards.
 
-Control frames, from the clients' shard: ``attach``, ``settle``, ``commit``, ``detach``; to it: ``appended``,
-``attached``, ``settled``, ``cancelled``, ``queues``, ``queue``, ``no queue``. Answers to appends are gathered and
+Control frames, from the clients' shard: ``attach``, ``settle``, ``commit``, ``limit``, ``take``, ``stop``, ``detach``,
+``status``, ``purge``, ``delete queue``; to it: ``appended``, ``attached``, ``settled``, ``taken``, ``told``,
+``cancelled``, ``queues``, ``queue``, ``no queue``. Answers to appends are gathered and
 sent once per tick.
 """
 
@@ -14,12 +15,13 @@ from typing import Any
 
 from fluxmq._hot.batches import Batch
 from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.shards import frames
 from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
 from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
-from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Wanted
+from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Status, Told, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD, MOVED
 from fluxmq.shards.queues.service import QueueService
 
@@ -40,10 +42,11 @@ class RemotePort:
     ) -> None:
         self._link = link
         self._number = number
-        self._limit = limit
+        self._limit = limit or UNSETTLED_MAX
         self._gone = gone
         self._slow = slow
         self._waiting: deque[tuple[Batch, int, int, int, int]] = deque()
+        self._behind: list[Callable[[], object]] = []
         self._count = 0
         self.held: Held | None = None
 
@@ -64,13 +67,28 @@ class RemotePort:
             self._count -= self._waiting.popleft()[2]
         self._slow(self)
 
+    def set_limit(self, limit: int) -> None:
+        """It holds at most so many messages from now on, beside those it has."""
+        self._limit = max(self._limit, limit or UNSETTLED_MAX)
+
     def pump(self) -> bool:
         """Send what has waited, as far as the link has room; whether nothing waits any more."""
         while self._waiting and self._has_room:
             waited = self._waiting.popleft()
             self._count -= waited[2]
             self._send(*waited)
+        if not self._waiting and self._behind:
+            behind, self._behind = self._behind, []
+            for action in behind:
+                action()
         return not self._waiting
+
+    def after_messages(self, action: Callable[[], object]) -> None:
+        """Do something once every message given so far was sent."""
+        if self._waiting:
+            self._behind.append(action)
+        else:
+            action()
 
     @property
     def _has_room(self) -> bool:
@@ -83,6 +101,7 @@ class RemotePort:
     def cancelled(self) -> None:
         """The queue has gone."""
         self._waiting.clear()
+        self._behind.clear()
         self._gone()
         if self._link.up:
             self._link.send_control("cancelled", self._number)
@@ -119,6 +138,12 @@ class Hosting:
             "settle": self._on_settle,
             "commit": self._on_commit,
             "detach": self._on_detach,
+            "limit": self._on_limit,
+            "take": self._on_take,
+            "stop": self._on_stop,
+            "status": self._on_status,
+            "purge": self._on_purge,
+            "delete queue": self._on_delete,
         }
 
     # Appends
@@ -166,14 +191,15 @@ class Hosting:
         limit: int,
         qos: int,
         explicit: bool,
+        *kind: Any,
     ) -> None:
         peer = link.peer
         host = self._host(self._names.info(queue).group)
         if not isinstance(host, Group):  # it has moved, or is about to
-            link.send_control("attached", number, MOVED, "", False, "")
+            link.send_control("attached", number, *astuple(Attached(MOVED)))
             return
         where = None if start is None else (str(start[0]), int(start[1]))
-        wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit)
+        wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit, *kind)
         port = RemotePort(link, number, limit, lambda: self._forget(peer, number), self._wait)
         self._consumers[peer][number] = port
 
@@ -238,6 +264,53 @@ class Hosting:
         port = self._forget(link.peer, number)
         if port is not None and port.held is not None:
             port.held.detach()
+
+    def _on_limit(self, link: Link, number: int, limit: int) -> None:
+        port = self._consumers[link.peer].get(number)
+        if port is not None and port.held is not None:
+            port.set_limit(limit)
+            port.held.set_limit(limit)
+
+    def _on_take(self, link: Link, number: int, request: int) -> None:
+        port = self._consumers[link.peer].get(number)
+        if port is None or port.held is None:
+            link.send_control("taken", request, False, 0)
+            return
+        epoch = self._epochs[link.peer]
+
+        def taken(found: bool, ready: int) -> None:
+            if self._epochs[link.peer] == epoch and link.up:
+                port.after_messages(lambda: link.send_control("taken", request, found, ready))
+
+        port.held.take(taken)
+
+    def _on_stop(self, link: Link, number: int) -> None:
+        port = self._consumers[link.peer].get(number)
+        if port is not None and port.held is not None:
+            port.held.stop()
+
+    # Queues
+
+    def _on_status(self, link: Link, request: int, queue: str) -> None:
+        self._host(self._names.info(queue).group).status(queue, self._told(link, request))
+
+    def _on_purge(self, link: Link, request: int, queue: str) -> None:
+        self._host(self._names.info(queue).group).purge(queue, self._told(link, request))
+
+    def _on_delete(
+        self, link: Link, request: int, queue: str, if_unused: bool, if_empty: bool
+    ) -> None:
+        host = self._host(self._names.info(queue).group)
+        host.delete(queue, if_unused, if_empty, self._told(link, request))
+
+    def _told(self, link: Link, request: int) -> Told:
+        epoch = self._epochs[link.peer]
+
+        def told(status: Status) -> None:
+            if self._epochs[link.peer] == epoch and link.up:
+                link.send_control("told", request, *status)
+
+        return told
 
     # Coming and going
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fluxmq.queues.consumers import Consumer
-from fluxmq.shards.queues.ports import Answer, Range
+from fluxmq.shards.queues.ports import Answer, Range, Taken
 
 if TYPE_CHECKING:
-    from fluxmq.shards.queues.group import Group
+    from fluxmq.shards.queues.consuming import Consuming
 
 
 class LocalHeld:
     """A consumer of a group of this shard."""
 
-    def __init__(self, group: Group, consumer: Consumer) -> None:
+    def __init__(self, group: Consuming, consumer: Consumer) -> None:
         self._group = group
         self._consumer = consumer
 
@@ -28,6 +28,18 @@ class LocalHeld:
     def commit(self, offset: int, done: Answer | None) -> None:
         """Commit a stream's offset."""
         self._group.commit(self._consumer, offset, done)
+
+    def set_limit(self, limit: int) -> None:
+        """Set how many messages it may hold."""
+        self._group.set_limit(self._consumer, limit)
+
+    def take(self, done: Taken) -> None:
+        """Take one message."""
+        self._group.take(self._consumer, done)
+
+    def stop(self) -> None:
+        """Be given nothing more."""
+        self._group.stop(self._consumer)
 
     def detach(self) -> None:
         """Go."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import IntEnum
+from typing import NamedTuple, Protocol
 
 from fluxmq._hot.batches import Batch
 
@@ -15,11 +16,48 @@ Answer = Callable[[int], object]
 """Called with 0 when what was asked for is durable, else with an MQTT reason code (0x80 or more: refused)."""
 
 
+class Outcome(IntEnum):
+    """What came of asking for a queue: more than reason codes say. The values cross links between shards."""
+
+    OK = 0
+    NO_QUEUE = 1
+    UNAVAILABLE = 2
+    """Its group cannot be reached now, or has failed."""
+    REFUSED = 3
+    """The consumer group has another mode or filter, or a limit is reached."""
+    EXCLUSIVE = 4
+    """The queue has an exclusive consumer, or others where one wanted to be the only one."""
+    IN_USE = 5
+    NOT_EMPTY = 6
+
+
+class Status(NamedTuple):
+    """A queue's messages that nobody holds, those that somebody does, and its consumers. Or why there is no telling."""
+
+    outcome: Outcome
+    ready: int = 0
+    unsettled: int = 0
+    consumers: int = 0
+
+
+NOTHING = Status(Outcome.NO_QUEUE)
+
+Told = Callable[[Status], object]
+
+Taken = Callable[[bool, int], object]
+"""Called with whether there was a message, and how many more are ready."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A consumer as it asks to be attached. ``start`` is a position and an offset or a time in µs, or None.
+    """A consumer as it asks to be attached. ``start`` is a position and an offset or a time in µs ("interval": µs back
+    from now), or None.
 
-    ``limit``: most unsettled messages it holds; ``stream``: the mode its group is made in.
+    ``limit``: most unsettled messages it holds, 0 for `queues.limits.UNSETTLED_MAX`. Of higher ``priority`` is given
+    messages first. ``exclusive``: it wants to be the queue's only consumer. ``automatic``: what it is given is settled by
+    that; if it does not take, it says of messages that it has got rid of them by settling them (with any verb), and of
+    others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
+    ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.
     """
 
     queue: str
@@ -30,19 +68,26 @@ class Wanted:
     limit: int
     qos: int
     explicit: bool = False
+    priority: int = 0
+    exclusive: bool = False
+    automatic: bool = False
+    taking: bool = False
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
     """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective name.
 
-    ``primary``: a stream's group whose progress its consumers are told; empty for none.
+    ``primary``: a stream's group whose progress its consumers are told; empty for none. ``outcome`` says more precisely
+    what ``reason`` is about.
     """
 
     reason: int
     group: str = ""
     stream: bool = False
     primary: str = ""
+    outcome: int = Outcome.OK
 
 
 class ConsumerPort(Protocol):
@@ -71,6 +116,18 @@ class Held(Protocol):
     def commit(self, offset: int, done: Answer | None) -> None:
         """A stream's group needs nothing below ``offset`` any more."""
 
+    def set_limit(self, limit: int) -> None:
+        """At most so many unsettled messages from now on; 0 for `queues.limits.UNSETTLED_MAX`."""
+
+    def take(self, done: Taken) -> None:
+        """One message now, for a consumer that takes. It is delivered before ``done`` is called with True.
+
+        Everything that was asked of the queue before by the same shard is seen: publishes, messages given back.
+        """
+
+    def stop(self) -> None:
+        """Be given nothing more, and count no longer; what is held may be settled still, until ``detach``."""
+
     def detach(self) -> None:
         """Go; what is held is released."""
 
@@ -85,3 +142,15 @@ class QueueHost(Protocol):
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Attach a consumer; ``done`` is called when its group exists, at once or later."""
+
+    def status(self, queue: str, done: Told) -> None:
+        """Count a queue's messages and consumers, after what was asked before. It counts as use of the queue."""
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop what is ready; ``done`` gets OK and in ``ready`` how many messages that were, once it is durable."""
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue and what is in it; ``done`` gets OK and in ``ready`` how many messages were ready.
+
+        ``if_unused``, ``if_empty``: not while it has consumers (IN_USE), or messages ready (NOT_EMPTY).
+        """

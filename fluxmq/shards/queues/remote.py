@@ -28,8 +28,12 @@ from fluxmq.shards.queues.ports import (
     Attached,
     ConsumerPort,
     Held,
+    Outcome,
     QueueHost,
     Range,
+    Status,
+    Taken,
+    Told,
     Wanted,
 )
 
@@ -56,6 +60,8 @@ class RemoteHost:
         self._ports: dict[int, ConsumerPort] = {}
         self._attaching: dict[int, tuple[Wanted, Callable[[Attached, Held | None], None]]] = {}
         self._requests: dict[int, Answer] = {}
+        self._told: dict[int, Told] = {}
+        self._taken: dict[int, Taken] = {}
         self.astray: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
         """Consumers that asked the wrong shard; they ask the right one soon."""
         self.serving = False
@@ -84,7 +90,7 @@ class RemoteHost:
     ) -> None:
         """Attach a consumer there."""
         if self._hopeless():
-            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None)
             return
         number = next(self._numbers)
         self._ports[number] = port
@@ -114,6 +120,43 @@ class RemoteHost:
         """A consumer goes."""
         if self._ports.pop(number, None) is not None:
             self._link.send_control("detach", number)
+
+    def set_limit(self, number: int, limit: int) -> None:
+        """A consumer holds at most so many unsettled messages from now on."""
+        self._link.send_control("limit", number, limit)
+
+    def take(self, number: int, done: Taken) -> None:
+        """One message for a consumer there."""
+        if not self.serving or number not in self._ports:
+            done(False, 0)
+            return
+        request = next(self._numbers)
+        self._taken[request] = done
+        self._link.send_control("take", number, request)
+
+    def stop(self, number: int) -> None:
+        """A consumer is given nothing more."""
+        self._link.send_control("stop", number)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Count a queue's messages and consumers there."""
+        self._ask(done, "status", queue)
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop what is ready there."""
+        self._ask(done, "purge", queue)
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue there."""
+        self._ask(done, "delete queue", queue, if_unused, if_empty)
+
+    def _ask(self, done: Told, name: str, *arguments: Any) -> None:
+        if not self.serving:
+            done(Status(Outcome.UNAVAILABLE))
+            return
+        request = next(self._numbers)
+        self._told[request] = done
+        self._link.send_control(name, request, *arguments)
 
     def _request(self, done: Answer | None) -> int:
         if done is None:
@@ -156,7 +199,9 @@ class RemoteHost:
             if done is not None:
                 done(reason)
 
-    def on_attached(self, number: int, reason: int, group: str, stream: bool, primary: str) -> None:
+    def on_attached(
+        self, number: int, reason: int, group: str, stream: bool, primary: str, outcome: int
+    ) -> None:
         """A consumer is attached, or not."""
         found = self._attaching.pop(number, None)
         if found is None:
@@ -165,7 +210,7 @@ class RemoteHost:
             self.astray.append((found[0], self._ports.pop(number), found[1]))
         elif reason:
             self._ports.pop(number, None)
-            found[1](Attached(reason), None)
+            found[1](Attached(reason, outcome=outcome), None)
         else:
             found[1](Attached(0, group, stream, primary), RemoteHeld(self, number))
 
@@ -174,6 +219,20 @@ class RemoteHost:
         done = self._requests.pop(request, None)
         if done is not None:
             done(reason)
+
+    def on_told(
+        self, request: int, outcome: int, ready: int, unsettled: int, consumers: int
+    ) -> None:
+        """What a queue was asked is answered."""
+        done = self._told.pop(request, None)
+        if done is not None:
+            done(Status(Outcome(outcome), ready, unsettled, consumers))
+
+    def on_taken(self, request: int, found: bool, ready: int) -> None:
+        """A message that was to be taken has come, or there is none."""
+        done = self._taken.pop(request, None)
+        if done is not None:
+            done(found, ready)
 
     def on_deliver(self, frame: bytes) -> None:
         """Messages for a consumer of this shard."""
@@ -209,6 +268,12 @@ class RemoteHost:
         requests, self._requests = self._requests, {}
         for done in requests.values():
             done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        told, self._told = self._told, {}
+        for tell in told.values():
+            tell(Status(Outcome.UNAVAILABLE))
+        taken, self._taken = self._taken, {}
+        for take in taken.values():
+            take(False, 0)
         gone = [number for number in self._ports if number not in self._attaching]
         for number in gone:
             self._ports.pop(number).cancelled()
@@ -225,7 +290,9 @@ class RemoteHost:
         attaching, self._attaching = self._attaching, {}
         for number, (_, attached) in attaching.items():
             self._ports.pop(number, None)
-            attached(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+            attached(
+                Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None
+            )
 
 
 class RemoteHeld:
@@ -244,6 +311,18 @@ class RemoteHeld:
     def commit(self, offset: int, done: Answer | None) -> None:
         """Commit a stream's offset."""
         self._host.commit(self._number, offset, done)
+
+    def set_limit(self, limit: int) -> None:
+        """Set how many messages it may hold."""
+        self._host.set_limit(self._number, limit)
+
+    def take(self, done: Taken) -> None:
+        """Take one message."""
+        self._host.take(self._number, done)
+
+    def stop(self) -> None:
+        """Be given nothing more."""
+        self._host.stop(self._number)
 
     def detach(self) -> None:
         """Go."""
@@ -272,6 +351,8 @@ class RemoteHosts:
             "appended": self._on_appended,
             "attached": self._to("on_attached"),
             "settled": self._to("on_settled"),
+            "told": self._to("on_told"),
+            "taken": self._to("on_taken"),
             "cancelled": self._to("on_cancelled"),
             "queues": self._on_queues,
             "queue": self._on_queue,

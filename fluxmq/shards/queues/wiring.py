@@ -21,7 +21,17 @@ from fluxmq.shards.queues.hosting import Hosting
 from fluxmq.shards.queues.listing import Listing
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.placement import Places
-from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, QueueHost, Wanted
+from fluxmq.shards.queues.ports import (
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    Outcome,
+    QueueHost,
+    Status,
+    Told,
+    Wanted,
+)
 from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
@@ -43,7 +53,19 @@ class Nowhere:
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Refuse."""
-        done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
+        done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Refuse."""
+        done(Status(Outcome.UNAVAILABLE))
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Refuse."""
+        done(Status(Outcome.UNAVAILABLE))
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Refuse."""
+        done(Status(Outcome.UNAVAILABLE))
 
 
 NOWHERE = Nowhere()

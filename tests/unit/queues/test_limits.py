@@ -126,7 +126,7 @@ def test_more_ranges_than_a_command_holds_are_not_read() -> None:
 
 
 def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluxmq.queues.dispatch, "RANGES_PER_COMMAND_MAX", 2)
+    monkeypatch.setattr(fluxmq.queues.attaching, "RANGES_PER_COMMAND_MAX", 2)
     host = Host()
     queue = host.declare()
     consumer = host.attach(queue)

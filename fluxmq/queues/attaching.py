@@ -1,0 +1,311 @@
+"""Who consumes, as the leader of a replication group knows it: consumers come, settle, stop and go.
+
+The half of ``dispatch`` that consumers ask something of; the other half hands out messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from fluxmq.model.errors import FluxmqError
+from fluxmq.queues import commands
+from fluxmq.queues.commands import FIRST, Mode, Range, Start
+from fluxmq.queues.consumers import Consumer, Settlement
+from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.limits import NAME_BYTES_MAX, RANGES_PER_COMMAND_MAX, UNLIMITED, UNSETTLED_MAX
+from fluxmq.queues.machine import Machine
+from fluxmq.queues.states import Queue
+from fluxmq.queues.stream_desks import StreamDesk
+
+TEMPORARY: Final = "\x01"
+"""What the name of a group that ends with its only consumer begins with; no client can name a group so."""
+
+
+class AttachError(FluxmqError):
+    """A consumer cannot be attached: no such queue, or a group of another mode."""
+
+
+class ExclusiveError(AttachError):
+    """The queue has an exclusive consumer, or was to get one while it has others."""
+
+
+class CommitError(FluxmqError):
+    """An offset that cannot be committed."""
+
+
+class Attaching:
+    """Consumers of a group's queues; `Dispatch` is this and more."""
+
+    def __init__(self, machine: Machine, read: Read, auto_commit_interval: int) -> None:
+        self._machine = machine
+        self._read = read
+        self._interval = auto_commit_interval
+        self._term = 0
+        self._number = 0
+        self._desks: dict[int, dict[int, Desk | StreamDesk]] = {}
+        self._known: dict[int, int] = {}  # by queue id: its group_changes when the desks were made
+        self._joining: dict[int, list[Consumer]] = {}
+        self._cancelled: list[Consumer] = []
+        self._woken: dict[int, None] = {}
+
+    def attach(
+        self,
+        queue_id: int,
+        group: str,
+        member: str,
+        mode: int = Mode.WORK,
+        filter_: bytes = b"",
+        start: Start | None = None,
+        limit: int = 1_000,
+        credit: int = UNLIMITED,
+        auto_commit: bool = True,
+        priority: int = 0,
+        exclusive: bool = False,
+        automatic: bool = False,
+        taking: bool = False,
+        temporary: bool = False,
+    ) -> tuple[Consumer, list[bytes]]:
+        """A consumer comes. Gives it and the commands to propose; it gets messages once they are applied.
+
+        `group` is the plain name; with a filter the group is `<group>@<filter>` (`group_name` of the
+        consumer). A new group begins at `start`, by default with the first message there is; for a
+        stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
+        the consumer holds, 0 for `UNSETTLED_MAX`. With `auto_commit` false a stream's offset moves by
+        `commit` only. Of higher `priority` is served first; what else it is, see `Consumer`. Raises
+        `AttachError` for no queue, a group of another mode or filter, or an `exclusive` consumer that it
+        or another is (`ExclusiveError`).
+        """
+        queue = self._machine.queues.get(queue_id)
+        if queue is None:
+            raise AttachError(f"no queue of id {queue_id}")
+        if temporary:
+            group = f"{TEMPORARY}{self._term}-{self._number + 1}-{group}"[: NAME_BYTES_MAX // 4]
+        name = f"{group}@{filter_.decode('utf-8', 'replace')}" if filter_ else group
+        existing = queue.group(name)
+        if existing is not None and (existing.mode != mode or existing.filter != filter_):
+            raise AttachError(f"consumer group {name} of {queue.name} works in another mode")
+        if not taking:
+            others = [each for each in self.consumers_of(queue_id) if each.counts]
+            if any(each.exclusive for each in others) or (exclusive and others):
+                raise ExclusiveError(f"queue {queue.name} is in exclusive use")
+        self._number += 1
+        consumer = Consumer(
+            queue_id,
+            name,
+            member,
+            (self._term << 32) | self._number,
+            mode=mode,
+            filter_=filter_,
+            limit=limit or UNSETTLED_MAX,
+            credit=0 if taking else credit,
+            auto_commit=auto_commit,
+            priority=priority,
+            exclusive=exclusive,
+            automatic=automatic,
+            taking=taking,
+            temporary=temporary,
+        )
+        proposals = []
+        if existing is None:
+            proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
+        elif start is not None and mode == Mode.STREAM:
+            proposals.append(commands.seek(queue_id, existing.id, start))
+        proposals.append(commands.join(queue_id, name, consumer.holder, member, taking))
+        self._joining.setdefault(queue_id, []).append(consumer)
+        return consumer, proposals
+
+    def credit(self, consumer: Consumer, count: int) -> None:
+        """The consumer accepts `count` more messages; less than none takes credit back."""
+        consumer.credit = max(0, consumer.credit + count)
+        desk = self._desk_of(consumer)
+        if desk is not None and desk.feed(consumer):
+            self._woken[consumer.queue_id] = None
+
+    def set_limit(self, consumer: Consumer, limit: int) -> None:
+        """The consumer holds at most `limit` unsettled messages from now on; 0 is `UNSETTLED_MAX`."""
+        consumer.limit = limit or UNSETTLED_MAX
+        self.credit(consumer, 0)
+
+    def stop(self, consumer: Consumer) -> list[bytes]:
+        """The consumer is given nothing more and settles what it holds. Gives the commands that say so."""
+        if consumer.stopped or consumer.queue_id not in self._machine.queues:
+            return []
+        consumer.stopped = True
+        desk = self._desk_of(consumer)
+        if isinstance(desk, Desk):
+            desk.pass_on()
+            self._woken[consumer.queue_id] = None
+        elif isinstance(desk, StreamDesk) and desk.automatic and consumer.auto_commit:
+            self._woken[consumer.queue_id] = None
+        name, holder, member = consumer.group_name, consumer.holder, consumer.member
+        return [commands.join(consumer.queue_id, name, holder, member, visiting=True)]
+
+    def consumers_of(self, queue_id: int) -> list[Consumer]:
+        """The consumers of a queue, those included that have not begun."""
+        desks = self._desks.get(queue_id, {}).values()
+        served = [consumer for desk in desks for consumer in desk.consumers.values()]
+        return served + self._joining.get(queue_id, [])
+
+    def may_give(self, consumer: Consumer) -> bool:
+        """Whether a consumer that takes may find a message yet, at once or when more entries were applied."""
+        desk = self._desk_of(consumer)
+        if desk is None:
+            return consumer in self._joining.get(consumer.queue_id, [])
+        return isinstance(desk, Desk) and desk.may_give()
+
+    def counts(self, queue_id: int) -> tuple[int, int, int]:
+        """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
+        queue = self._machine.queues[queue_id]
+        consumers = sum(each.counts for each in self.consumers_of(queue_id))
+        if queue.owns_itself() or queue.is_stream:
+            return queue.next_offset - queue.start, 0, consumers
+        desks = self._served(queue)
+        ready = held = 0
+        for group in queue.work_groups():
+            desk = desks[group.id]
+            if isinstance(desk, Desk):
+                free = desk.ready()
+                ready = max(ready, free)
+                held = max(held, group.unsettled(queue.next_offset) - free)
+        return ready, held, consumers
+
+    def detach(self, consumer: Consumer) -> list[bytes]:
+        """The consumer goes. Gives the commands that release what it holds."""
+        desk = self._desk_of(consumer)
+        proposals: list[bytes] = []
+        if desk is not None:
+            desk.remove(consumer)
+            if isinstance(desk, StreamDesk) and desk.automatic and consumer.auto_commit:
+                desk.commit(proposals)
+        joining = self._joining.get(consumer.queue_id, [])
+        if consumer in joining:
+            joining.remove(consumer)
+        if consumer.queue_id in self._machine.queues:
+            self._woken[consumer.queue_id] = None
+            proposals.append(
+                commands.leave(consumer.queue_id, consumer.group_name, consumer.holder)
+            )
+            if consumer.temporary and consumer.group_id:
+                proposals.append(commands.delete_group(consumer.queue_id, consumer.group_id))
+        return proposals
+
+    def settle(
+        self,
+        consumer: Consumer,
+        verb: int,
+        ranges: Sequence[Range],
+        now: int,
+        delay: int = -1,
+        reason: bytes = b"",
+    ) -> Settlement:
+        """The consumer speaks about messages it was given (`Verb`).
+
+        `delay`: µs before a nacked message comes again, -1 for the queue's back-off. What the
+        consumer does not hold is counted in `missing` and nothing else. The answer to the peer is
+        given when the commands are applied.
+        """
+        now = max(now, self._machine.time)
+        held = consumer.held
+        pieces: list[Range] = []
+        wanted = 0
+        for first, last in ranges:
+            wanted += last - first + 1
+            pieces += held.remove(first, last)
+        settled = 0
+        for first, last in pieces:
+            settled += last - first + 1
+            if consumer.overdue:
+                consumer.overdue.remove(first, last)
+        if not settled:
+            return Settlement([], 0, wanted)
+        desk = self._desk_of(consumer)
+        if desk is not None and (desk.feed(consumer) or isinstance(desk, StreamDesk)):
+            self._woken[consumer.queue_id] = None
+        if isinstance(desk, StreamDesk):
+            desk.settle(verb, pieces, now, delay)
+            return Settlement([], settled, wanted - settled)
+        if consumer.automatic:
+            return Settlement([], settled, wanted - settled)
+        queue_id, group_id, holder = consumer.queue_id, consumer.group_id, consumer.holder
+        proposals = [
+            commands.settle(
+                queue_id,
+                group_id,
+                verb,
+                holder,
+                pieces[at : at + RANGES_PER_COMMAND_MAX],
+                delay,
+                reason,
+            )
+            for at in range(0, len(pieces), RANGES_PER_COMMAND_MAX)
+        ]
+        return Settlement(proposals, settled, wanted - settled)
+
+    def commit(self, consumer: Consumer, offset: int) -> list[bytes]:
+        """Explicit commit: the consumer's stream group needs nothing below `offset` any more.
+
+        Raises `CommitError` for a work group, and for an offset that was not read yet.
+        """
+        desk = self._desk_of(consumer)
+        if not isinstance(desk, StreamDesk):
+            raise CommitError("only a stream's group commits")
+        if not desk.queue.start <= offset <= desk.cursor:
+            raise CommitError(f"offset {offset} is outside of {desk.queue.start} to {desk.cursor}")
+        return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
+
+    def cancelled(self) -> list[Consumer]:
+        """Consumers whose queue or group is gone since the last call; they are detached."""
+        gone, self._cancelled = self._cancelled, []
+        return gone
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _desk_of(self, consumer: Consumer) -> Desk | StreamDesk | None:
+        return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
+
+    def _served(self, queue: Queue) -> dict[int, Desk | StreamDesk]:
+        """The desks of a queue's groups, by id in order; made where they are missing. Desk 0 is nobody's."""
+        desks = self._desks.get(queue.id)
+        if desks is None or self._known[queue.id] != queue.group_changes:
+            desks = self._desks.setdefault(queue.id, {})
+            self._known[queue.id] = queue.group_changes
+            for id_ in [id_ for id_ in desks if id_ and id_ not in queue.groups]:
+                self._cancel(desks.pop(id_))
+            if 0 not in desks:
+                desks[0] = Desk(queue, queue.nobodys, self._read)
+            for id_, group in queue.groups.items():
+                if id_ not in desks:
+                    if group.mode == Mode.STREAM:
+                        desks[id_] = StreamDesk(queue, group, self._read, self._interval)
+                    else:
+                        desks[id_] = Desk(queue, group, self._read)
+        return desks
+
+    def _activate(self, queue: Queue) -> None:
+        """Consumers whose joining was applied begin."""
+        joining = self._joining.pop(queue.id, None)
+        if not joining:
+            return
+        self._served(queue)
+        later = []
+        for consumer in joining:
+            group = queue.group(consumer.group_name)
+            if group is None or consumer.holder not in group.members:
+                later.append(consumer)
+                continue
+            if group.mode != consumer.mode or group.filter != consumer.filter:
+                self._cancelled.append(consumer)
+                continue
+            desk = self._desks[queue.id][group.id]
+            consumer.group_id = group.id
+            consumer.active = True
+            desk.consumers[consumer.holder] = consumer
+            desk.feed(consumer)
+        if later:
+            self._joining[queue.id] = later
+
+    def _cancel(self, desk: Desk | StreamDesk) -> None:
+        for consumer in list(desk.consumers.values()):
+            desk.remove(consumer)
+            self._cancelled.append(consumer)

@@ -1,0 +1,71 @@
+"""The leader's side of one group's dead messages: each is handed out once for its dead letter, until asked for again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from fluxmq._hot.batches import Batch
+from fluxmq.queues.consumers import DeadLetter, Step
+from fluxmq.queues.groups import Group
+from fluxmq.queues.pending import Fate, Piece
+from fluxmq.queues.states import Queue
+
+_DUE_MAX: Final = 1_024
+"""Ranges taken from the timers in one run."""
+
+
+class Dying:
+    """Dead messages of one group. `batch_at` gives the batch that holds an offset."""
+
+    def __init__(self, queue: Queue, group: Group, batch_at: Callable[[int], Batch]) -> None:
+        self._queue = queue
+        self._group = group
+        self._batch_at = batch_at
+        self._dying: deque[Piece] = deque()
+        group.dead.arm_all()
+
+    def hand_out(self, step: Step, now: int, budget: int) -> int:
+        """Dead messages for the dead-letter queue, each once until asked for again; gives how many."""
+        dead = self._group.dead
+        due = dead.next_due()
+        if due is not None and due <= now:
+            self._dying.extend(dead.pop_due(now, _DUE_MAX))
+        handed = 0
+        while self._dying and handed < budget:
+            first, last, fate = self._dying.popleft()
+            end = min(last, first + budget - handed - 1)
+            if end < last:
+                self._dying.appendleft((end + 1, last, fate))
+            for low, high, _ in dead.overlapping(first, end):
+                for offset in range(low, high + 1):
+                    step.dead.append(self._letter(offset, fate))
+                handed += high - low + 1
+        if self._dying:
+            step.more = True
+        return handed
+
+    def again(self) -> None:
+        """Every dead message is to be handed out again."""
+        self._dying.clear()
+        self._group.dead.arm_all()
+
+    def _letter(self, offset: int, fate: Fate) -> DeadLetter:
+        batch = self._batch_at(offset)
+        return DeadLetter(
+            self._queue.id,
+            self._group.id,
+            self._group.name,
+            self._queue.config.target,
+            batch,
+            offset - batch.base_offset,
+            offset,
+            fate.reason,
+            fate.text,
+            fate.attempts,
+            fate.first_time,
+            fate.last_time,
+            fate.due,
+            self._queue.transfer_producer(self._group),
+        )

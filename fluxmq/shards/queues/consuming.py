@@ -1,0 +1,363 @@
+"""What consumers, and others who name a queue, ask of a group: attach, settle, take, purge, count, delete.
+
+Whoever asks for one message, or for how many there are, sees everything that was asked of the group before: messages
+published and given back are waited for, as far as they are under way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues import commands
+from fluxmq.queues.attaching import AttachError, CommitError, ExclusiveError
+from fluxmq.queues.commands import Mode, Verb
+from fluxmq.queues.config import QueueType
+from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.dispatch import Dispatch
+from fluxmq.queues.machine import Machine
+from fluxmq.queues.results import Code, Result
+from fluxmq.shards.queues.answers import Done, answering, outcome_of, reason_of
+from fluxmq.shards.queues.counts import QueueCounts
+from fluxmq.shards.queues.keeping import Keeper, Store
+from fluxmq.shards.queues.local_held import LocalHeld
+from fluxmq.shards.queues.ports import (
+    NOTHING,
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    Outcome,
+    Range,
+    Status,
+    Taken,
+    Told,
+    Wanted,
+)
+from fluxmq.storage.errors import StorageError
+
+EARLY_MAX = 65_536
+"""Consumers that may wait for the group to lead; more are refused, and ask again."""
+
+_REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
+
+
+class Consuming(ABC):
+    """A group, from the side of consumers. ``uncommitted``: bytes of appends that are not applied yet."""
+
+    clock: Callable[[], int]
+    keeper: Keeper
+    machine: Machine
+    dispatch: Dispatch
+    logs: dict[int, Store]
+    counts: QueueCounts
+    uncommitted: int
+    failed: str
+
+    def __init__(self) -> None:
+        self.ports: dict[Consumer, ConsumerPort] = {}
+        self._early: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
+        """Consumers that came before the group leads."""
+        self._takes: list[tuple[Consumer, Taken]] = []
+        """Who wants one message, in the order asked."""
+        self._statuses: list[tuple[str, Told]] = []
+        self._changing = 0
+        """Commands not applied yet, beside appends, after which there is more to take, or less."""
+
+    @abstractmethod
+    def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
+        """Put one command into the tick's entry."""
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Have the group do its work at the end of this tick."""
+
+    @abstractmethod
+    def _hand_out(self, queue_id: int) -> bool:
+        """Hand out what a queue has; whether there is more to do at once."""
+
+    def _submit_all(self, needed: Sequence[bytes], done: Done | None) -> None:
+        """Submit commands; ``done`` is told of the last one, at once when there is none."""
+        for command in needed[:-1]:
+            self.submit((command,))
+        if needed:
+            self.submit((needed[-1],), done)
+        elif done is not None:
+            done(Result(Code.OK))
+
+    def _change(self, needed: Sequence[bytes], done: Done | None = None) -> None:
+        """Submit commands that those who take and count have to wait for."""
+        self._changing += 1
+
+        def applied(result: Result) -> None:
+            self._changing -= 1
+            if done is not None:
+                done(result)
+
+        self._submit_all(needed, applied)
+
+    # Attaching
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer; once the group leads, which forgets those before."""
+        if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
+            self._early.append((wanted, port, done))
+            return
+        state = self.machine.queue(wanted.queue)
+        if self.failed or state is None or not self.keeper.leading:
+            gone = state is None and not self.failed
+            outcome = Outcome.NO_QUEUE if gone else Outcome.UNAVAILABLE
+            done(Attached(_REFUSED, outcome=outcome), None)
+            return
+        stream = state.config.type == QueueType.STREAM
+        if not stream and wanted.qos == 0:
+            done(Attached(_REFUSED, outcome=Outcome.REFUSED), None)
+            return
+        try:
+            consumer, needed = self.dispatch.attach(
+                state.id,
+                wanted.group,
+                wanted.member,
+                Mode.STREAM if stream else Mode.WORK,
+                wanted.pattern,
+                self._start(state.id, wanted.start),
+                wanted.limit,
+                auto_commit=not wanted.explicit,
+                priority=wanted.priority,
+                exclusive=wanted.exclusive,
+                automatic=wanted.automatic,
+                taking=wanted.taking,
+                temporary=wanted.temporary,
+            )
+        except (AttachError, StorageError) as error:
+            in_use = isinstance(error, ExclusiveError)
+            outcome = Outcome.EXCLUSIVE if in_use else Outcome.REFUSED
+            done(Attached(_REFUSED, outcome=outcome), None)
+            return
+        self.ports[consumer] = port
+        held = LocalHeld(self, consumer)
+        primary = state.config.primary_group if stream else ""
+        answer = Attached(0, consumer.group_name, stream, primary)
+
+        def applied(result: Result) -> None:
+            if result.ok:
+                done(answer, held)
+            else:
+                self.ports.pop(consumer, None)
+                self._submit_all(self.dispatch.detach(consumer), None)
+                done(Attached(reason_of(result), outcome=outcome_of(result)), None)
+
+        self._submit_all(needed, applied)
+
+    def _start(self, queue_id: int, start: tuple[str, int] | None) -> commands.Start | None:
+        if start is None:
+            return None
+        word, number = start
+        if word == "interval":
+            word, number = "timestamp", max(self.clock() - number, 0)
+        if word == "timestamp":
+            return (commands.Position.OFFSET, self.logs[queue_id].offset_at(number))
+        if word == "offset":
+            return (commands.Position.OFFSET, number)
+        return {"first": commands.FIRST, "last": commands.LAST, "next": commands.NEXT}[word]
+
+    def _attach_early(self) -> None:
+        early, self._early = self._early, []
+        for wanted, port, done in early:
+            self.attach(wanted, port, done)
+
+    # What consumers say
+
+    def settle(
+        self,
+        consumer: Consumer,
+        verb: int,
+        ranges: Sequence[Range],
+        delay: int,
+        reason: bytes,
+        done: Answer | None,
+    ) -> None:
+        """A consumer speaks about messages it holds."""
+        if self.failed:
+            if done is not None:
+                done(_REFUSED)
+            return
+        settlement = self.dispatch.settle(consumer, verb, ranges, self.clock(), delay, reason)
+        self.counts.settled[verb] += settlement.settled
+        self.wake()
+        answer: Done | None = None
+        if done is not None:
+            asked = done
+            missing = settlement.missing
+
+            def applied(result: Result) -> None:
+                asked(Reason.NO_MATCHING_SUBSCRIBERS if missing else reason_of(result))
+
+            answer = applied
+        if verb == Verb.ACK or not settlement.commands:
+            self._submit_all(settlement.commands, answer)
+        else:
+            self._change(settlement.commands, answer)
+
+    def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
+        """A stream's group needs nothing below ``offset`` any more."""
+        answer = None if done is None else answering(done)
+        try:
+            needed = self.dispatch.commit(consumer, offset)
+        except CommitError:
+            if done is not None:
+                done(Reason.NO_MATCHING_SUBSCRIBERS)
+            return
+        self._submit_all(needed, answer)
+
+    def set_limit(self, consumer: Consumer, limit: int) -> None:
+        """A consumer holds at most so many unsettled messages from now on."""
+        self.dispatch.set_limit(consumer, limit)
+        self.wake()
+
+    def stop(self, consumer: Consumer) -> None:
+        """A consumer is given nothing more, and counts no longer; what it holds it may settle still."""
+        if consumer in self.ports and not self.failed:
+            self._submit_all(self.dispatch.stop(consumer), None)
+            self.wake()
+
+    def detach(self, consumer: Consumer) -> None:
+        """A consumer goes."""
+        if self.ports.pop(consumer, None) is not None and not self.failed:
+            self._change(self.dispatch.detach(consumer))
+
+    # Taking and counting
+
+    def take(self, consumer: Consumer, done: Taken) -> None:
+        """One message for a consumer, now, and how many are ready behind it."""
+        if self.failed or consumer not in self.ports:
+            done(False, 0)
+            return
+
+        def asked(_result: Result) -> None:
+            self._takes.append((consumer, done))
+            self.wake()
+
+        self._after_changes(asked)
+
+    def status(self, queue: str, done: Told) -> None:
+        """How many messages and consumers a queue has; counts as use of it."""
+
+        def asked(_result: Result) -> None:
+            self._statuses.append((queue, done))
+            self.wake()
+
+        self._after_changes(asked)
+
+    def _after_changes(self, action: Done) -> None:
+        """Do something when everything asked before that may change what there is has been applied."""
+        if (self.uncommitted or self._changing) and not self.failed:
+            self.submit((commands.raise_version(self.machine.version),), action)
+        else:
+            action(Result(Code.OK))
+
+    def serve(self) -> bool:
+        """Answer who takes and counts; whether there is more to do at once."""
+        more = False
+        takes, self._takes = self._takes, []
+        for consumer, done in takes:
+            if consumer not in self.ports:
+                done(False, 0)
+                continue
+            self.dispatch.credit(consumer, 1)
+            more |= self._hand_out(consumer.queue_id)
+            if not consumer.credit:
+                self._touch(consumer.queue_id)
+                done(True, self.dispatch.counts(consumer.queue_id)[0])
+                continue
+            self.dispatch.credit(consumer, -1)
+            if self.dispatch.may_give(consumer):
+                self._takes.append((consumer, done))
+            else:
+                self._touch(consumer.queue_id)
+                done(False, 0)
+        statuses, self._statuses = self._statuses, []
+        for queue, told in statuses:
+            told(self._status(queue))
+        return more
+
+    @property
+    def asked_to_serve(self) -> bool:
+        """Whether somebody waits to take or to count."""
+        return bool(self._takes or self._statuses)
+
+    def _status(self, queue: str) -> Status:
+        state = self.machine.queue(queue)
+        if self.failed or not self.keeper.leading:
+            return Status(Outcome.UNAVAILABLE)
+        if state is None:
+            return NOTHING
+        self._touch(state.id)
+        return Status(Outcome.OK, *self.dispatch.counts(state.id))
+
+    def _touch(self, queue_id: int) -> None:
+        state = self.machine.queues.get(queue_id)
+        if state is not None and state.config.expires and state.idle_since:
+            self.submit((commands.touch(queue_id),))
+
+    def _refuse_waiting(self) -> None:
+        """The group has failed: who takes gets nothing, who counts is told so."""
+        takes, self._takes = self._takes, []
+        statuses, self._statuses = self._statuses, []
+        for _, taken in takes:
+            taken(False, 0)
+        for _, told in statuses:
+            told(Status(Outcome.UNAVAILABLE))
+
+    # Removing
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop what is ready; ``done`` gets how many messages that were."""
+        state = self._named(queue, done)
+        if state is not None:
+            self._change((commands.purge(state),), self._telling(done))
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue with what is in it; ``done`` gets how many messages were ready, or why not."""
+        state = self._named(queue, done)
+        if state is not None:
+            self._change((commands.delete(state, if_unused, if_empty),), self._telling(done))
+
+    def _named(self, queue: str, done: Told) -> int | None:
+        """Id of a queue; None when ``done`` was told that there is none to be reached."""
+        state = self.machine.queue(queue)
+        if self.failed or not self.keeper.leading:
+            done(Status(Outcome.UNAVAILABLE))
+        elif state is None:
+            done(NOTHING)
+        else:
+            return state.id
+        return None
+
+    @staticmethod
+    def _telling(done: Told) -> Done:
+        def applied(result: Result) -> None:
+            outcome = outcome_of(result)
+            if outcome is Outcome.IN_USE:
+                done(Status(outcome, consumers=result.value))
+            else:
+                done(Status(outcome, result.value))
+
+        return applied
+
+    # The end
+
+    def dismiss_consumers(self) -> None:
+        """Let every consumer go: what it has read is committed, what it holds is released."""
+        for consumer in self.ports:
+            self._submit_all(self.dispatch.detach(consumer), None)
+        self.cancel_consumers()
+
+    def cancel_consumers(self) -> None:
+        """Tell every consumer that nothing comes any more."""
+        ports, self.ports = self.ports, {}
+        for port in ports.values():
+            port.cancelled()
