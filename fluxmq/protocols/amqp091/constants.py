@@ -29,6 +29,9 @@ HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 CLASS_BASIC: Final = 60
 """The only class with content."""
 
+METHOD_PUBLISH: Final = 40
+"""The only method of that class behind which a client sends content."""
+
 SHORT_STRING_BYTES_MAX: Final = 255
 """Bytes of a short string: its length is one byte (section 4.2.5.3)."""
 

@@ -19,10 +19,11 @@ from fluxmq.protocols.amqp091.constants import (
     FRAME_END,
     FRAME_HEADER,
     FRAME_OVERHEAD,
+    METHOD_PUBLISH,
     SHORT_STRING_BYTES_MAX,
     ReplyCode,
 )
-from fluxmq.protocols.amqp091.errors import HardError
+from fluxmq.protocols.amqp091.errors import HardError, unknown_frame
 from fluxmq.protocols.amqp091.tables import Table, TableError, decode_entries, encode_table
 
 NO_PROPERTIES: Final = b"\0\0"
@@ -78,19 +79,19 @@ def split_header(payload: bytes) -> tuple[int, bytes]:
     Raises `HardError`: 501 where it is too short to be one, 505 where it is not of class basic or has a weight.
     """
     if len(payload) < _HEADER.size:
-        raise HardError(ReplyCode.FRAME_ERROR, "content header too short")
+        raise unknown_frame(FRAME_HEADER, payload)
     class_id, weight, size = _HEADER.unpack_from(payload)
     if class_id != CLASS_BASIC:
-        text = (
-            f"expected content header for class {CLASS_BASIC}, got one for class {class_id} instead"
-        )
-        raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
+        raise unexpected(f"one for class {class_id}")
     if weight:
-        text = (
-            f"expected content header for class {CLASS_BASIC}, got one of weight {weight} instead"
-        )
-        raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
+        raise unexpected("non content header frame")
     return size, payload[_HEADER.size :]
+
+
+def unexpected(found: str) -> HardError:
+    """The answer to what stands where a message's header was due (505), in RabbitMQ's words."""
+    text = f"expected content header for class {CLASS_BASIC}, got {found} instead"
+    return HardError(ReplyCode.UNEXPECTED_FRAME, text, CLASS_BASIC, METHOD_PUBLISH)
 
 
 def frames_of_content(
@@ -222,5 +223,7 @@ def write_fields(fields: Sequence[bytes | None]) -> bytes:
 
 
 def malformed(text: str) -> HardError:
-    """The error for properties that are none."""
-    return HardError(ReplyCode.SYNTAX_ERROR, f"malformed content properties: {text}", CLASS_BASIC)
+    """The error for properties that are none; RabbitMQ has only 541 for them."""
+    return HardError(
+        ReplyCode.SYNTAX_ERROR, f"malformed content properties: {text}", CLASS_BASIC, METHOD_PUBLISH
+    )

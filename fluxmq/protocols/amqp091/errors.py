@@ -6,7 +6,13 @@ The text is without the code's name before it; `reply_text` puts it there.
 
 from __future__ import annotations
 
+from typing import Final
+
 from fluxmq.protocols.amqp091.constants import HARD, SHORT_STRING_BYTES_MAX, ReplyCode
+
+
+OCTETS_SHOWN_MAX: Final = 32
+"""Bytes of what is broken that a text shows: a reply text holds 255 characters."""
 
 
 class AmqpError(Exception):
@@ -49,3 +55,15 @@ def shortened(text: str) -> str:
     """At most 255 bytes of UTF-8 of it, whole characters."""
     raw = text.encode("utf-8", "replace")[:SHORT_STRING_BYTES_MAX]
     return raw.decode("utf-8", "ignore")
+
+
+def octets(raw: bytes) -> str:
+    """Bytes as RabbitMQ's texts have them; of a long one the beginning."""
+    numbers = ",".join(map(str, raw[:OCTETS_SHOWN_MAX]))
+    return f"<<{numbers}{',...' if len(raw) > OCTETS_SHOWN_MAX else ''}>>"
+
+
+def unknown_frame(frame_type: int, payload: bytes) -> HardError:
+    """The answer to a frame that is none of its type (501)."""
+    text = f"type {frame_type}, all octets = {octets(payload)}: unknown_frame"
+    return HardError(ReplyCode.FRAME_ERROR, text)

@@ -1,8 +1,8 @@
 """Methods of AMQP 0.9.1 as bytes, read and written by the table of their fields.
 
 A method frame's payload is class and method as two bytes each, then the fields; neighbouring bits share a byte, the first the
-lowest. What cannot be decoded is refused as RabbitMQ does, 501 FRAME_ERROR, but for a field table's content (502 SYNTAX_ERROR)
-and a method that is none (540 NOT_IMPLEMENTED), where RabbitMQ ends without a word or with 541.
+lowest. What cannot be decoded is refused as RabbitMQ does, with 501. Where RabbitMQ drops the connection without a word, there is an
+answer: 501 for a short string that is not UTF-8, 502 for a field table that is none, 540 for a method that is not known.
 
 Source: AMQP 0-9-1 sections 1.4, 2.3.5.1 and 4.2.4 to 4.2.5.
 """
@@ -19,7 +19,7 @@ from fluxmq.protocols.amqp091.constants import (
     SHORT_STRING_BYTES_MAX,
     ReplyCode,
 )
-from fluxmq.protocols.amqp091.errors import HardError
+from fluxmq.protocols.amqp091.errors import HardError, octets, unknown_frame
 from fluxmq.protocols.amqp091.method_table import LAYOUTS, Method
 from fluxmq.protocols.amqp091.method_types import (
     AccessRequest,
@@ -186,9 +186,6 @@ _FIXED: Final = {
 _NOTHING: Final[dict[str, object]] = {"H": 0, "s": "", "S": b"", "?": False}
 """What reserved fields are written as."""
 
-_SHOWN_BYTES_MAX: Final = 48
-"""Bytes of a broken method that the error's text shows: a reply text holds 255 characters."""
-
 
 class _Layout(NamedTuple):
     """How one method stands on the wire. `fields`: code, and whether it is reserved."""
@@ -232,7 +229,7 @@ def decode(payload: bytes) -> Method:
     layout = _BY_HEAD.get(payload[:4])
     if layout is None:
         if len(payload) < _HEAD.size:
-            raise HardError(ReplyCode.FRAME_ERROR, f"cannot decode {_shown(payload)}")
+            raise unknown_frame(FRAME_METHOD, payload)
         class_id, method_id = _HEAD.unpack_from(payload)
         text = f"unknown method {method_id} of class {class_id}"
         raise HardError(ReplyCode.NOT_IMPLEMENTED, text, class_id, method_id)
@@ -241,7 +238,7 @@ def decode(payload: bytes) -> Method:
     try:
         return layout.make(*_read_fields(payload, layout.fields))
     except (IndexError, struct.error):
-        _refuse(payload, ReplyCode.FRAME_ERROR, f"cannot decode {_shown(payload[4:])}")
+        _refuse(payload, ReplyCode.FRAME_ERROR, f"cannot decode {octets(payload[4:])}")
     except UnicodeDecodeError:
         _refuse(payload, ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr")
     except TableError as error:
@@ -250,12 +247,6 @@ def decode(payload: bytes) -> Method:
 
 def _refuse(payload: bytes, code: ReplyCode, text: str) -> NoReturn:
     raise HardError(code, text, *_HEAD.unpack_from(payload)) from None
-
-
-def _shown(fields: bytes) -> str:
-    """Bytes as RabbitMQ's texts have them, not all of a long one."""
-    numbers = ",".join(map(str, fields[:_SHOWN_BYTES_MAX]))
-    return f"<<{numbers}{',...' if len(fields) > _SHOWN_BYTES_MAX else ''}>>"
 
 
 def _read_fields(payload: bytes, fields: tuple[tuple[str, bool], ...]) -> list[object]:

@@ -1,6 +1,6 @@
 """Who a SASL response says somebody is: PLAIN, AMQPLAIN and EXTERNAL.
 
-Nothing is checked here but the form. Codes and texts are RabbitMQ's, which never repeat the response.
+Nothing is checked here but the form. Codes and texts are RabbitMQ's and never repeat the response.
 
 Source: RFC 4616 section 2 (PLAIN), RFC 4422 appendix A (EXTERNAL), RabbitMQ (AMQPLAIN: a field table without its length, with
 LOGIN and PASSWORD).
@@ -26,7 +26,7 @@ _METHOD: Final = 11
 
 
 class Credentials(NamedTuple):
-    """What a response says. `authorization_id`: whom to act as, empty for the user itself; RabbitMQ does not look at it.
+    """What a response says. `authorization_id`: whom to act as, empty for the user itself.
 
     `user` is empty for EXTERNAL, which means whom the TLS certificate names.
     """
@@ -40,7 +40,7 @@ def parse(mechanism: str, response: bytes) -> Credentials:
     """The credentials in a connection.start-ok.
 
     Raises `HardError`: 503 for a mechanism that is not known, 502 for a response that is none of its mechanism, 403 for names
-    that are not UTF-8.
+    that are not text and for who wants to act as another.
     """
     if len(response) > RESPONSE_BYTES_MAX:
         raise _invalid("SASL response too long")
@@ -71,6 +71,8 @@ def _plain(response: bytes) -> Credentials:
     if len(parts) != 3:
         raise _invalid("response of mechanism PLAIN invalid")
     authorization_id, user, password = parts
+    if authorization_id not in (b"", user):
+        raise refused(PLAIN)  # nobody may act as another
     return Credentials(authorization_id.decode(), user.decode(), password)
 
 
@@ -79,11 +81,11 @@ def _amqplain(response: bytes) -> Credentials:
         table = decode_entries(response)
     except TableError:
         raise _invalid("AMQPLAIN auth info is not a field table") from None
-    user, password = table.get("LOGIN"), table.get("PASSWORD")
-    if isinstance(user, bytes):
-        raise refused(AMQPLAIN)
-    if not isinstance(user, str) or not isinstance(password, str | bytes):
+    if "LOGIN" not in table or "PASSWORD" not in table:
         raise _invalid("AMQPLAIN auth info is missing LOGIN or PASSWORD field")
+    user, password = table["LOGIN"], table["PASSWORD"]
+    if not isinstance(user, str) or not isinstance(password, str | bytes):
+        raise refused(AMQPLAIN)
     return Credentials("", user, password.encode() if isinstance(password, str) else password)
 
 
