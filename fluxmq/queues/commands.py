@@ -211,8 +211,7 @@ def declare(config: QueueConfig) -> bytes:
 
 def delete(queue_id: int, if_unused: bool = False, if_empty: bool = False) -> bytes:
     """Remove a queue with everything in it: with a condition, only while it has no consumer, or nothing ready."""
-    body = [if_unused, if_empty] if if_unused or if_empty else None
-    return _packed(Kind.DELETE, queue_id, 0, body)
+    return _packed(Kind.DELETE, queue_id, 0, [if_unused, if_empty])
 
 
 def touch(queue_id: int) -> bytes:

@@ -232,7 +232,9 @@ class Machine:
         applied.woken.pop(queue.id, None)
         applied.batches = [item for item in applied.batches if item[0] != queue.id]
         applied.trims = [item for item in applied.trims if item[0] != queue.id]
-        return Result(Code.OK, ready)
+        return Result(
+            Code.OK, queue.id if body is None else ready
+        )  # without conditions: an old entry
 
     def _touch(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         if queue.idle_since:

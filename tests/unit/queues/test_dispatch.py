@@ -8,9 +8,9 @@ import pytest
 
 from fluxmq._hot.batches import DELAY
 from fluxmq.queues import commands
+from fluxmq.queues.attaching import AttachError
 from fluxmq.queues.commands import NEXT, Mode, Verb
 from fluxmq.queues.config import QueueConfig, ephemeral
-from fluxmq.queues.attaching import AttachError
 from fluxmq.queues.limits import CLAIM_GRANULE
 from tests.unit.queues.support import (
     NOW,

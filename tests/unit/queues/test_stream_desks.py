@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fluxmq._hot.batches import DELAY
+from fluxmq.queues.attaching import CommitError
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
-from fluxmq.queues.attaching import CommitError
 from fluxmq.queues.states import Queue
 from tests.unit.queues.support import NOW, SECOND, Host, group_of, offsets
 

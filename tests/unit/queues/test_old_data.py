@@ -1,0 +1,43 @@
+"""What an earlier version wrote is read, and means the same: entries and a snapshot recorded with it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from fluxmq.queues.machine import Machine, SnapshotError
+
+RECORDED = json.loads(
+    (Path(__file__).parents[2] / "data" / "queues" / "machine-1.json").read_text()
+)
+"""A group with a work queue (two consumers, dead, refused and given back messages) and a stream."""
+
+
+def test_recorded_entries_make_the_state_they_made() -> None:
+    machine = Machine()
+    for index, entry in enumerate(RECORDED["entries"], 1):
+        machine.apply(index, RECORDED["term"], base64.b64decode(entry))
+    assert machine.state_hash() == RECORDED["hash"]
+
+
+def test_a_recorded_snapshot_is_the_state_of_its_entries() -> None:
+    applied = Machine()
+    for index, entry in enumerate(RECORDED["entries"], 1):
+        applied.apply(index, RECORDED["term"], base64.b64decode(entry))
+    restored = Machine()
+    restored.restore(base64.b64decode(RECORDED["snapshot"]))
+    assert restored.snapshot() == applied.snapshot()
+    assert restored.queues[1].group("g") is not None
+    assert msgpack.unpackb(base64.b64decode(RECORDED["snapshot"]))[0] == 1
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_a_snapshot_of_another_version_is_refused(version: int) -> None:
+    fields = msgpack.unpackb(Machine().snapshot())
+    fields[0] = version
+    with pytest.raises(SnapshotError, match="version"):
+        Machine().restore(msgpack.packb(fields))
