@@ -11,18 +11,19 @@ cdef class Tally:
     cpdef int sent(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
 
 cdef class Connection:
-    cdef public int fd, version, paused, listener, alias_maximum
+    cdef public int fd, version, wire, paused, listener, alias_maximum
     cdef public bint open, deaf, closing, dirty, waiting, feeding
     cdef public double active
-    cdef public Py_ssize_t limit, max_packet_out, sent, size, gathered, needed, encoded
+    cdef public Py_ssize_t frame_max, limit, max_packet_out, sent, size, gathered, needed, encoded
     cdef public Tally tally
     cdef public list dirty_list, chunks
     cdef public bytes tail
     cdef public bytearray gathering, out
-    cdef public dict aliases
+    cdef public dict aliases, ledgers
     cdef public object allowed, stream, handler, delivery, identity, tickets
     cdef object __weakref__
 
+    cpdef int forget(self) except -1
     cdef Py_ssize_t read(self, bytearray target, Py_ssize_t start, Py_ssize_t end) except -3
     cpdef int gather(self, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t needed, Py_ssize_t capacity) except -1
     cpdef int widen(self) except -1

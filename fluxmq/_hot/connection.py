@@ -28,6 +28,11 @@ CHUNK_MIN = 4096
 """A slice this long is shared rather than copied into the output buffer."""
 DIRECT_MIN = 32768
 """A slice this long is written straight from the receive buffer when nothing else is waiting."""
+WIRE_MQTT = 0
+WIRE_AMQP_0_9_1 = 1
+"""Which protocol a connection speaks: who cuts its bytes."""
+FRAME_MIN = 4096
+"""Largest AMQP frame before the two sides have agreed on another size. Source: AMQP 0-9-1, frame-min-size."""
 
 
 class Tally:
@@ -85,7 +90,9 @@ class Connection:
     for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's buffer was full
     and the poller tells when it is not. ``active``: when bytes last came, monotonic seconds.
     ``max_packet_out``: largest packet the client takes. An incomplete packet lies in ``tail`` or, of
-    ``needed`` bytes of which ``gathered`` have come, in ``gathering``.
+    ``needed`` bytes of which ``gathered`` have come, in ``gathering``. ``wire``: the protocol; for AMQP 0.9.1
+    ``version`` is 0 until its header has come, ``frame_max`` (never 0) bounds what a frame carries, and
+    ``ledgers`` has the channels' by number.
     """
 
     def __init__(self, fd: cython.int, tally: Tally, dirty: list, limit: cython.Py_ssize_t) -> None:
@@ -94,6 +101,9 @@ class Connection:
         self.dirty_list = dirty
         self.limit = limit
         self.version = 0
+        self.wire = WIRE_MQTT
+        self.frame_max = FRAME_MIN
+        self.ledgers = None
         self.open = False
         self.closing = False
         self.dirty = False
@@ -121,6 +131,20 @@ class Connection:
         self.delivery = None
         self.identity = None
         self.tickets = None
+
+    def forget(self) -> cython.int:
+        """Let go of everything: garbage is not collected while there is traffic, so no cycle may be left behind."""
+        self.chunks = None
+        self.out = None
+        self.tail = None
+        self.gathering = None
+        self.size = 0
+        self.ledgers = None
+        self.identity = None
+        self.delivery = None
+        self.handler = None
+        self.stream = None
+        return 0
 
     def read(
         self, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t

@@ -1,17 +1,22 @@
 # Types of ``connection``, for the checker: the source's annotations are C types.
 #
-# The two protocols say what the hot path asks of a stream filter and of a packet handler; both are written
+# The protocols say what the hot path asks of a stream filter and of the handlers of MQTT and AMQP; all are written
 # elsewhere, by those who depend on this package.
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, Protocol, type_check_only
 
+from fluxmq._hot.amqp_ledger import ChannelLedger
+from fluxmq._hot.amqp_run import PublishRun
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
 
 CHUNK_MIN: Final = 4096
 DIRECT_MIN: Final = 32768
+WIRE_MQTT: Final = 0
+WIRE_AMQP_0_9_1: Final = 1
+FRAME_MIN: Final = 4096
 
 @type_check_only
 class _Stream(Protocol):
@@ -29,6 +34,17 @@ class _Handler(Protocol):
     def publish(self, connection: Connection, run: Run, raw: bytes, /) -> bool: ...
     def broken(self, connection: Connection, reason: int, /) -> object: ...
     def refused(self, connection: Connection, answers: bytes, reason: int, /) -> object: ...
+    def lost(self, connection: Connection, /) -> object: ...
+    def drained(self, connection: Connection, /) -> object: ...
+
+@type_check_only
+class _AmqpHandler(Protocol):
+    def protocol_header(self, connection: Connection, header: bytes, /) -> object: ...
+    def publish_run(self, connection: Connection, channel: int, run: PublishRun, /) -> object: ...
+    def frame(
+        self, connection: Connection, kind: int, channel: int, payload: bytes, /
+    ) -> object: ...
+    def broken(self, connection: Connection, code: int, text: str, /) -> object: ...
     def lost(self, connection: Connection, /) -> object: ...
     def drained(self, connection: Connection, /) -> object: ...
 
@@ -62,6 +78,9 @@ class Tally:
 class Connection:
     fd: int
     version: int
+    wire: int
+    frame_max: int
+    ledgers: dict[int, ChannelLedger] | None
     paused: int
     listener: int
     alias_maximum: int
@@ -88,12 +107,13 @@ class Connection:
     aliases: dict[bytes, int] | None
     allowed: set[bytes] | None
     stream: _Stream | None
-    handler: _Handler | None
+    handler: _Handler | _AmqpHandler | None
     delivery: Delivery | None
     identity: Any
     tickets: deque[Any] | None
 
     def __init__(self, fd: int, tally: Tally, dirty: list[Connection], limit: int) -> None: ...
+    def forget(self) -> int: ...
     def gather(self, buffer: bytearray, at: int, end: int, needed: int, capacity: int) -> int: ...
     def widen(self) -> int: ...
     def fill(self, data: bytes) -> bytes: ...

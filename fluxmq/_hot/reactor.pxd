@@ -1,3 +1,4 @@
+from fluxmq._hot.amqp_parser cimport AmqpParser
 from fluxmq._hot.connection cimport Connection, Tally
 from fluxmq._hot.delivery cimport Delivery
 from fluxmq._hot.portion cimport Target
@@ -16,6 +17,7 @@ cdef class Reactor:
     cdef public bint link_full, ticking, unfinished
     cdef public bytearray buffer
     cdef public Scanner scanner
+    cdef public AmqpParser amqp
     cdef public Ticket ticket
 
     cpdef int tick(self) except -1

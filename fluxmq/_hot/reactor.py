@@ -19,6 +19,7 @@ from time import monotonic
 
 import cython
 
+from fluxmq._hot.amqp_parser import AmqpParser
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.portion import Target
@@ -29,6 +30,7 @@ from fluxmq._hot.tickets import Ticket, abandon, respond
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.fluxmq._hot.amqp_parser import AmqpParser
     from cython.cimports.fluxmq._hot.connection import Connection, Tally
     from cython.cimports.fluxmq._hot.delivery import Delivery
     from cython.cimports.fluxmq._hot.portion import Target
@@ -85,6 +87,7 @@ class Reactor:
         self.max_qos = 2
         self.buffer = bytearray(receive_bytes)
         self.scanner = Scanner(max_packet)
+        self.amqp = AmqpParser(receive_bytes)
         self.inbound = []
         self.link_full = False
         self.ticking = False
@@ -112,20 +115,11 @@ class Reactor:
         if fd < 0:
             return
         connection.fd = -1
-        connection.chunks = None
-        connection.out = None
-        connection.tail = None
-        connection.gathering = None
-        connection.size = 0
         if connection.tickets is not None:
             abandon(connection)
         self.connections.pop(fd, None)
         os.close(fd)  # closing takes it out of the poll set
-        # Garbage is not collected while there is traffic: no cycle may be left behind.
-        connection.identity = None
-        connection.delivery = None
-        connection.handler = None
-        connection.stream = None
+        connection.forget()
 
     def pause(self, connection: Connection, reason: cython.int) -> None:
         """Stop reading for ``reason``, one of the PAUSED bits.
@@ -350,6 +344,8 @@ class Reactor:
         following: cython.Py_ssize_t
         kind: cython.int = 0
         needed: cython.Py_ssize_t = 0
+        if connection.wire:
+            return self.amqp.process(connection, buffer, end)
         while at < end:
             scanner.version = connection.version
             scanner.max_packet = self.max_packet if connection.open else self.max_first_packet

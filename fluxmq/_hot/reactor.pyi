@@ -6,6 +6,7 @@ import select
 from collections.abc import Callable
 from typing import Any, Final
 
+from fluxmq._hot.amqp_parser import AmqpParser
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq._hot.route import Route
 from fluxmq._hot.run import Run
@@ -42,6 +43,7 @@ class Reactor:
     ticket: Ticket | None
     buffer: bytearray
     scanner: Scanner
+    amqp: AmqpParser
 
     def __init__(
         self,

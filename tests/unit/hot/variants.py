@@ -14,14 +14,35 @@ from types import ModuleType
 from typing import Any
 
 import fluxmq._hot
-from fluxmq._hot import connection, delivery, portion, reactor, route, run, scan, tickets, window
+from fluxmq._hot import (
+    amqp_confirms,
+    amqp_ledger,
+    amqp_parser,
+    amqp_run,
+    batch_format,
+    connection,
+    delivery,
+    portion,
+    reactor,
+    route,
+    run,
+    scan,
+    tickets,
+    window,
+)
 
 FOLDER = Path(fluxmq._hot.__file__).parent
 OTHER_NAME = "fluxmq_hot_uncompiled"
 MODULES = (
     "scan",
     "run",
+    "batch_format",
+    "amqp_wire",
+    "amqp_run",
+    "amqp_confirms",
+    "amqp_ledger",
     "connection",
+    "amqp_parser",
     "portion",
     "window",
     "delivery",
@@ -39,7 +60,12 @@ class Hot:
     name: str
     scan: Any
     run: Any
+    batch_format: Any
+    amqp_run: Any
+    amqp_confirms: Any
+    amqp_ledger: Any
     connection: Any
+    amqp_parser: Any
     portion: Any
     window: Any
     delivery: Any
@@ -49,7 +75,21 @@ class Hot:
 
 
 INSTALLED = Hot(
-    "installed", scan, run, connection, portion, window, delivery, route, tickets, reactor
+    name="installed",
+    scan=scan,
+    run=run,
+    batch_format=batch_format,
+    amqp_run=amqp_run,
+    amqp_confirms=amqp_confirms,
+    amqp_ledger=amqp_ledger,
+    connection=connection,
+    amqp_parser=amqp_parser,
+    portion=portion,
+    window=window,
+    delivery=delivery,
+    route=route,
+    tickets=tickets,
+    reactor=reactor,
 )
 
 
@@ -67,5 +107,6 @@ def uncompiled() -> Hot:
         module.__file__ = str(path)
         sys.modules[module.__name__] = module
         exec(compile(text, str(path), "exec"), module.__dict__)  # the project's own source
-        loaded[name] = module
+        if name in Hot.__dataclass_fields__:
+            loaded[name] = module
     return Hot("uncompiled", **loaded)

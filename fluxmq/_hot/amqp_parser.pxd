@@ -1,0 +1,15 @@
+from fluxmq._hot.amqp_run cimport PublishRun
+from fluxmq._hot.connection cimport Connection
+
+cdef class AmqpParser:
+    cdef public Py_ssize_t capacity, needed
+    cdef public PublishRun run
+
+    cpdef int process(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
+    cdef Py_ssize_t protocol_header(self, Connection connection, bytearray buffer, Py_ssize_t end) except -1
+    cdef int refuse(self, Connection connection, bytearray buffer, Py_ssize_t at, Py_ssize_t end, str reason) except -1
+    cdef int publishes(self, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t frame_max) except -1
+    cdef bint may_be(self, bytearray buffer, Py_ssize_t at, Py_ssize_t place, Py_ssize_t end, int kind) except -1
+    cdef PublishRun run_from(self, bytearray buffer, Py_ssize_t at, Py_ssize_t end, Py_ssize_t frame_max, Py_ssize_t header, Py_ssize_t body, Py_ssize_t length)
+    cdef int extend(self, PublishRun run, bytearray buffer, Py_ssize_t end, Py_ssize_t length) except -1
+    cdef int extend_any_size(self, PublishRun run, bytearray buffer, Py_ssize_t end, Py_ssize_t frame_max) except -1
