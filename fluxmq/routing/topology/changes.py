@@ -1,0 +1,204 @@
+"""What may be asked to change the topology: values, with their way to plain ones for msgpack and back.
+
+``asker`` is the id of the connection that asks, for what only the owner of an exclusive queue may do; None for
+operators and the broker itself, who may do it to any queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final, TypeAlias
+
+from fluxmq.routing.topology.fields import pack_fields, unpack_fields
+from fluxmq.routing.topology.records import Arguments, Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.values import pack_value
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """There shall be this exchange; nothing happens when there is an equal one."""
+
+    exchange: Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    """There shall be no such exchange, nor bindings from and to it. ``if_unused``: not while it has bindings."""
+
+    vhost: str
+    name: str
+    if_unused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    """There shall be this queue; nothing happens when there is an equal one.
+
+    An exclusive queue names its ``owner``. One of origin ``settings`` takes the place of any other of its name.
+    """
+
+    queue: Queue
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """There shall be no such queue, nor bindings to it.
+
+    ``by_broker``: the queue's own end (expiry), which no rule about who may delete it prevents.
+    """
+
+    vhost: str
+    name: str
+    asker: str | None = None
+    by_broker: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """There shall be this binding."""
+
+    binding: Binding
+    asker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    """There shall be no such binding. An exchange that deletes itself goes with its last one."""
+
+    binding: Binding
+    asker: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """There shall be this policy, in place of the one of its name."""
+
+    policy: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class ClearPolicy:
+    """There shall be no such policy; 404 when there is none."""
+
+    vhost: str
+    name: str
+    operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddVhost:
+    """There shall be this vhost, with the exchanges that every vhost has.
+
+    Where there is one, its description, tags and default queue type change; its limits stay.
+    """
+
+    vhost: Vhost
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVhost:
+    """There shall be nothing of this vhost; 404 when there is none."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetVhostLimits:
+    """The vhost has these limits and no others."""
+
+    vhost: str
+    limits: Arguments = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropOwner:
+    """A connection ended: its exclusive queues go."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropGroup:
+    """The memory of a group is gone: the queues in it are, too."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueUnused:
+    """The last consumer of a queue left: it goes if it deletes itself."""
+
+    vhost: str
+    name: str
+
+
+Change: TypeAlias = (
+    "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
+    " | DeleteVhost | SetVhostLimits | DropOwner | DropGroup | QueueUnused"
+)
+
+_CHANGES: Final[dict[str, type[Any]]] = {
+    "declare_exchange": DeclareExchange,
+    "delete_exchange": DeleteExchange,
+    "declare_queue": DeclareQueue,
+    "delete_queue": DeleteQueue,
+    "bind": Bind,
+    "unbind": Unbind,
+    "set_policy": SetPolicy,
+    "clear_policy": ClearPolicy,
+    "add_vhost": AddVhost,
+    "delete_vhost": DeleteVhost,
+    "set_vhost_limits": SetVhostLimits,
+    "drop_owner": DropOwner,
+    "drop_group": DropGroup,
+    "queue_unused": QueueUnused,
+}
+"""Every change by the name it is packed under."""
+_NAMES: Final = {change: name for name, change in _CHANGES.items()}
+_INNER: Final[dict[type[Any], tuple[str, type[Any]]]] = {
+    DeclareExchange: ("exchange", Exchange),
+    DeclareQueue: ("queue", Queue),
+    Bind: ("binding", Binding),
+    Unbind: ("binding", Binding),
+    SetPolicy: ("policy", Policy),
+    AddVhost: ("vhost", Vhost),
+}
+"""Changes that hold a record: under which name, of which kind."""
+
+
+def pack(change: Change) -> list[Any]:
+    """A change as plain values for msgpack: its name and its fields. Raises `ValueError` for arguments that are none."""
+    packed: dict[str, Any] = {}
+    for known in fields(change):
+        value = getattr(change, known.name)
+        if is_dataclass(value):
+            packed[known.name] = pack_fields(value)
+        else:
+            packed[known.name] = pack_value(value) if isinstance(value, Mapping) else value
+    return [_NAMES[type(change)], packed]
+
+
+def unpack(packed: Any) -> Change:
+    """The inverse of `pack`. Raises `ValueError` for anything else."""
+    if not isinstance(packed, list | tuple) or len(packed) != 2 or not isinstance(packed[0], str):
+        raise ValueError("not a change of the topology")
+    kind, values = _CHANGES.get(packed[0]), packed[1]
+    if kind is None or not isinstance(values, dict):
+        raise ValueError("not a change of the topology")
+    if kind not in _INNER:
+        change: Change = unpack_fields(kind, values)
+        return change
+    name, record = _INNER[kind]
+    rest = {key: value for key, value in values.items() if key != name}
+    if name not in values or not rest.keys() <= {"asker"}:
+        raise ValueError("not a change of the topology")
+    inner = {name: unpack_fields(record, values[name])}
+    if "asker" in {known.name for known in fields(kind)}:
+        asker = rest.pop("asker", None)
+        if asker is not None and not isinstance(asker, str):
+            raise ValueError("who asks for a change is not text")
+        inner["asker"] = asker
+    if rest:
+        raise ValueError("not a change of the topology")
+    return kind(**inner)  # type: ignore[no-any-return]

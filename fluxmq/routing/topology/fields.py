@@ -1,0 +1,134 @@
+"""What the fields of records and changes may hold, by name, and their way to plain values for msgpack and back.
+
+A field means the same wherever it stands, so one table checks them all. What comes from disk or from another process
+is believed only after this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final, TypeVar
+
+import msgpack  # type: ignore[import-untyped]
+
+from fluxmq.routing.topology.names import NAME_BYTES_MAX
+from fluxmq.routing.topology.values import TABLE_BYTES_MAX, pack_value, unpack_value
+
+R = TypeVar("R")
+
+DESCRIPTION_BYTES_MAX: Final = 4096
+"""Bytes of texts that people write: a vhost's description, a policy's pattern."""
+TAGS_MAX: Final = 100
+"""Tags of a vhost: they are labels."""
+PRIORITY_MAX: Final = (1 << 31) - 1
+"""Of a policy, above and below zero: what RabbitMQ's tools take for one."""
+
+
+def _text(bytes_max: int, *, empty: bool = True) -> Callable[[Any], Any]:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not (empty or value) or len(value.encode()) > bytes_max:
+            raise ValueError("not a text of the right length")
+        return value
+
+    return check
+
+
+def _one_of(*choices: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> str:
+        if value not in choices:
+            raise ValueError("none of " + ", ".join(choices))
+        return str(value)
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("not a truth value")  # noqa: TRY004 - whoever catches it wants one kind
+    return value
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else str(_name(value))
+
+
+def _table(value: Any) -> dict[str, Any]:
+    table = unpack_value(value) if isinstance(value, dict) else None
+    if not isinstance(table, dict) or len(msgpack.packb(value)) > TABLE_BYTES_MAX:
+        raise ValueError("not a table, or too large")
+    return table
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > TAGS_MAX:
+        raise ValueError("not a list of tags")
+    return tuple(_name(tag) for tag in value)
+
+
+def _priority(value: Any) -> int:
+    if type(value) is not int or abs(value) > PRIORITY_MAX:
+        raise ValueError("not a priority")
+    return value
+
+
+_name = _text(NAME_BYTES_MAX)
+_CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "vhost": _text(NAME_BYTES_MAX, empty=False),
+    **dict.fromkeys(("name", "source", "destination", "routing_key", "owner", "group"), _name),
+    "asker": _optional_text,
+    "type": _text(NAME_BYTES_MAX, empty=False),
+    "default_queue_type": _one_of("classic", "quorum", "stream"),
+    "destination_kind": _one_of("queue", "exchange"),
+    "origin": _one_of("client", "settings"),
+    **dict.fromkeys(
+        (
+            "durable",
+            "auto_delete",
+            "internal",
+            "exclusive",
+            "if_unused",
+            "operator",
+            "by_broker",
+        ),
+        _flag,
+    ),
+    **dict.fromkeys(("arguments", "definition", "limits"), _table),
+    **dict.fromkeys(("description", "pattern"), _text(DESCRIPTION_BYTES_MAX)),
+    "apply_to": _text(NAME_BYTES_MAX, empty=False),
+    "priority": _priority,
+    "tags": _tags,
+}
+
+
+def pack_fields(record: Any) -> dict[str, Any]:
+    """A record's fields as plain values, in their order. Raises `ValueError` for arguments that are not plain."""
+    packed: dict[str, Any] = {}
+    for field in fields(record):
+        value = getattr(record, field.name)
+        packed[field.name] = list(value) if isinstance(value, tuple) else value
+        if isinstance(value, Mapping):
+            packed[field.name] = pack_value(value)
+    return packed
+
+
+def unpack_fields(kind: type[R], packed: Any) -> R:
+    """A record of this kind from what `pack_fields` gave; fields that have a default may be missing.
+
+    Raises `ValueError` for anything else.
+    """
+    if not isinstance(packed, dict):
+        raise ValueError(f"a {kind.__name__} is not a map")  # noqa: TRY004 - one kind of error
+    values: dict[str, Any] = {}
+    known = fields(kind)  # type: ignore[arg-type]
+    for field in known:
+        if field.name in packed:
+            try:
+                values[field.name] = _CHECKS[field.name](packed[field.name])
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{field.name} of a {kind.__name__}: {error}") from None
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"a {kind.__name__} without {field.name}")
+    if unknown := packed.keys() - {field.name for field in known}:
+        raise ValueError(f"a {kind.__name__} with {len(unknown)} fields too many")
+    return kind(**values)

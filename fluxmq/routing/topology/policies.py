@@ -1,0 +1,150 @@
+"""Policies: what their definitions may hold, and which of them applies to a queue or an exchange.
+
+Keys are the arguments' names without ``x-``. Of policies whose pattern finds the name the one of highest priority
+applies, of equals the first by name; of operator policies likewise. Texts of refusals are RabbitMQ 3.10's. Mirroring
+(``ha-mode`` and the like) is refused: no queue would be mirrored. Besides RabbitMQ 3.10's values of apply-to those of
+3.12 are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from fluxmq.model.patterns import Pattern, PatternError, compile_pattern
+from fluxmq.routing.topology.arguments import (
+    ALTERNATE_KEY,
+    CLASSIC,
+    LENGTH_MAX,
+    QUORUM,
+    SEGMENT_BYTES_MAX,
+    STREAM,
+    age_seconds,
+)
+from fluxmq.routing.topology.records import Exchange, Policy, Queue
+from fluxmq.routing.topology.refusals import precondition
+from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical
+
+APPLY_TO: Final = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
+PATTERNS_KEPT: Final = 4096
+"""Compiled patterns that are kept: more than anybody has policies."""
+
+
+class _Key(NamedTuple):
+    """What a key of a definition may hold, and what the text of a refusal calls it."""
+
+    accepts: Callable[[Any], bool]
+    what: str
+    by_operator: bool = False
+
+
+def _is_integer(value: Any, least: int, most: int = LENGTH_MAX) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _number(least: int, most: int = LENGTH_MAX) -> Callable[[Any], bool]:
+    return lambda value: _is_integer(value, least, most)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _choice(*choices: Any) -> Callable[[Any], bool]:
+    return lambda value: not isinstance(value, bool) and value in choices
+
+
+_KEYS: Final[dict[str, _Key]] = {
+    ALTERNATE_KEY: _Key(_text, "alternate exchange name"),
+    "dead-letter-exchange": _Key(_text, "dead letter exchange name"),
+    "dead-letter-routing-key": _Key(_text, "dead letter routing key"),
+    "dead-letter-strategy": _Key(_choice("at-most-once", "at-least-once"), "dead letter strategy"),
+    "message-ttl": _Key(_number(0), "message TTL", by_operator=True),
+    "expires": _Key(_number(1), "queue expiry", by_operator=True),
+    "max-length": _Key(_number(0), "maximum length", by_operator=True),
+    "max-length-bytes": _Key(_number(0), "maximum length in bytes", by_operator=True),
+    "max-in-memory-length": _Key(_number(0), "maximum memory in bytes", by_operator=True),
+    "max-in-memory-bytes": _Key(_number(0), "maximum memory in bytes", by_operator=True),
+    "delivery-limit": _Key(_number(-1), "delivery limit", by_operator=True),
+    "queue-mode": _Key(_choice("default", "lazy"), "queue-mode value"),
+    "queue-version": _Key(_choice(1, 2), "queue-version value"),
+    "overflow": _Key(
+        _choice("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"
+    ),
+    "max-age": _Key(lambda value: isinstance(value, str) and age_seconds(value) > 0, "max age"),
+    "stream-max-segment-size-bytes": _Key(_number(0, SEGMENT_BYTES_MAX), "segment size"),
+    "queue-leader-locator": _Key(
+        _choice("client-local", "balanced", "random", "least-leaders"), "queue leader locator value"
+    ),
+    "queue-master-locator": _Key(
+        _choice("client-local", "min-masters", "random"), "queue master locator value"
+    ),
+}
+
+
+def term(value: Any) -> str:
+    """A value as RabbitMQ's tools print it."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return str(value) if isinstance(value, int | float) else f'<<"{value}">>'
+
+
+def check_policy(policy: Policy) -> None:
+    """Raises `Refusal` 406 for a policy that cannot be."""
+    try:
+        compiled(policy.pattern)
+    except PatternError as error:
+        raise precondition(
+            f"pattern should be regular expression but is invalid: {error}"
+        ) from None
+    if policy.apply_to not in APPLY_TO:
+        choices = ", ".join(f"'{choice}'" for choice in APPLY_TO[1:])
+        raise precondition(
+            f"apply-to '{policy.apply_to}' unrecognised; should be {choices} or '{APPLY_TO[0]}'"
+        )
+    definition = policy.definition
+    if not definition:
+        raise precondition("no policy provided")
+    try:
+        size = len(canonical(definition))
+    except (ValueError, RecursionError):
+        raise precondition("a policy's definition has values of no known type") from None
+    if size > TABLE_BYTES_MAX:
+        raise precondition(f"a policy's definition has more than {TABLE_BYTES_MAX} bytes")
+    unknown = [
+        f"{{{term(key)},{term(value)}}}"
+        for key, value in definition.items()
+        if key not in _KEYS or (policy.operator and not _KEYS[key].by_operator)
+    ]
+    if unknown:
+        raise precondition(f"[{','.join(unknown)}] are not recognised policy settings")
+    for key, value in definition.items():
+        if not _KEYS[key].accepts(value):
+            raise precondition(f"{term(value)} is not a valid {_KEYS[key].what}")
+
+
+@lru_cache(PATTERNS_KEPT)
+def compiled(pattern: str) -> Pattern:
+    """The pattern, ready for use. Raises `PatternError`."""
+    return compile_pattern(pattern)
+
+
+_QUEUES_OF: Final = {CLASSIC: "classic_queues", QUORUM: "quorum_queues", STREAM: "streams"}
+
+
+def applying(policies: Iterable[Policy], to: Queue | Exchange, operator: bool) -> Policy | None:
+    """The policy that applies; None when none does. Policies of the same vhost."""
+    if isinstance(to, Exchange):
+        kinds: tuple[str, ...] = ("all", "exchanges")
+    else:
+        kinds = ("all", "queues", _QUEUES_OF[to.type])
+    best: Policy | None = None
+    for policy in policies:
+        if policy.operator is not operator or policy.apply_to not in kinds:
+            continue
+        if best is not None and (-policy.priority, policy.name) > (-best.priority, best.name):
+            continue
+        if compiled(policy.pattern).search(to.name):
+            best = policy
+    return best

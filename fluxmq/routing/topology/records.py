@@ -1,0 +1,178 @@
+"""What there is: vhosts, exchanges, queues, bindings, policies. Values, each with the key it is known by.
+
+A record's key and row are plain values, for disk and for the way to other processes. Records are not checked here but
+when they are unpacked, and by the rules when they are declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from fluxmq.routing.topology import names
+from fluxmq.routing.topology.fields import pack_fields, unpack_fields
+from fluxmq.routing.topology.values import canonical
+
+Arguments: TypeAlias = "Mapping[str, Any]"
+Key: TypeAlias = "tuple[str | bytes, ...]"
+"""What a record is known by among those of its kind."""
+
+VHOST: Final = "vhost"
+EXCHANGE: Final = "exchange"
+QUEUE: Final = "queue"
+BINDING: Final = "binding"
+POLICY: Final = "policy"
+KINDS: Final = (VHOST, EXCHANGE, QUEUE, POLICY, BINDING)
+"""Every kind stands behind those it needs."""
+
+ORIGIN_CLIENT: Final = "client"
+ORIGIN_SETTINGS: Final = "settings"
+"""Queues of the settings file: no client may delete them."""
+
+# Tables are no part of a record's hash: a dict has none.
+
+
+@dataclass(frozen=True, slots=True)
+class Vhost:
+    """A name space of its own. ``limits``: ``max-queues`` and ``max-connections``; negative is no limit."""
+
+    name: str
+    limits: Arguments = field(default_factory=dict, hash=False)
+    default_queue_type: str = "classic"
+    tags: tuple[str, ...] = ()
+    description: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Name."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Where messages are published to. The default exchange has the empty name and type direct."""
+
+    vhost: str
+    name: str
+    type: str = "direct"
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Arguments = field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> Key:
+        """Vhost and name."""
+        return (self.vhost, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Where messages wait. ``owner``: id of the only connection that may use it, empty unless it is exclusive.
+
+    ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
+    """
+
+    vhost: str
+    name: str
+    type: str = "classic"
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: Arguments = field(default_factory=dict, hash=False)
+    owner: str = ""
+    group: str = ""
+    origin: str = ORIGIN_CLIENT
+
+    @property
+    def key(self) -> Key:
+        """Vhost and name."""
+        return (self.vhost, self.name)
+
+    @property
+    def internal_name(self) -> str:
+        """The queue engine's name of it."""
+        return names.internal_name(self.vhost, self.name)
+
+    @property
+    def outlives_node(self) -> bool:
+        """Whether it is there again after the node's restart: its owner's connection would not be."""
+        return self.durable and not self.exclusive
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue or an exchange (``destination_kind``)."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_kind: str = QUEUE
+    routing_key: str = ""
+    arguments: Arguments = field(default_factory=dict, hash=False)
+
+    @property
+    def key(self) -> Key:
+        """All of it: bindings that differ in anything are different."""
+        return (
+            self.vhost,
+            self.source,
+            self.destination_kind,
+            self.destination,
+            self.routing_key,
+            canonical(self.arguments),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Arguments for all queues and exchanges whose name ``pattern`` finds; ``operator``: limits above all of them.
+
+    ``apply_to``: ``all``, ``exchanges``, ``queues``, ``classic_queues``, ``quorum_queues`` or ``streams``.
+    """
+
+    vhost: str
+    name: str
+    pattern: str
+    apply_to: str = "all"
+    priority: int = 0
+    definition: Arguments = field(default_factory=dict, hash=False)
+    operator: bool = False
+
+    @property
+    def key(self) -> Key:
+        """Vhost, which kind of policy, name."""
+        return (self.vhost, "operator_policy" if self.operator else "policy", self.name)
+
+
+Record: TypeAlias = "Vhost | Exchange | Queue | Binding | Policy"
+RECORDS: Final[dict[str, type[Vhost | Exchange | Queue | Binding | Policy]]] = {
+    VHOST: Vhost,
+    EXCHANGE: Exchange,
+    QUEUE: Queue,
+    POLICY: Policy,
+    BINDING: Binding,
+}
+_KIND_OF: Final = {record: kind for kind, record in RECORDS.items()}
+
+
+def kind_of(record: Record) -> str:
+    """Which of `KINDS` a record is."""
+    return _KIND_OF[type(record)]
+
+
+def row_of(record: Record) -> dict[str, Any]:
+    """A record as plain values for msgpack."""
+    return pack_fields(record)
+
+
+def record_of(kind: str, key: Key, row: Any) -> Record:
+    """The inverse of `row_of`, of what is known by this key. Raises `ValueError` for anything else."""
+    known = RECORDS.get(kind)
+    if known is None:
+        raise ValueError("a row of unknown kind")
+    record = unpack_fields(known, row)
+    if record.key != tuple(key):
+        raise ValueError("a row under another key")
+    return record

@@ -1,0 +1,352 @@
+"""What each change needs, does and refuses, cascades included. The store's journal undoes what a refusal interrupts.
+
+Source: RabbitMQ 3.10's behaviour, looked at case by case; AMQP 0.9.1 sections 1.6.2 and 1.6.3 of its reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from fluxmq.routing.topology import arguments, changes, checks, policies
+from fluxmq.routing.topology.names import RESERVED_PREFIX, SEPARATOR, is_reserved
+from fluxmq.routing.topology.records import (
+    BINDING,
+    EXCHANGE,
+    KINDS,
+    ORIGIN_SETTINGS,
+    POLICY,
+    QUEUE,
+    Binding,
+    Exchange,
+    Queue,
+    Vhost,
+    kind_of,
+)
+from fluxmq.routing.topology.refusals import (
+    ACCESS_REFUSED,
+    NOT_FOUND,
+    Refusal,
+    default_exchange,
+    locked,
+    named,
+    no_vhost,
+    not_found,
+    precondition,
+    reserved,
+)
+from fluxmq.routing.topology.store import Space, Store
+
+RECORDS_MAX: Final = 2_000_000
+"""Records of a node, all kinds together: every shard holds them all, at some hundred bytes to a kilobyte each."""
+LIMITS: Final = ("max-connections", "max-queues")
+"""Limits that a vhost may have."""
+STANDARD_EXCHANGES: Final = (
+    ("", arguments.DIRECT),
+    ("amq.direct", arguments.DIRECT),
+    ("amq.fanout", arguments.FANOUT),
+    ("amq.headers", arguments.HEADERS),
+    ("amq.match", arguments.HEADERS),
+    ("amq.topic", arguments.TOPIC),
+)
+"""Exchanges of every vhost (AMQP 0.9.1 section 3.1.3), which nobody may delete."""
+
+
+def space_of(store: Store, vhost: str) -> Space:
+    """Raises `Refusal` 404 when there is no such vhost."""
+    space = store.spaces.get(vhost)
+    if space is None:
+        raise no_vhost(vhost)
+    return space
+
+
+def exchange_of(space: Space, name: str) -> Exchange:
+    """Raises `Refusal` 404."""
+    exchange = space.exchanges.get(name)
+    if exchange is None:
+        raise not_found("exchange", name, space.vhost.name)
+    return exchange
+
+
+def queue_of(space: Space, name: str, asker: str | None) -> Queue:
+    """Raises `Refusal` 404, or 405 when it is another connection's."""
+    queue = space.queues.get(name)
+    if queue is None:
+        raise not_found("queue", name, space.vhost.name)
+    checks.check_access(queue, asker)
+    return queue
+
+
+# Exchanges
+
+
+def check_exchange(store: Store, wanted: Exchange) -> bool:
+    """Whether there is an equal exchange already; False when it may be made. Raises `Refusal`."""
+    space = space_of(store, wanted.vhost)
+    arguments.check_exchange_type(wanted)
+    if not wanted.name:
+        raise default_exchange()
+    current = space.exchanges.get(wanted.name)
+    if current is not None:
+        checks.check_exchange_equal(current, wanted)
+        return True
+    if is_reserved(wanted.name):
+        raise reserved("exchange", wanted.name)
+    arguments.check_exchange(wanted)
+    return False
+
+
+def _declare_exchange(store: Store, change: changes.DeclareExchange) -> None:
+    if not check_exchange(store, change.exchange):
+        store.put(change.exchange)
+
+
+def check_delete_exchange(store: Store, vhost: str, name: str, if_unused: bool) -> bool:
+    """Whether there is such an exchange and it may be deleted; False when there is none. Raises `Refusal`."""
+    space = space_of(store, vhost)
+    if not name:
+        raise default_exchange()
+    if is_reserved(name):
+        raise Refusal(
+            ACCESS_REFUSED, f"deletion of system {named('exchange', name, vhost)} not allowed"
+        )
+    if name not in space.exchanges:
+        return False
+    if if_unused and space.from_source.get(name):
+        raise precondition(f"{named('exchange', name, vhost)} in use")
+    return True
+
+
+def _delete_exchange(store: Store, change: changes.DeleteExchange) -> None:
+    if check_delete_exchange(store, change.vhost, change.name, change.if_unused):
+        _remove(store, change.vhost, (EXCHANGE, change.name))
+
+
+def _remove(store: Store, vhost: str, what: tuple[str, str]) -> None:
+    """An exchange or queue goes, with the bindings from and to it and the exchanges that delete themselves for it."""
+    space = store.spaces[vhost]
+    waiting = [what]
+    while waiting:
+        kind, name = waiting.pop()
+        if name not in (space.exchanges if kind == EXCHANGE else space.queues):
+            continue
+        sources: dict[str, None] = {}
+        if kind == EXCHANGE:
+            for binding in list(space.from_source.get(name, {}).values()):
+                store.drop(BINDING, binding.key)
+        for binding in list(space.to_destination.get((kind, name), {}).values()):
+            sources[binding.source] = None
+            store.drop(BINDING, binding.key)
+        store.drop(kind, (vhost, name))
+        waiting.extend((EXCHANGE, source) for source in sources if _is_over(space, source))
+
+
+def _is_over(space: Space, source: str) -> bool:
+    """Whether an exchange that just lost a binding goes with it."""
+    exchange = space.exchanges.get(source)
+    return exchange is not None and exchange.auto_delete and source not in space.from_source
+
+
+# Queues
+
+
+def check_queue(store: Store, wanted: Queue) -> bool:
+    """Whether there is an equal queue already; False when it may be made. Raises `Refusal`."""
+    space = space_of(store, wanted.vhost)
+    current = space.queues.get(wanted.name)
+    if current is not None:
+        checks.check_queue_equal(current, wanted)
+        return True
+    limit = space.vhost.limits.get("max-queues", -1)
+    if 0 <= limit <= len(space.queues):
+        raise precondition(
+            f"cannot declare queue '{wanted.name}': queue limit in vhost '{wanted.vhost}' ({limit}) is reached"
+        )
+    arguments.check_queue(wanted)
+    if wanted.exclusive != bool(wanted.owner):
+        raise locked(wanted.name, wanted.vhost)
+    return False
+
+
+def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
+    wanted = change.queue
+    if wanted.origin == ORIGIN_SETTINGS:
+        if space_of(store, wanted.vhost).queues.get(wanted.name) != wanted:
+            store.put(wanted)  # the settings were checked when they were read
+    elif not check_queue(store, wanted):
+        store.put(wanted)
+
+
+def check_delete_queue(store: Store, vhost: str, name: str, asker: str | None) -> bool:
+    """Whether there is such a queue and it may be deleted; False when there is none. Raises `Refusal`."""
+    queue = space_of(store, vhost).queues.get(name)
+    if queue is None:
+        return False
+    checks.check_access(queue, asker)
+    if queue.origin == ORIGIN_SETTINGS:
+        raise Refusal(
+            ACCESS_REFUSED, f"deletion of configured {named('queue', name, vhost)} not allowed"
+        )
+    return True
+
+
+def _delete_queue(store: Store, change: changes.DeleteQueue) -> None:
+    space = space_of(store, change.vhost)
+    if change.by_broker:
+        if change.name in space.queues:
+            _remove(store, change.vhost, (QUEUE, change.name))
+    elif check_delete_queue(store, change.vhost, change.name, change.asker):
+        _remove(store, change.vhost, (QUEUE, change.name))
+
+
+def _queue_unused(store: Store, change: changes.QueueUnused) -> None:
+    space = store.spaces.get(change.vhost)
+    queue = space.queues.get(change.name) if space is not None else None
+    if queue is not None and queue.auto_delete:
+        _remove(store, change.vhost, (QUEUE, change.name))
+
+
+def _drop_owner(store: Store, change: changes.DropOwner) -> None:
+    for queue in list(store.owned.get(change.owner, {}).values()):
+        _remove(store, queue.vhost, (QUEUE, queue.name))
+
+
+def _drop_group(store: Store, change: changes.DropGroup) -> None:
+    for queue in list(store.grouped.get(change.group, {}).values()):
+        _remove(store, queue.vhost, (QUEUE, queue.name))
+
+
+# Bindings
+
+
+def check_bind(store: Store, binding: Binding, asker: str | None) -> bool:
+    """Whether there is this binding already; False when it may be made. Raises `Refusal`."""
+    space = space_of(store, binding.vhost)
+    to_exchange = binding.destination_kind == EXCHANGE
+    if not binding.source or (to_exchange and not binding.destination):
+        raise default_exchange()
+    source = exchange_of(space, binding.source)
+    if to_exchange:
+        exchange_of(space, binding.destination)
+    elif binding.destination not in space.queues:
+        raise not_found("queue", binding.destination, binding.vhost)
+    arguments.check_binding(source, binding)
+    if not to_exchange:
+        checks.check_access(space.queues[binding.destination], asker)
+    return binding.key in space.bindings
+
+
+def _bind(store: Store, change: changes.Bind) -> None:
+    if not check_bind(store, change.binding, change.asker):
+        store.put(change.binding)
+
+
+def check_unbind(store: Store, binding: Binding, asker: str | None) -> bool:
+    """Whether there is this binding and it may go; False when there is none. Raises `Refusal`."""
+    space = space_of(store, binding.vhost)
+    to_exchange = binding.destination_kind == EXCHANGE
+    if not binding.source or (to_exchange and not binding.destination):
+        raise default_exchange()
+    try:
+        known = binding.key in space.bindings
+    except (ValueError, RecursionError):
+        return False  # arguments that no binding can have
+    if known and not to_exchange:
+        checks.check_access(space.queues[binding.destination], asker)
+    return known
+
+
+def _unbind(store: Store, change: changes.Unbind) -> None:
+    binding = change.binding
+    if check_unbind(store, binding, change.asker):
+        store.drop(BINDING, binding.key)
+        if _is_over(store.spaces[binding.vhost], binding.source):
+            _remove(store, binding.vhost, (EXCHANGE, binding.source))
+
+
+# Policies and vhosts
+
+
+def _set_policy(store: Store, change: changes.SetPolicy) -> None:
+    policy = change.policy
+    space = space_of(store, policy.vhost)
+    policies.check_policy(policy)
+    if space.policies.get(policy.key) != policy:
+        store.put(policy)
+
+
+def _clear_policy(store: Store, change: changes.ClearPolicy) -> None:
+    key = (change.vhost, "operator_policy" if change.operator else "policy", change.name)
+    if key not in space_of(store, change.vhost).policies:
+        raise Refusal(NOT_FOUND, f"no policy '{change.name}' in vhost '{change.vhost}'")
+    store.drop(POLICY, key)
+
+
+def _add_vhost(store: Store, change: changes.AddVhost) -> None:
+    wanted = change.vhost
+    space = store.spaces.get(wanted.name)
+    if space is not None:
+        kept = replace(wanted, limits=space.vhost.limits)
+        if kept != space.vhost:
+            store.put(kept)
+        return
+    if SEPARATOR in wanted.name or not wanted.name:
+        raise precondition("a vhost's name is empty or has control characters")
+    _check_limits(wanted.limits)
+    store.put(wanted)
+    for name, kind in STANDARD_EXCHANGES:
+        store.put(Exchange(wanted.name, name, kind, durable=True))
+    trace = f"{RESERVED_PREFIX}rabbitmq.trace"
+    store.put(Exchange(wanted.name, trace, arguments.TOPIC, durable=True, internal=True))
+
+
+def _delete_vhost(store: Store, change: changes.DeleteVhost) -> None:
+    space = space_of(store, change.name)
+    for record in sorted(space.records(), key=lambda each: -KINDS.index(kind_of(each))):
+        store.drop(kind_of(record), record.key)
+
+
+def _set_vhost_limits(store: Store, change: changes.SetVhostLimits) -> None:
+    vhost: Vhost = space_of(store, change.vhost).vhost
+    _check_limits(change.limits)
+    if dict(vhost.limits) != dict(change.limits):
+        store.put(replace(vhost, limits=dict(change.limits)))
+
+
+def _check_limits(limits: Any) -> None:
+    for key, value in limits.items():
+        if key not in LIMITS:
+            raise precondition(
+                f"Unrecognised terms [{{{policies.term(key)},{policies.term(value)}}}] in limits"
+            )
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise precondition(f"{key} should be a number, actually was {policies.term(value)}")
+
+
+_RULES: Final[dict[type[Any], Callable[[Store, Any], None]]] = {
+    changes.DeclareExchange: _declare_exchange,
+    changes.DeleteExchange: _delete_exchange,
+    changes.DeclareQueue: _declare_queue,
+    changes.DeleteQueue: _delete_queue,
+    changes.Bind: _bind,
+    changes.Unbind: _unbind,
+    changes.SetPolicy: _set_policy,
+    changes.ClearPolicy: _clear_policy,
+    changes.AddVhost: _add_vhost,
+    changes.DeleteVhost: _delete_vhost,
+    changes.SetVhostLimits: _set_vhost_limits,
+    changes.DropOwner: _drop_owner,
+    changes.DropGroup: _drop_group,
+    changes.QueueUnused: _queue_unused,
+}
+
+
+def carry_out(store: Store, change: changes.Change, records_max: int = RECORDS_MAX) -> None:
+    """Make a change. Raises `Refusal` and leaves half of it behind, for `Store.undo`."""
+    before = store.count
+    _RULES[type(change)](store, change)
+    if store.count > max(before, records_max):
+        raise precondition(
+            f"limit of exchanges, queues and bindings of the node ({records_max}) is reached"
+        )

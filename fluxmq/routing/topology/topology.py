@@ -1,0 +1,311 @@
+"""The topology: who has the say applies changes to it, everybody else takes what that came to, in order.
+
+A change is made whole or not at all. What it came to is a `Delta`, as large as what is different afterwards; a copy that
+took the same deltas has the same records, and refuses and routes alike. Deltas are plain values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from fluxmq.model.errors import FluxmqError
+from fluxmq.routing.topology import rules
+from fluxmq.routing.topology.changes import Change
+from fluxmq.routing.topology.names import public_name
+from fluxmq.routing.topology.records import (
+    EXCHANGE,
+    KINDS,
+    QUEUE,
+    Binding,
+    Exchange,
+    Key,
+    Policy,
+    Queue,
+    Record,
+    Vhost,
+    kind_of,
+    record_of,
+    row_of,
+)
+from fluxmq.routing.topology.refusals import Refusal, default_exchange
+from fluxmq.routing.topology.store import Space, Store
+
+__all__ = ["Delta", "OutOfStepError", "Refusal", "Row", "Topology"]
+
+
+class OutOfStepError(FluxmqError):
+    """A delta does not fit the copy it is for: a snapshot is needed."""
+
+
+class Row(NamedTuple):
+    """One record as it is now; ``row`` is None when it has gone."""
+
+    kind: str
+    key: Key
+    row: dict[str, Any] | None
+
+
+class Delta(NamedTuple):
+    """What is different at ``revision`` from ``previous``; None: from nothing, which makes it a snapshot.
+
+    Rows are in an order in which they can be taken. Without a row nothing happened, and both revisions are equal.
+    """
+
+    revision: int
+    previous: int | None
+    rows: tuple[Row, ...]
+
+    def pack(self) -> list[Any]:
+        """As plain values for msgpack."""
+        return [
+            self.revision,
+            self.previous,
+            [[row.kind, list(row.key), row.row] for row in self.rows],
+        ]
+
+    @staticmethod
+    def unpack(packed: Any) -> Delta:
+        """The inverse of `pack`; rows are looked at when they are taken. Raises `ValueError` for anything else."""
+        try:
+            revision, previous, rows = packed
+            unpacked = tuple(Row(kind, tuple(key), row) for kind, key, row in rows)
+        except (TypeError, ValueError):
+            raise ValueError("not a delta of the topology") from None
+        if not _is_revision(revision) or not (previous is None or _is_revision(previous)):
+            raise ValueError("not a delta of the topology")
+        for row in unpacked:
+            if row.kind not in KINDS or not all(isinstance(part, str | bytes) for part in row.key):
+                raise ValueError("not a row of the topology")
+        return Delta(revision, previous, unpacked)
+
+
+def _is_revision(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+class Topology:
+    """Vhosts, exchanges, queues, bindings and policies, at a revision that grows with every change."""
+
+    def __init__(self, records_max: int = rules.RECORDS_MAX) -> None:
+        self.revision = 0
+        self._store = Store()
+        self._records_max = records_max
+
+    # Changing
+
+    def apply(self, change: Change) -> Delta:
+        """Make a change. Raises `Refusal`, and nothing has happened then."""
+        return self.apply_all((change,))
+
+    def apply_all(self, changes: Sequence[Change]) -> Delta:
+        """Make all of these changes, in order, or none. Raises `Refusal` of the first that cannot be made."""
+        store = self._store
+        store.journal = []
+        try:
+            for change in changes:
+                rules.carry_out(store, change, self._records_max)
+        except BaseException:
+            store.undo()
+            raise
+        journal, store.journal = store.journal, None
+        return self._delta(journal)
+
+    def _delta(self, journal: list[tuple[str, Key, Record | None]]) -> Delta:
+        """What a journal came to; the revision goes on if that is anything."""
+        before: dict[tuple[str, Key], Record | None] = {}
+        for kind, key, old in journal:
+            before.setdefault((kind, key), old)
+        rows: list[Row] = []
+        for (kind, key), old in before.items():
+            record = self._store.get(kind, key)
+            if record is not None and record is not old:
+                rows.append(Row(kind, key, row_of(record)))
+            elif record is None and old is not None:
+                rows.append(Row(kind, key, None))
+        previous = self.revision
+        self.revision += bool(rows)
+        return Delta(self.revision, previous, tuple(sorted(rows, key=_turn)))
+
+    def take(self, delta: Delta) -> None:
+        """Be what the sender is: a snapshot replaces everything, another delta has to follow this revision.
+
+        Raises `OutOfStepError` when it does not follow, or its rows do not fit; nothing has happened then.
+        """
+        if delta.previous is not None and delta.previous != self.revision:
+            raise OutOfStepError(f"changes from {delta.previous} for a copy at {self.revision}")
+        store = Store() if delta.previous is None else self._store
+        store.journal = []
+        try:
+            for kind, key, row in delta.rows:
+                if row is None:
+                    store.drop(kind, key)
+                    continue
+                store.put(record_of(kind, key, row))
+        except (ValueError, LookupError) as error:
+            store.undo()
+            raise OutOfStepError(f"changes that do not fit: {error}") from None
+        store.journal = None
+        self._store = store
+        self.revision = delta.revision
+
+    def snapshot(self) -> Delta:
+        """Everything, for a copy that has nothing."""
+        rows = [
+            Row(kind_of(record), record.key, row_of(record))
+            for space in self._store.spaces.values()
+            for record in space.records()
+        ]
+        return Delta(self.revision, None, tuple(sorted(rows, key=_turn)))
+
+    def restore(self, rows: Iterable[Row], revision: int) -> list[Row]:
+        """Be what these rows say, as far as they go together; the rows that cannot be used.
+
+        For rows from disk, of which those of transient things are not there: bindings to them lead nowhere.
+        """
+        self._store = Store()
+        self.revision = revision
+        unusable: list[Row] = []
+        for row in sorted(rows, key=_turn):
+            try:
+                self._store.put(record_of(*row))
+            except (ValueError, LookupError):
+                unusable.append(row)
+        return unusable
+
+    def is_durable(self, kind: str, key: Key) -> bool:
+        """Whether the node's restart leaves this record; a binding when it leaves both its ends."""
+        record = self._store.get(kind, key)
+        if isinstance(record, Exchange):
+            return record.durable
+        if isinstance(record, Queue):
+            return record.outlives_node
+        if isinstance(record, Binding):
+            ends = (EXCHANGE, record.source), (record.destination_kind, record.destination)
+            return all(self.is_durable(end, (record.vhost, name)) for end, name in ends)
+        return record is not None
+
+    # What a change would be answered; usable on a copy
+
+    def check_exchange(self, wanted: Exchange) -> bool:
+        """Whether there is an equal exchange already; False when it may be declared. Raises `Refusal`."""
+        return rules.check_exchange(self._store, wanted)
+
+    def check_queue(self, wanted: Queue) -> bool:
+        """Whether there is an equal queue already; False when it may be declared. Raises `Refusal`.
+
+        ``group`` and ``origin`` do not count.
+        """
+        return rules.check_queue(self._store, wanted)
+
+    def check_bind(self, binding: Binding, asker: str | None = None) -> bool:
+        """Whether there is this binding already; False when it may be made. Raises `Refusal`."""
+        return rules.check_bind(self._store, binding, asker)
+
+    def check_unbind(self, binding: Binding, asker: str | None = None) -> bool:
+        """Whether there is this binding and it may go; False when there is none. Raises `Refusal`."""
+        return rules.check_unbind(self._store, binding, asker)
+
+    def check_delete_exchange(self, vhost: str, name: str, if_unused: bool = False) -> bool:
+        """Whether there is such an exchange and it may go; False when there is none. Raises `Refusal`."""
+        return rules.check_delete_exchange(self._store, vhost, name, if_unused)
+
+    def check_delete_queue(self, vhost: str, name: str, asker: str | None = None) -> bool:
+        """Whether there is such a queue and it may go; False when there is none. Raises `Refusal`."""
+        return rules.check_delete_queue(self._store, vhost, name, asker)
+
+    def require_exchange(self, vhost: str, name: str) -> Exchange:
+        """What a passive declaration asks for. Raises `Refusal` 404, 403 for the default exchange."""
+        if not name:
+            raise default_exchange()
+        return rules.exchange_of(rules.space_of(self._store, vhost), name)
+
+    def require_queue(self, vhost: str, name: str, asker: str | None = None) -> Queue:
+        """A queue for use by a connection. Raises `Refusal` 404, 405 when it is another connection's."""
+        return rules.queue_of(rules.space_of(self._store, vhost), name, asker)
+
+    # Looking
+
+    def space(self, vhost: str) -> Space | None:
+        """What a vhost has, for routing; not to be changed."""
+        return self._store.spaces.get(vhost)
+
+    def vhost(self, name: str) -> Vhost | None:
+        """The vhost of this name."""
+        space = self._store.spaces.get(name)
+        return space.vhost if space is not None else None
+
+    def exchange(self, vhost: str, name: str) -> Exchange | None:
+        """The exchange of this name, the default exchange included."""
+        space = self._store.spaces.get(vhost)
+        return space.exchanges.get(name) if space is not None else None
+
+    def queue(self, vhost: str, name: str) -> Queue | None:
+        """The queue of this name."""
+        space = self._store.spaces.get(vhost)
+        return space.queues.get(name) if space is not None else None
+
+    def queue_called(self, internal: str) -> Queue | None:
+        """The queue that the queue engine knows by this name."""
+        return self.queue(*public_name(internal))
+
+    def vhosts(self) -> list[Vhost]:
+        """All vhosts."""
+        return [space.vhost for space in self._store.spaces.values()]
+
+    def exchanges(self, vhost: str) -> list[Exchange]:
+        """All exchanges of a vhost."""
+        space = self._store.spaces.get(vhost)
+        return list(space.exchanges.values()) if space is not None else []
+
+    def queues(self, vhost: str | None = None) -> Iterator[Queue]:
+        """All queues, of one vhost or of all. Nothing may change while they are gone through."""
+        if vhost is None:
+            for space in self._store.spaces.values():
+                yield from space.queues.values()
+        elif (found := self._store.spaces.get(vhost)) is not None:
+            yield from found.queues.values()
+
+    def bindings(self, vhost: str) -> list[Binding]:
+        """All bindings of a vhost, but for those of the default exchange."""
+        space = self._store.spaces.get(vhost)
+        return list(space.bindings.values()) if space is not None else []
+
+    def implied_bindings(self, vhost: str) -> Iterator[Binding]:
+        """The bindings of the default exchange: every queue's, by its name (AMQP 0.9.1 section 3.1.3)."""
+        for queue in self.queues(vhost):
+            yield Binding(vhost, "", queue.name, QUEUE, queue.name)
+
+    def bindings_from(self, vhost: str, source: str) -> list[Binding]:
+        """The bindings away from an exchange."""
+        space = self._store.spaces.get(vhost)
+        return list(space.from_source.get(source, {}).values()) if space is not None else []
+
+    def bindings_to(self, vhost: str, kind: str, name: str) -> list[Binding]:
+        """The bindings to a queue or exchange."""
+        space = self._store.spaces.get(vhost)
+        found = space.to_destination.get((kind, name), {}) if space is not None else {}
+        return list(found.values())
+
+    def policies(self, vhost: str) -> list[Policy]:
+        """All policies of a vhost, those of operators included."""
+        space = self._store.spaces.get(vhost)
+        return list(space.policies.values()) if space is not None else []
+
+    def owned_by(self, owner: str) -> list[Queue]:
+        """A connection's exclusive queues."""
+        return list(self._store.owned.get(owner, {}).values())
+
+    def in_group(self, group: str) -> list[Queue]:
+        """The queues that a replication group holds."""
+        return list(self._store.grouped.get(group, {}).values())
+
+    def __len__(self) -> int:
+        """Records of all kinds."""
+        return self._store.count
+
+
+def _turn(row: Row) -> int:
+    """When a row can be taken: what goes, those that need others first; then what comes, those last."""
+    place = KINDS.index(row.kind)
+    return place if row.row is not None else -1 - place
