@@ -64,6 +64,8 @@ class Consuming(ABC):
         self._statuses: list[tuple[str, Told]] = []
         self._changing = 0
         """Commands not applied yet, beside appends, after which there is more to take, or less."""
+        self.on_unused: Callable[[str], None] = lambda _queue: None
+        """Called with a queue's name when its last consumer has gone."""
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
@@ -223,11 +225,22 @@ class Consuming(ABC):
         if consumer in self.ports and not self.failed:
             self._submit_all(self.dispatch.stop(consumer), None)
             self.wake()
+            self._perhaps_unused(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """A consumer goes."""
         if self.ports.pop(consumer, None) is not None and not self.failed:
+            stopped = consumer.stopped
             self._change(self.dispatch.detach(consumer))
+            if not stopped:
+                self._perhaps_unused(consumer)
+
+    def _perhaps_unused(self, consumer: Consumer) -> None:
+        """A consumer has gone: its queue may have none now."""
+        state = self.machine.queues.get(consumer.queue_id)
+        if state is not None and not consumer.taking:
+            if not self.dispatch.counts(consumer.queue_id)[2]:
+                self.on_unused(state.config.name)
 
     # Taking and counting
 
@@ -245,6 +258,9 @@ class Consuming(ABC):
 
     def status(self, queue: str, done: Told) -> None:
         """How many messages and consumers a queue has; counts as use of it."""
+        if self.failed:
+            done(Status(Outcome.UNAVAILABLE))
+            return
 
         def asked(_result: Result) -> None:
             self._statuses.append((queue, done))

@@ -133,6 +133,21 @@ class QueueNames:
             self._queues[info.name] = info
             self.changed = True
 
+    def declare(self, info: QueueInfo, config: QueueConfig) -> None:
+        """Know a queue that its group has to hold."""
+        before = self._queues.get(info.name)
+        if before is not None and before.group != info.group:
+            self._configs.get(before.group, {}).pop(info.name, None)
+        self.add(info)
+        self._configs.setdefault(info.group, {})[info.name] = config
+
+    def undeclare(self, name: str) -> None:
+        """A queue is no longer to be there."""
+        info = self._queues.get(name)
+        if info is not None:
+            self._configs.get(info.group, {}).pop(name, None)
+            self.remove(name)
+
     def remove(self, name: str) -> None:
         """A queue is gone."""
         if self._queues.pop(name, None) is not None:

@@ -87,6 +87,10 @@ class QueueService:
         self.after_groups: Callable[[], None] = lambda: None
         self.crowded_elsewhere: Callable[[], bool] = lambda: False
         self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
+        self.deleted: Callable[[str], None] = lambda _name: None
+        """Called when a queue has gone from a group here."""
+        self.unused: Callable[[str], None] = lambda _name: None
+        """Called when the last consumer of a queue here has gone."""
         self.broken: dict[str, str] = {}
         """Groups that are placed here and could not be opened, and why."""
         self.counts = QueueCounts()
@@ -135,6 +139,7 @@ class QueueService:
             min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
         )
         group.counts = self.counts
+        group.on_unused = lambda queue: self.unused(queue)
         return group
 
     def _memory_group(self) -> EphemeralGroup:
@@ -143,6 +148,7 @@ class QueueService:
         assert isinstance(group, EphemeralGroup)
         group.keeper = MemoryKeeper(group)
         group.patience_us = 0
+        group.on_deleted = lambda _group, queue: self._gone(queue)
         group.make(
             lambda name: ephemeral(
                 name,
@@ -254,6 +260,7 @@ class QueueService:
     def _gone(self, queue: str) -> None:
         self.names.remove(queue)
         self.told(queue, None)
+        self.deleted(queue)
 
     @property
     def ready(self) -> bool:
