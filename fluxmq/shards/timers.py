@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP
 from fluxmq.sessions.mqtt.session import (
@@ -18,6 +19,8 @@ from fluxmq.sessions.mqtt.session import (
     Client,
     Session,
 )
+
+Item = TypeVar("Item", bound=Hashable)
 
 HELD = PAUSED_LINK | PAUSED_STEP
 """Reasons for not reading a connection that are not the client's doing."""
@@ -92,41 +95,48 @@ class SilenceWheel:
         return due
 
 
-class SessionTimers:
-    """Expiry and wills of sessions whose client is away. An entry that no longer holds is skipped, and now
-    and then all such entries are dropped."""
+class DueTimes(Generic[Item]):
+    """When something is to be looked at next. An entry that no longer holds is skipped, and now and then all such
+    entries are dropped."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Session]] = []
-        self._due: dict[Session, float] = {}
+        self._heap: list[tuple[float, int, Item]] = []
+        self._due: dict[Item, float] = {}
         self._order = itertools.count()
 
     def __len__(self) -> int:
         return len(self._due)
 
-    def schedule(self, session: Session) -> None:
-        """Wake the session at the earlier of its times, and at no other."""
-        times = [when for when in (session.will_at, session.expires_at) if when]
-        if not times:
-            self.cancel(session)
+    def set(self, item: Item, when: float) -> None:
+        """Look at ``item`` then, and at no other time."""
+        if self._due.get(item) == when:
             return
-        when = min(times)
-        if self._due.get(session) == when:
-            return
-        self._due[session] = when
-        heapq.heappush(self._heap, (when, next(self._order), session))
+        self._due[item] = when
+        heapq.heappush(self._heap, (when, next(self._order), item))
         if len(self._heap) > 2 * len(self._due) + SLACK:
             self._heap = [entry for entry in self._heap if self._due.get(entry[2]) == entry[0]]
             heapq.heapify(self._heap)
 
-    def cancel(self, session: Session) -> None:
-        """The session's client is back, or the session has gone from this shard."""
-        self._due.pop(session, None)
+    def cancel(self, item: Item) -> None:
+        """``item`` need not be looked at."""
+        self._due.pop(item, None)
 
-    def due(self, now: float, act: Callable[[Session], None]) -> None:
-        """Call ``act`` for every session with a time that has passed; it schedules what comes next."""
+    def due(self, now: float, act: Callable[[Item], None]) -> None:
+        """Call ``act`` for every item whose time has come; it sets what comes next."""
         while self._heap and self._heap[0][0] <= now:
-            when, _, session = heapq.heappop(self._heap)
-            if self._due.get(session) == when:
-                del self._due[session]
-                act(session)
+            when, _, item = heapq.heappop(self._heap)
+            if self._due.get(item) == when:
+                del self._due[item]
+                act(item)
+
+
+class SessionTimers(DueTimes[Session]):
+    """Expiry and wills of sessions whose client is away."""
+
+    def schedule(self, session: Session) -> None:
+        """Wake the session at the earlier of its times, and at no other."""
+        times = [when for when in (session.will_at, session.expires_at) if when]
+        if times:
+            self.set(session, min(times))
+        else:
+            self.cancel(session)
