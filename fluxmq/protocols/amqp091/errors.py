@@ -10,7 +10,6 @@ from typing import Final
 
 from fluxmq.protocols.amqp091.constants import HARD, SHORT_STRING_BYTES_MAX, ReplyCode
 
-
 OCTETS_SHOWN_MAX: Final = 32
 """Bytes of what is broken that a text shows: a reply text holds 255 characters."""
 
