@@ -157,18 +157,17 @@ class Attaching:
     def counts(self, queue_id: int) -> tuple[int, int, int]:
         """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
         queue = self._machine.queues[queue_id]
-        consumers = sum(each.counts for each in self.consumers_of(queue_id))
+        consumers = self.consumers_of(queue_id)
+        counting = sum(each.counts for each in consumers)
         if queue.owns_itself() or queue.is_stream:
-            return queue.next_offset - queue.start, 0, consumers
+            return queue.next_offset - queue.start, 0, counting
         desks = self._served(queue)
-        ready = held = 0
+        ready = 0
         for group in queue.work_groups():
             desk = desks[group.id]
             if isinstance(desk, Desk):
-                free = desk.ready()
-                ready = max(ready, free)
-                held = max(held, group.unsettled(queue.next_offset) - free)
-        return ready, held, consumers
+                ready = max(ready, desk.ready())
+        return ready, sum(each.unsettled for each in consumers), counting
 
     def detach(self, consumer: Consumer) -> list[bytes]:
         """The consumer goes. Gives the commands that release what it holds."""

@@ -73,6 +73,11 @@ class Consumer:
         return not (self.taking or self.stopped)
 
     @property
+    def unsettled(self) -> int:
+        """Messages that are its own until it settles them."""
+        return 0 if self.automatic else self.held.count - self.overdue.count
+
+    @property
     def room(self) -> int:
         """Messages it would take now."""
         if self.stopped:

@@ -85,7 +85,7 @@ MUTATIONS = [
     Mutation(
         "attached_too_early",
         "A consumer that comes before its group leads is attached when it does.",
-        "fluxmq/shards/queues/group.py",
+        "fluxmq/shards/queues/consuming.py",
         "        if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:\n",
         "        if False:\n",
         OF_HANDOVER + "test_who_comes_before_the_group_leads_is_served_when_it_does",

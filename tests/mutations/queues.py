@@ -9,6 +9,7 @@ OF_DISPATCH = "tests/unit/queues/test_dispatch.py::"
 OF_STATES = "tests/unit/queues/test_states.py::"
 OF_STREAMS = "tests/unit/queues/test_stream_desks.py::"
 OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
+OF_ATTACHING = "tests/unit/queues/test_attaching.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
@@ -16,6 +17,39 @@ MACHINE = "fluxmq/queues/machine.py"
 DESKS = "fluxmq/queues/desks.py"
 
 MUTATIONS = [
+    Mutation(
+        "automatic_settles_waiting",
+        "An automatic claim settles only what it hands out.",
+        GROUPS,
+        "        elif fate.holder == NOBODY or not automatic:\n",
+        "        elif not automatic:\n",
+        OF_ATTACHING + "test_an_automatic_claim_settles_nothing_that_only_waits",
+    ),
+    Mutation(
+        "automatic_settles_all",
+        "An automatic claim moves the cursor no further than what was handed out.",
+        DESKS,
+        "        self._propose_new(step, holder, position, ranges, others, consumer.automatic)\n",
+        "        if consumer.automatic:\n            position = end\n"
+        "        self._propose_new(step, holder, position, ranges, others, consumer.automatic)\n",
+        OF_ATTACHING + "test_only_what_was_handed_out_is_settled",
+    ),
+    Mutation(
+        "automatic_given_again",
+        "What an automatic consumer was given is settled with the claim.",
+        GROUPS,
+        "            if not automatic:\n                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))\n",
+        "            if True:\n                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))\n",
+        OF_ATTACHING + "test_what_an_automatic_consumer_is_given_is_settled",
+    ),
+    Mutation(
+        "delete_in_use",
+        "A queue that is to be deleted only without consumers is not deleted with some.",
+        MACHINE,
+        "            if if_unused and used:\n",
+        "            if False:\n",
+        OF_ATTACHING + "test_a_queue_is_deleted_only_as_asked",
+    ),
     Mutation(
         "dead_before_append",
         "A dead message stays in its queue until its dead-letter append is committed.",
@@ -132,8 +166,8 @@ MUTATIONS = [
         "reclaimed_twice",
         "Two consumers are not given one message while its claim is under way.",
         DESKS,
-        "for first, last in self._claiming.missing(low, high):",
-        "for first, last in [(low, high)]:",
+        "                for first, last in self._flights.unclaimed(low, high):\n                    yield",
+        "                for first, last in [(low, high)]:\n                    yield",
         OF_DISPATCH + "test_a_range_that_grows_while_it_is_claimed_is_not_given_again",
     ),
     Mutation(

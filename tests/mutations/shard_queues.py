@@ -74,6 +74,14 @@ MUTATIONS = [
         OF_MESSAGES + "test_a_dead_letter_waits_for_a_queue_that_is_not_known",
     ),
     Mutation(
+        "queue_take_early",
+        "Whoever takes a message sees what was published before.",
+        QUEUES + "consuming.py",
+        "        if (self.uncommitted or self._changing) and not self.failed:\n",
+        "        if False:\n",
+        "tests/unit/shards/queues/test_asking.py::test_takes_wait_for_the_disk_as_publishes_do",
+    ),
+    Mutation(
         "queue_detach",
         "What a consumer held when it left is given to others at once.",
         QUEUES + "consuming.py",
@@ -174,7 +182,7 @@ MUTATIONS = [
     Mutation(
         "queue_all_settled",
         "An order that names a message which is not with its client says so.",
-        QUEUES + "group.py",
+        QUEUES + "consuming.py",
         "            missing = settlement.missing\n",
         "            missing = settlement.missing and not settlement.settled\n",
         OF_MESSAGES + "test_orders_settle",

@@ -261,7 +261,8 @@ class Group(Consuming):
                 self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
                 done(result)
-        if self.dispatch.applied(applied) or self._asked or self.asked_to_serve:
+        woken = self.dispatch.applied(applied)
+        if woken or self._asked or self.asked_to_serve or applied.deleted:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fluxmq._hot.batches import DELAY
 from fluxmq.queues import commands
 from fluxmq.queues.attaching import TEMPORARY, ExclusiveError
 from fluxmq.queues.commands import Mode, Verb
@@ -12,7 +13,7 @@ from fluxmq.queues.consumers import Consumer
 from fluxmq.queues.limits import CLAIM_GRANULE, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Code
-from tests.unit.queues.support import NOW, SECOND, Host, group_of, offsets, pending
+from tests.unit.queues.support import NOW, SECOND, Host, batch_of, group_of, offsets, pending
 
 
 def take(host: Host, consumer: Consumer) -> list[tuple[str, int, int]]:
@@ -89,7 +90,7 @@ def test_claims_under_way_are_not_given_twice_to_an_automatic_consumer() -> None
     host.publish(queue, 2)
     host.hold = True
     assert offsets(host.run()) == [0, 1]
-    assert host.dispatch.counts(queue.id)[0] == 0
+    assert host.dispatch.counts(queue.id) == (0, 0, 1)
     host.release()
     assert host.run() == []
     assert group_of(queue).cursor == 2
@@ -367,3 +368,18 @@ def test_the_time_of_a_claim_taken_back_is_the_queues() -> None:
     host.pass_time(CLAIM_GRANULE + 1)
     assert [offset for _, offset, _ in host.run()] == [0]
     assert host.now > NOW
+
+
+def test_an_automatic_claim_settles_nothing_that_only_waits() -> None:
+    host = Host()
+    queue = host.declare()
+    host.attach(queue, automatic=True)
+    later = NOW + 5 * SECOND
+    host.do(commands.append(queue.id, batch_of([b"a", b"b"], flags=DELAY, eights=[[0, later]])))
+    assert offsets(host.run()) == [0]
+    host.flush()
+    assert pending(group_of(queue)) == [(1, 1, 0, 0)]
+    host.lead(2)
+    host.pass_time(5 * SECOND)
+    host.attach(queue, automatic=True)
+    assert offsets(host.run()) == [1]
