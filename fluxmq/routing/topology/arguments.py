@@ -217,6 +217,15 @@ COMPARED_KEYS: Final = (*_ARGUMENTS, QUEUE_TYPE_KEY)
 """Arguments that have to be equal when a queue is declared again; the type is the last."""
 
 
+QUEUE_KEYS: Final = tuple(_ARGUMENTS)
+"""Arguments of queues that mean something, but for the type."""
+
+
+def applies_to_type(key: str, kind: str) -> bool:
+    """Whether a queue of this type may have an argument."""
+    return key in _ARGUMENTS and kind in _ARGUMENTS[key].types
+
+
 def queue_type(arguments: Mapping[str, Any], default: str = CLASSIC) -> str:
     """The type that a queue with these arguments has; an invalid one is left to `check_queue`."""
     wanted = arguments.get(QUEUE_TYPE_KEY, default)

@@ -1,0 +1,98 @@
+"""Settings of a queue as values of the queue engine's ``QueueConfig``, by field: µs, bytes, counts.
+
+The engine is not known here: a plain dict with its names. Defaults are those of queues declared by AMQP: nothing is
+limited but the deliveries of a quorum queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fluxmq.routing.topology.arguments import CLASSIC, QUORUM, STREAM, age_seconds
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
+
+TYPES: Final = {CLASSIC: 0, QUORUM: 1, STREAM: 2}
+OVERFLOWS: Final = {"drop-head": 0, "reject-publish": 1, "reject-publish-dlx": 2}
+DELIVERY_LIMIT: Final = 20
+"""Times a message of a quorum queue may come back, unless said otherwise: RabbitMQ's since 4.0."""
+CONSUMER_TIMEOUT_US: Final = 1_800_000_000
+"""How long a delivered message may stay unsettled: RabbitMQ's half hour."""
+COUNT_MAX: Final = 1 << 50
+"""Most messages or bytes the engine takes for a limit; more is this."""
+MESSAGE_BYTES_MAX: Final = 1 << 30
+"""Larger than any message that a session lets through."""
+
+
+def queue_settings(
+    queue: Queue,
+    effective: Mapping[str, Any],
+    consumer_timeout_us: int = CONSUMER_TIMEOUT_US,
+) -> dict[str, Any]:
+    """The fields of a queue's configuration, but for its name.
+
+    ``effective`` is `effective.effective` of the queue. For a queue of the settings file only the fields that a policy
+    or an argument gives: the others are the file's.
+    """
+    given = _given(queue, effective)
+    if queue.origin == ORIGIN_SETTINGS:
+        return given
+    return {
+        "type": TYPES[queue.type],
+        "max_message_size": MESSAGE_BYTES_MAX,
+        "max_depth": 0,
+        "message_ttl": 0,
+        # What a consumer gives back comes again as often as the delivery limit says.
+        "max_retries": COUNT_MAX,
+        "visibility_timeout": consumer_timeout_us,
+        "delivery_limit": DELIVERY_LIMIT + 1 if queue.type == QUORUM else 0,
+        **given,
+    }
+
+
+def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, field in (("message-ttl", "message_ttl"), ("expires", "expires")):
+        if key in effective:
+            # 0 means never to the engine, at once to AMQP.
+            fields[field] = max(effective[key] * 1000, 1)
+    lengths = (
+        # A stream forgets what a work queue displaces.
+        (("max-length-bytes", "retention_bytes"),)
+        if queue.type == STREAM
+        else (("max-length", "max_length"), ("max-length-bytes", "max_length_bytes"))
+    )
+    for key, field in lengths:
+        if key in effective:
+            # 0 is no limit to the engine; the next best to a queue that holds nothing is one that holds one.
+            fields[field] = min(max(effective[key], 1), COUNT_MAX)
+    if "max-age" in effective:
+        fields["retention_age"] = age_seconds(effective["max-age"]) * 1_000_000
+    if "overflow" in effective:
+        fields["overflow"] = OVERFLOWS[effective["overflow"]]
+    if "delivery-limit" in effective:
+        # How often a message may come back, after which the engine counts one delivery more.
+        fields["delivery_limit"] = min(effective["delivery-limit"] + 1, COUNT_MAX)
+    if "single-active-consumer" in effective:
+        fields["single_active_consumer"] = effective["single-active-consumer"]
+    if "max-priority" in effective:
+        fields["max_priority"] = effective["max-priority"]
+    fields.update(_dead_letters(queue, effective))
+    return fields
+
+
+def _dead_letters(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
+    if "dead-letter-exchange" not in effective:
+        return {}
+    safely = (
+        queue.type == QUORUM
+        and effective.get("dead-letter-strategy") == "at-least-once"
+        # With drop-head a queue would have to forget what it must keep: RabbitMQ falls back as well.
+        and effective.get("overflow") == "reject-publish"
+    )
+    return {
+        "dead_letter": True,
+        "dead_letter_exchange": effective["dead-letter-exchange"],
+        "dead_letter_routing_key": effective.get("dead-letter-routing-key"),
+        "dead_letter_at_least_once": safely,
+    }
