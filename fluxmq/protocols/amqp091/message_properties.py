@@ -194,15 +194,19 @@ def _fields(items: Iterable[Item], extra: Mapping[bytes, Value]) -> list[bytes |
             elif isinstance(value, bytes) and _OVERLONG_NAMES.get(kind) not in said:
                 fields[index] = value[:SHORT_STRING_BYTES_MAX]
     said |= _said(items, amqp=amqp) | dict(extra)
-    entries = [
-        (name, value)
-        for name, value in headers
-        if name not in said and len(name) <= SHORT_STRING_BYTES_MAX
-    ]
-    entries += said.items()
-    if entries:
-        fields[HEADERS] = write_values(entries)
+    own = _written([(name, value) for name, value in headers if name not in said])
+    raw = own + write_values(said.items())
+    if raw:
+        fields[HEADERS] = raw
     return fields
+
+
+def _written(headers: list[tuple[bytes, Value]]) -> bytes:
+    """A publisher's headers. Those with names too long for AMQP, which other protocols have, are left out."""
+    try:
+        return write_values(headers)
+    except TableError:
+        return b"".join([_written([each]) for each in headers]) if len(headers) > 1 else b""
 
 
 def _overlong(items: Iterable[Item]) -> dict[bytes, Value]:

@@ -181,6 +181,13 @@ def test_where_the_offset_of_a_stream_stands(properties: Properties) -> None:
         ),
         ([Item(Kind.HEADER, text(b"v"), b"n" * 256)], Properties()),
         (
+            [
+                Item(Kind.HEADER, text(b"v"), b"n"),
+                Item(Kind.HEADER, Value("F", ((b"n" * 256, text(b"v")),)), b"m"),
+            ],
+            Properties(headers={"n": "v"}),
+        ),
+        (
             [Item(Kind.CONTENT_TYPE, b"first"), Item(Kind.CONTENT_TYPE, b"second")],
             Properties(content_type="first"),
         ),
