@@ -129,16 +129,20 @@ class ChannelLedger:
 
     def _owed(self, consumer: object) -> Owed:
         """The consumer's account."""
-        found = self._consumers.get(id(consumer))
-        if found is None:
+        owed: Owed = self._consumers.get(id(consumer))
+        kept: dict
+        if owed is None:
             if len(self._consumers) >= self._sweep_at:
-                self._consumers = {
-                    key: value for key, value in self._consumers.items() if value.count
-                }
-                self._sweep_at = max(SWEEP_MIN, 2 * len(self._consumers))
-            found = Owed(consumer)
-            self._consumers[id(consumer)] = found
-        return found
+                kept = {}
+                for key, value in self._consumers.items():
+                    owed = value
+                    if owed.count:
+                        kept[key] = owed
+                self._consumers = kept
+                self._sweep_at = max(SWEEP_MIN, 2 * len(kept))
+            owed = Owed(consumer)
+            self._consumers[id(consumer)] = owed
+        return owed
 
     def acknowledge(self, tag: cython.ulonglong, multiple: cython.bint) -> cython.bint:
         """Settle what a basic.ack names; False, and nothing is settled, when the tag is not outstanding.
@@ -243,6 +247,7 @@ class ChannelLedger:
     def _emptied(self) -> cython.int:
         """One more range is of no use: drop those at the front, and all when they are the most."""
         found: Given
+        place: cython.Py_ssize_t
         ranges: list = self._ranges
         self._empty += 1
         while self._head < len(ranges):
@@ -256,7 +261,12 @@ class ChannelLedger:
             self._head = 0
             self._empty = 0
         elif self._empty > 64 and 2 * self._empty > len(ranges):
-            self._ranges = [each for each in ranges[self._head :] if each.left]
+            kept: list = []
+            for place in range(self._head, len(ranges)):
+                found = ranges[place]
+                if found.left:
+                    kept.append(found)
+            self._ranges = kept
             self._head = 0
             self._empty = 0
         return 0
@@ -388,10 +398,11 @@ class ChannelLedger:
 
     def outstanding(self, consumer: object = None) -> int:
         """Messages that are not settled, of a consumer or of all."""
+        owed: Owed
         if consumer is None:
             return self.unsettled
-        found = self._consumers.get(id(consumer))
-        return found.count if found is not None else 0
+        owed = self._consumers.get(id(consumer))
+        return owed.count if owed is not None else 0
 
     def forget(self, consumer: object) -> list[tuple[object, int, int]]:
         """The consumer is owed nothing any more: its unsettled ranges, which are told of here for the last time.
@@ -399,13 +410,14 @@ class ChannelLedger:
         Their tags may still be settled, as the client does not know; nothing comes of it. What was acknowledged
         and not yet taken stays to be taken.
         """
-        ranges: list = [each for each in self.all() if each[0] is consumer]
-        found = self._consumers.pop(id(consumer), None)
-        if found is not None:
-            self.unsettled -= found.count
-            found.count = 0
-            found.gone = True
-            found.consumer = None
+        owed: Owed = self._consumers.pop(id(consumer), None)
+        ranges: list = []
+        if owed is not None:
+            ranges = [each for each in self.all() if each[0] is consumer]
+            self.unsettled -= owed.count
+            owed.count = 0
+            owed.gone = True
+            owed.consumer = None
         return ranges
 
     def all(self) -> list[tuple[object, int, int]]:

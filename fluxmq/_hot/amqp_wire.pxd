@@ -22,3 +22,13 @@ cdef inline void store_u32(unsigned char* data, Py_ssize_t at, unsigned int numb
 cdef inline void store_u64(unsigned char* data, Py_ssize_t at, unsigned long long number) noexcept nogil:
     store_u32(data, at, <unsigned int> (number >> 32))
     store_u32(data, at + 4, <unsigned int> number)
+
+
+cdef inline void store_u16(unsigned char* data, Py_ssize_t at, unsigned int number) noexcept nogil:
+    data[at] = (number >> 8) & 0xFF
+    data[at + 1] = number & 0xFF
+
+
+# Where an area of a batch ends: not AMQP's, little-endian.
+cdef inline int load_end(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    return <int> (data[at] | (data[at + 1] << 8) | (data[at + 2] << 16) | (<unsigned int> data[at + 3] << 24))

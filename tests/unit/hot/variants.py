@@ -16,6 +16,7 @@ from typing import Any
 import fluxmq._hot
 from fluxmq._hot import (
     amqp_confirms,
+    amqp_delivery,
     amqp_ledger,
     amqp_parser,
     amqp_run,
@@ -39,6 +40,7 @@ MODULES = (
     "batch_format",
     "amqp_wire",
     "amqp_run",
+    "amqp_delivery",
     "amqp_confirms",
     "amqp_ledger",
     "connection",
@@ -62,6 +64,7 @@ class Hot:
     run: Any
     batch_format: Any
     amqp_run: Any
+    amqp_delivery: Any
     amqp_confirms: Any
     amqp_ledger: Any
     connection: Any
@@ -80,6 +83,7 @@ INSTALLED = Hot(
     run=run,
     batch_format=batch_format,
     amqp_run=amqp_run,
+    amqp_delivery=amqp_delivery,
     amqp_confirms=amqp_confirms,
     amqp_ledger=amqp_ledger,
     connection=connection,

@@ -1,0 +1,342 @@
+"""Messages as the frames that AMQP 0.9.1 clients get them in: basic.deliver, basic.get-ok and basic.return with content.
+
+Deliveries are written straight from the batch, whole claims at once: what is the same in all is a template, in which
+delivery tag, body size and perhaps the message's offset are written anew for each. Knows nothing of queues or
+channels: the caller says what exchange, routing key and properties are.
+
+Source: AMQP 0-9-1 section 1.8.3 (basic), 2.3.5 (frames), 4.2.6 (content).
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import cython
+
+from fluxmq._hot.batch_format import Batch
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.fluxmq._hot.amqp_wire import load_end, store_u16, store_u32, store_u64
+    from cython.cimports.fluxmq._hot.batch_format import Batch
+    from cython.cimports.libc.string import memcpy
+
+SHORT_MAX = 255
+"""Bytes of a short string, which exchanges, routing keys and tags are."""
+FRAME_BYTES = 8
+"""Bytes of a frame besides its payload."""
+
+_DELIVER = b"\x00\x3c\x00\x3c"
+_GET_OK = b"\x00\x3c\x00\x47"
+_RETURN = b"\x00\x3c\x00\x32"
+_END = b"\xce"
+_METHOD = struct.Struct(">BHI")
+_HEADER = struct.Struct(">BHIIQ")
+_CONTENT_CLASS = 60 << 16
+
+
+def encode_deliveries(
+    batch: Batch,
+    first: cython.Py_ssize_t,
+    count: cython.Py_ssize_t,
+    channel: cython.int,
+    consumer_tag: bytes,
+    first_tag: cython.ulonglong,
+    redelivered: cython.bint,
+    exchange: bytes,
+    routing_key: bytes,
+    properties: bytes,
+    frame_max: cython.Py_ssize_t,
+    offset_at: cython.Py_ssize_t = -1,
+) -> bytes:
+    """``count`` messages of a batch from index ``first`` on as deliveries with tags from ``first_tag`` on.
+
+    ``properties``: flags and list that all have, as they stand behind a body size; ``offset_at``: where in them each
+    message's own offset is written in eight bytes, -1 for nowhere. No body frame is larger than ``frame_max``; the
+    caller sees to it that the properties are not.
+
+    Raises IndexError for messages that the batch does not have, ValueError for names that no frame can hold, a
+    ``frame_max`` without room and an ``offset_at`` outside of the properties.
+    """
+    tag_at: cython.Py_ssize_t = 12 + len(consumer_tag)
+    if first < 0 or count < 1 or first > batch.count - count:
+        raise IndexError(first)
+    method: bytes = _method(
+        channel,
+        b"".join(
+            (
+                _DELIVER,
+                _short(consumer_tag),
+                bytes(8),
+                b"\x01" if redelivered else b"\x00",
+                _short(exchange),
+                _short(routing_key),
+            )
+        ),
+    )
+    header: bytes = _header(channel, 0, properties)
+    size_at: cython.Py_ssize_t = len(method) + 11
+    patch: cython.Py_ssize_t = _patch(len(method) + 19, properties, offset_at)
+    _check(frame_max)
+    if cython.compiled:
+        return _deliveries(
+            batch,
+            first,
+            count,
+            channel,
+            bytearray(method + header),
+            tag_at,
+            size_at,
+            patch,
+            first_tag,
+            frame_max,
+        )
+    return _deliveries_uncompiled(
+        batch, first, count, channel, method + header, tag_at, size_at, patch, first_tag, frame_max
+    )
+
+
+def encode_get_ok(
+    batch: Batch,
+    index: cython.Py_ssize_t,
+    channel: cython.int,
+    tag: cython.ulonglong,
+    redelivered: cython.bint,
+    exchange: bytes,
+    routing_key: bytes,
+    message_count: cython.ulonglong,
+    properties: bytes,
+    frame_max: cython.Py_ssize_t,
+    offset_at: cython.Py_ssize_t = -1,
+) -> bytes:
+    """One message of a batch as the answer to basic.get; ``message_count`` more are ready.
+
+    All else as for ``encode_deliveries``. A count that the field cannot say is its greatest.
+    """
+    patch: cython.Py_ssize_t = _patch(0, properties, offset_at)
+    if patch >= 0:
+        offset: bytes = (batch.base_offset + index).to_bytes(8, "big")
+        properties = properties[:patch] + offset + properties[patch + 8 :]
+    arguments: bytes = b"".join(
+        (
+            _GET_OK,
+            tag.to_bytes(8, "big"),
+            b"\x01" if redelivered else b"\x00",
+            _short(exchange),
+            _short(routing_key),
+            min(message_count, 0xFFFFFFFF).to_bytes(4, "big"),
+        )
+    )
+    return _content(channel, arguments, properties, batch.payload(index), frame_max)
+
+
+def encode_return(
+    channel: cython.int,
+    reply_code: cython.int,
+    reply_text: bytes,
+    exchange: bytes,
+    routing_key: bytes,
+    properties: bytes,
+    payload: bytes,
+    frame_max: cython.Py_ssize_t,
+) -> bytes:
+    """A message that goes back to its publisher. Raises ValueError as ``encode_deliveries`` does."""
+    arguments: bytes = b"".join(
+        (
+            _RETURN,
+            reply_code.to_bytes(2, "big"),
+            _short(reply_text),
+            _short(exchange),
+            _short(routing_key),
+        )
+    )
+    return _content(channel, arguments, properties, payload, frame_max)
+
+
+def encode_delivery(
+    channel: cython.int,
+    consumer_tag: bytes,
+    tag: cython.ulonglong,
+    redelivered: cython.bint,
+    exchange: bytes,
+    routing_key: bytes,
+    properties: bytes,
+    payload: bytes,
+    frame_max: cython.Py_ssize_t,
+) -> bytes:
+    """A message that is in no batch, as a delivery (direct replies). Raises ValueError as ``encode_deliveries`` does."""
+    arguments: bytes = b"".join(
+        (
+            _DELIVER,
+            _short(consumer_tag),
+            tag.to_bytes(8, "big"),
+            b"\x01" if redelivered else b"\x00",
+            _short(exchange),
+            _short(routing_key),
+        )
+    )
+    return _content(channel, arguments, properties, payload, frame_max)
+
+
+@cython.cfunc
+def _short(text: bytes) -> bytes:
+    """A short string."""
+    if len(text) > SHORT_MAX:
+        raise ValueError("a name that no frame can hold")
+    return bytes((len(text),)) + text
+
+
+@cython.cfunc
+def _method(channel: cython.int, payload: bytes) -> bytes:
+    """A method frame."""
+    return _METHOD.pack(1, channel, len(payload)) + payload + _END
+
+
+@cython.cfunc
+def _header(channel: cython.int, size: cython.Py_ssize_t, properties: bytes) -> bytes:
+    """The frame of a content header."""
+    return _HEADER.pack(2, channel, 12 + len(properties), _CONTENT_CLASS, size) + properties + _END
+
+
+@cython.cfunc
+def _patch(
+    base: cython.Py_ssize_t, properties: bytes, offset_at: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Where the offset is written, with ``base`` bytes before the properties; -1 for nowhere."""
+    if offset_at == -1:
+        return -1
+    if offset_at < 0 or offset_at > len(properties) - 8:
+        raise ValueError("an offset outside of the properties")
+    return base + offset_at
+
+
+@cython.cfunc
+def _check(frame_max: cython.Py_ssize_t) -> cython.int:
+    """Raises ValueError for frames without room for a body."""
+    if frame_max <= FRAME_BYTES:
+        raise ValueError("frames without room")
+    return 0
+
+
+@cython.cfunc
+def _content(
+    channel: cython.int,
+    arguments: bytes,
+    properties: bytes,
+    payload: bytes,
+    frame_max: cython.Py_ssize_t,
+) -> bytes:
+    """A method with its content."""
+    size: cython.Py_ssize_t = len(payload)
+    room: cython.Py_ssize_t = frame_max - FRAME_BYTES
+    at: cython.Py_ssize_t = 0
+    length: cython.Py_ssize_t
+    pieces: list = [_method(channel, arguments), _header(channel, size, properties)]
+    _check(frame_max)
+    while at < size:
+        length = min(room, size - at)
+        pieces += (_METHOD.pack(3, channel, length), payload[at : at + length], _END)
+        at += length
+    return b"".join(pieces)
+
+
+if cython.compiled:
+
+    @cython.cfunc
+    def _deliveries(
+        batch: Batch,
+        first: cython.Py_ssize_t,
+        count: cython.Py_ssize_t,
+        channel: cython.int,
+        template: bytearray,
+        tag_at: cython.Py_ssize_t,
+        size_at: cython.Py_ssize_t,
+        patch: cython.Py_ssize_t,
+        tag: cython.ulonglong,
+        frame_max: cython.Py_ssize_t,
+    ) -> bytes:
+        """The frames of ``encode_deliveries``; writes in the template."""
+        fixed: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(template))
+        front: cython.Py_ssize_t = len(template)
+        source: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
+        ends: cython.p_uchar = source + batch.payload_ends_at + 4 * first
+        target: cython.p_uchar
+        room: cython.Py_ssize_t = frame_max - FRAME_BYTES
+        total: cython.Py_ssize_t = count * front
+        begin: cython.Py_ssize_t = load_end(ends, 0)
+        before: cython.Py_ssize_t = begin
+        end: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        length: cython.Py_ssize_t
+        index: cython.Py_ssize_t
+        for index in range(1, count + 1):
+            end = load_end(ends, 4 * index)
+            size = end - before
+            before = end
+            total += size + FRAME_BYTES * ((size + room - 1) // room)
+        out: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
+        target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out))
+        source += batch.payloads_at + begin
+        before = begin
+        for index in range(count):
+            end = load_end(ends, 4 * index + 4)
+            size = end - before
+            before = end
+            store_u64(fixed, tag_at, tag + index)
+            store_u64(fixed, size_at, size)
+            if patch >= 0:
+                store_u64(fixed, patch, batch.base_offset + first + index)
+            memcpy(target, fixed, front)
+            target += front
+            while size:
+                length = size if size < room else room
+                target[0] = 3
+                store_u16(target, 1, channel)
+                store_u32(target, 3, length)
+                memcpy(target + 7, source, length)
+                target[7 + length] = 0xCE
+                target += length + FRAME_BYTES
+                source += length
+                size -= length
+        return out
+
+
+def _deliveries_uncompiled(
+    batch: Batch,
+    first: int,
+    count: int,
+    channel: int,
+    template: bytes,
+    tag_at: int,
+    size_at: int,
+    patch: int,
+    tag: int,
+    frame_max: int,
+) -> bytes:
+    """The frames of ``encode_deliveries`` with slices and one join."""
+    places = struct.unpack_from(f"<{count + 1}i", batch.data, batch.payload_ends_at + 4 * first)
+    view = memoryview(batch.data)
+    room = frame_max - FRAME_BYTES
+    front, between = template[:tag_at], template[tag_at + 8 : size_at]
+    back = template[size_at + 8 :]
+    cut = patch - size_at - 8
+    offset = batch.base_offset + first
+    pieces: list = []
+    for begin, end in pairwise(places):
+        size = end - begin
+        pieces += (front, tag.to_bytes(8, "big"), between, size.to_bytes(8, "big"))
+        if patch >= 0:
+            pieces += (back[:cut], offset.to_bytes(8, "big"), back[cut + 8 :])
+        else:
+            pieces.append(back)
+        begin += batch.payloads_at
+        end += batch.payloads_at
+        while begin < end:
+            stop = min(begin + room, end)
+            pieces += (_METHOD.pack(3, channel, stop - begin), view[begin:stop], _END)
+            begin = stop
+        tag += 1
+        offset += 1
+    return b"".join(pieces)
