@@ -283,7 +283,7 @@ def address_of(block: bytes, key: bytes) -> tuple[bytes, bytes]:
     """
     at = len(_AMQP_FIRST)
     if block.startswith(_AMQP_FIRST) and block[at] < 0x80:
-        return block[at + 1 : at + 1 + block[at]], key
+        return block[at + 1 : at + 1 + block[at]], _cut(key)
     for kind, value, _ in decode(block):
         if kind is Kind.EXCHANGE and isinstance(value, bytes):
             return value, _cut(key)
