@@ -72,6 +72,8 @@ class QueueClients:
         self._captured: dict[str, tuple[bytes, ...]] = {}
         self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
         self._marked: dict[QueueConsumer, None] = {}
+        self.bound: Callable[[bytes], list[QueueSink]] = lambda _topic: []
+        """The queues that bindings lead a topic to."""
         self._orphans: dict[tuple[Session, bytes], int] = {}
         """Subscriptions whose consumer was cancelled, and when they are tried again (µs)."""
         self.configure(settings)
@@ -92,7 +94,8 @@ class QueueClients:
         if self.names.changed:
             self._learn()
         names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))
-        found = [self._sink(name) for name in names]
+        found = [self.sink(name) for name in names]
+        found += [sink for sink in self.bound(topic) if sink not in found]
         try:
             address = parse_publish(topic)
         except MalformedAddressError:
@@ -101,7 +104,7 @@ class QueueClients:
             name = address.queue.decode()
             known = self.names.find(name) is not None
             if known or (not found and self._ephemeral):
-                sink = self._sink(name)
+                sink = self.sink(name)
                 if sink not in found:
                     found.append(sink)
             elif not found:
@@ -122,7 +125,8 @@ class QueueClients:
         self._sinks.clear()
         self._reactor.routes.clear()
 
-    def _sink(self, name: str) -> QueueSink:
+    def sink(self, name: str) -> QueueSink:
+        """A queue, from the side of this shard's publishers."""
         sink = self._sinks.get(name)
         if sink is None:
             if len(self._sinks) >= SINKS_MAX:

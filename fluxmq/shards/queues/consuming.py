@@ -238,9 +238,10 @@ class Consuming(ABC):
     def _perhaps_unused(self, consumer: Consumer) -> None:
         """A consumer has gone: its queue may have none now."""
         state = self.machine.queues.get(consumer.queue_id)
-        if state is not None and not consumer.taking:
-            if not self.dispatch.counts(consumer.queue_id)[2]:
-                self.on_unused(state.config.name)
+        if state is None or consumer.taking:
+            return
+        if not self.dispatch.counts(consumer.queue_id)[2]:
+            self.on_unused(state.config.name)
 
     # Taking and counting
 

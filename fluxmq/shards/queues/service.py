@@ -139,7 +139,8 @@ class QueueService:
             min(ENTRY_BYTES_MAX, self._settings.storage.wal_file_bytes // 4),
         )
         group.counts = self.counts
-        group.on_unused = lambda queue: self.unused(queue)
+        group.on_refused = self.dead_letters.refused
+        group.on_unused = self._unused
         return group
 
     def _memory_group(self) -> EphemeralGroup:
@@ -256,6 +257,9 @@ class QueueService:
         topics = tuple(topic.encode() for topic in config.topics)
         self.names.add(QueueInfo(config.name, group.name, config.type, topics))
         self.told(config.name, config)
+
+    def _unused(self, queue: str) -> None:
+        self.unused(queue)
 
     def _gone(self, queue: str) -> None:
         self.names.remove(queue)

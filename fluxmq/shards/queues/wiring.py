@@ -121,6 +121,8 @@ class Queues:
         )
         self.service.before_groups = self._before_groups
         self.service.is_elsewhere = self._is_elsewhere
+        self.flush_others: Callable[[], None] = lambda: None
+        """What other clients than MQTT's answered in this tick becomes settlements."""
         self.handovers = Handovers(shard, self.places, self.service, self.groups_here)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
@@ -194,6 +196,7 @@ class Queues:
     def _before_groups(self) -> None:
         """The first work at the end of a tick."""
         self.clients.flush()
+        self.flush_others()
         if self.handovers.crossings:
             self.handovers.step(self.arrived)
 
