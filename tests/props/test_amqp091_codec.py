@@ -23,7 +23,6 @@ from fluxmq.protocols.amqp091.message_properties import (
     address_of,
     block_headers,
     from_block,
-    readdressed,
     stream_properties,
     to_block,
 )
@@ -76,9 +75,6 @@ def test_properties_and_blocks(properties: Properties, exchange: str, user: str)
     assert from_block(block) == raw
     assert address_of(block, b"k") == (exchange.encode(), b"k")
     assert block_headers(block) == (properties.headers or {})
-    again = readdressed(block, "dlx")
-    assert address_of(again, b"k") == (b"dlx", b"k")
-    assert from_block(again) == raw
     offset, at = stream_properties(block)
     assert offset[at - 9 : at + 8] == b"m-offsetl" + bytes(8)
     assert decode_properties(offset).headers == {

@@ -123,25 +123,6 @@ def _headers(content: bytes, drop: set[bytes]) -> list[Item]:
     return items or [Item(Kind.EMPTY_HEADERS, None)]
 
 
-def readdressed(block: bytes, exchange: str, headers: Mapping[str, object] = _NOTHING) -> bytes:
-    """The block of the same message as it is published again by the broker, as a dead letter is.
-
-    `headers` are put in the place of those of the same names, integers as 64 bits. Raises `PropertyError` for bytes that are
-    no block, `TableError` for values that no header holds.
-    """
-    said = _typed(headers)
-    items = decode(block)
-    taken = {Kind.EXCHANGE, Kind.EMPTY_HEADERS} if said else {Kind.EXCHANGE}
-    kept = [
-        item
-        for item in items
-        if item.kind not in taken and not (item.kind is Kind.HEADER and item.name in said)
-    ]
-    place = 1 if kept and kept[0] == Item(Kind.PROTOCOL, _AMQP) else len(kept)
-    kept.insert(place, Item(Kind.EXCHANGE, exchange.encode()))
-    return encode([*kept, *(Item(Kind.HEADER, value, name) for name, value in said.items())])
-
-
 # --- to a consumer ---
 
 

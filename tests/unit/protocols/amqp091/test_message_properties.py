@@ -29,7 +29,6 @@ from fluxmq.protocols.amqp091.message_properties import (
     block_headers,
     filter_to_binding_key,
     from_block,
-    readdressed,
     routing_key_to_topic,
     stream_properties,
     to_block,
@@ -105,8 +104,6 @@ def test_what_is_no_block() -> None:
             read(b"\xff")
     with pytest.raises(PropertyError):
         address_of(b"\xff", b"k")
-    with pytest.raises(PropertyError):
-        readdressed(b"\xff", "e")
 
 
 def test_headers_that_are_dropped() -> None:
@@ -284,30 +281,6 @@ def test_what_came_by_mqtt_was_published_to_the_topic_exchange(
 ) -> None:
     assert address_of(encode([Item(Kind.CONTENT_TYPE, b"c"), MQTT]), key) == address
     assert address_of(b"", key) == address
-
-
-def test_published_again() -> None:
-    block = to_block(encode_properties(Properties(headers={"x-death": 1, "a": 1})), "e", "me")
-    again = readdressed(block, "dlx", {"x-death": [{"count": 2}], "": "nameless"})
-    assert address_of(again, b"k") == (b"dlx", b"k")
-    assert decode_properties(from_block(again)).headers == {
-        "a": 1,
-        "x-death": [{"count": 2}],
-        "": "nameless",
-    }
-    assert [item.kind for item in decode(again)][:3] == [item.kind for item in BROKERS]
-    assert from_block(readdressed(block, "dlx")) == from_block(block)
-    empty = to_block(b"\x20\0\0\0\0\0", "e", "me")
-    assert from_block(readdressed(empty, "dlx")) == b"\x20\0\0\0\0\0"
-    assert decode_properties(from_block(readdressed(empty, "d", {"a": 1}))).headers == {"a": 1}
-
-
-def test_published_again_after_mqtt() -> None:
-    again = readdressed(encode([Item(Kind.REPLY_TO, b"r"), MQTT]), "dlx")
-    assert address_of(again, b"k/l") == (b"dlx", b"k/l")
-    assert decode_properties(from_block(again)) == Properties(
-        reply_to="r", headers={"protocol": "mqtt"}
-    )
 
 
 def test_headers_of_a_block() -> None:
