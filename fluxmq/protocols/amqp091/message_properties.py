@@ -13,7 +13,7 @@ Source: AMQP 0-9-1 section 1.4.6.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Final
@@ -83,6 +83,7 @@ _DEAD_NAMES: Final = {
 }
 _PROTOCOL_NAMES: Final = {1: b"mqtt", 2: b"amqp", 3: b"amqp1"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CAME_BY_AMQP: Final = Item(Kind.PROTOCOL, _AMQP)
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 _TOPIC: Final = bytes.maketrans(b"/.", b"./")
 _FILTER: Final = bytes.maketrans(b"/.+*", b"./*+")
@@ -156,28 +157,33 @@ def _typed(headers: Mapping[str, object]) -> dict[bytes, Value]:
     return {name.encode(): typed(value, integers="l") for name, value in headers.items()}
 
 
-def _fields(items: Iterable[Item], extra: Mapping[bytes, Value]) -> list[bytes | None]:
+def _fields(items: Sequence[Item], extra: Mapping[bytes, Value]) -> list[bytes | None]:
     """Contents of the properties, by the order of `Properties`."""
-    items = list(items)
-    amqp = Item(Kind.PROTOCOL, _AMQP) in items
     fields: list[bytes | None] = [None] * len(Properties._fields)
     headers: list[tuple[bytes, Value]] = []
+    others: list[Item] = []
+    amqp = _CAME_BY_AMQP in items
     said = {} if amqp else _overlong(items)
-    for kind, value, name in items:
-        index = _FIELDS.get(kind)
+    for item in items:
+        kind, value, name = item
         if kind is Kind.HEADER and isinstance(value, Value):
             headers.append((name, value))
-        elif kind is Kind.EMPTY_HEADERS:
-            fields[HEADERS] = b""
-        elif index is not None and fields[index] is None:
-            if isinstance(value, int):
-                fields[index] = value.to_bytes(NUMBERS[kind], "big")
-            elif isinstance(value, bytes) and _OVERLONG_NAMES.get(kind) not in said:
-                fields[index] = value[:SHORT_STRING_BYTES_MAX]
-    said |= _said(items, amqp=amqp) | dict(extra)
-    own = _written([(name, value) for name, value in headers if name not in said])
-    raw = own + write_values(said.items())
-    if raw:
+            continue
+        index = _FIELDS.get(kind)
+        if index is None:
+            others.append(item)
+        elif fields[index] is not None:
+            continue
+        elif isinstance(value, int):
+            fields[index] = value.to_bytes(NUMBERS[kind], "big")
+        elif isinstance(value, bytes) and _OVERLONG_NAMES.get(kind) not in said:
+            fields[index] = value[:SHORT_STRING_BYTES_MAX]
+    said |= _said(others, amqp=amqp)
+    said.update(extra)
+    if said:
+        headers = [each for each in headers if each[0] not in said]
+    raw = _written(headers) + write_values(said.items())
+    if raw or any(item.kind is Kind.EMPTY_HEADERS for item in others):
         fields[HEADERS] = raw
     return fields
 
