@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation
 FOLDER = "tests/unit/shards/queues/"
 OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
+OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
 OF_DISKS = FOLDER + "test_disks.py::"
 OF_LOG = FOLDER + "test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
@@ -72,6 +73,30 @@ MUTATIONS = [
         "        target = self._names.find(dead.target)\n",
         "        target = self._names.info(dead.target)\n",
         OF_MESSAGES + "test_a_dead_letter_waits_for_a_queue_that_is_not_known",
+    ),
+    Mutation(
+        "queue_exchange_letter_kept",
+        "A dead letter published to an exchange stays until every queue there has it.",
+        QUEUES + "dead_letters.py",
+        "            if not waiting:\n                self._ended(group, config, dead, RETRY_US if worst else 0)\n",
+        "            self._ended(group, config, dead, 0)\n",
+        OF_EXCHANGES + "test_a_full_queue_drops_it_or_has_it_wait_as_told",
+    ),
+    Mutation(
+        "queue_exchange_letter_unknown",
+        "A dead letter routed to a queue that is not known yet is not dropped.",
+        QUEUES + "dead_letters.py",
+        "        if None in targets:\n            return None\n",
+        "",
+        OF_EXCHANGES + "test_a_dead_letter_is_kept_until_it_is_stored",
+    ),
+    Mutation(
+        "queue_exchange_circle",
+        "A message that no consumer rejected does not come to a queue twice.",
+        QUEUES + "dead_letters.py",
+        "            and (rejected or not dead.goes_round(public_name(target.name)[1].encode()))\n",
+        "",
+        OF_EXCHANGES + "test_expired_messages_go_not_round_and_round",
     ),
     Mutation(
         "queue_take_early",

@@ -1,27 +1,45 @@
-"""Dead letters: messages on their way from a queue to the one that keeps what nobody took.
+"""Dead letters: messages on their way from a queue to where what nobody took is kept.
 
-The source holds a dead message until its copy is durable in the dead-letter queue. The copy carries a producer and
-sequence made of the source, so that one sent twice (after a crash between the two) is recognised and kept once.
+That is the dead-letter queue a queue is told, or the queues to which an exchange routes what is published to it again.
+The source holds a dead message until its copies are durable. A copy carries a producer and sequence made of the
+source, so that one sent twice (after a crash between the two) is recognised and kept once.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from fluxmq._hot.batches import build_message
+from fluxmq._hot.batches import Batch, build_message, parse
 from fluxmq.model.properties import Item, Kind, decode, encode
+from fluxmq.protocols.amqp091.message_properties import block_headers
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Reason as DeathReason
+from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.consumers import DeadLetter
+from fluxmq.routing.topology.names import public_name
+from fluxmq.shards.queues import deaths
 from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.names import QueueNames
+from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import QueueHost
 
 RETRY_US = 1_000_000
 """Time before a dead letter that its queue did not take is offered to it again."""
+UNROUTABLE_RETRY_US = 10_000_000
+"""Time before a dead letter that is to be kept, and that its exchange routes nowhere, is published again."""
+
+Route = Callable[[str, str, str, Mapping[str, object]], Sequence[str] | None]
+"""Internal names of the queues to which an exchange (vhost, name) routes a routing key and headers; None: there is no
+such exchange."""
+
+
+def _nowhere(
+    _vhost: str, _exchange: str, _routing_key: str, _headers: Mapping[str, object]
+) -> Sequence[str] | None:
+    """A shard without exchanges."""
+    return None
 
 
 def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
@@ -55,7 +73,7 @@ def _is_ours(item: Item) -> bool:
 
 
 class DeadLetters:
-    """The dead letters of the groups of one shard."""
+    """The dead letters of the groups of one shard. ``route``: where exchanges lead."""
 
     def __init__(
         self,
@@ -66,30 +84,25 @@ class DeadLetters:
         self._names = names
         self._host = host
         self._clock = clock
+        self.route: Route = _nowhere
         self.counts = QueueCounts()
         self.moved = 0
         self.failed = 0
+        self.dropped = 0
+        """Dead messages that an exchange led to no queue, or to one that refused, and that need not be kept."""
 
     def bury(self, group: Group, dead: DeadLetter) -> None:
-        """Append a dead message to its dead-letter queue, as often as it takes."""
+        """Append a dead message to its dead-letter queue, as often as it takes, or publish it to its exchange."""
         state = group.machine.queues.get(dead.queue_id)
         if state is None or group.failed:
             return  # the queue is gone, or will hand its dead out again when it is led anew
+        if state.config.dead_letter_exchange is not None:
+            self._publish(group, state.config, dead)
+            return
         data = letter(dead, state.config.name, self._clock())
 
         def answered(reason: int) -> None:
-            if reason:
-                self.failed += 1
-            else:
-                self.moved += 1
-                self.counts.dead[state.config.name] += 1
-            if group.failed:
-                return  # who leads it next hands its dead out again
-            if reason:
-                group.dispatch.retry_dead(dead.queue_id, self._clock() + RETRY_US)
-                return
-            span = [(dead.offset, dead.offset)]
-            group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))
+            self._ended(group, state.config, dead, RETRY_US if reason else 0)
 
         target = self._names.find(dead.target)
         if target is None:
@@ -97,3 +110,119 @@ class DeadLetters:
             answered(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return
         self._host(target.group).append(dead.target, data, answered)
+
+    def _ended(self, group: Group, config: QueueConfig, dead: DeadLetter, again_us: int) -> None:
+        """A dead message was moved (``again_us`` 0), or is to be tried again after a time."""
+        if again_us:
+            self.failed += 1
+        else:
+            self.moved += 1
+            self.counts.dead[config.name] += 1
+        if not group.failed:  # else: who leads it next hands its dead out again
+            self._let_go(group, dead, again_us)
+
+    def _let_go(self, group: Group, dead: DeadLetter, again_us: int) -> None:
+        if again_us:
+            group.dispatch.retry_dead(dead.queue_id, self._clock() + again_us)
+            return
+        span = [(dead.offset, dead.offset)]
+        group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))
+
+    # Exchanges
+
+    def _publish(self, group: Group, config: QueueConfig, dead: DeadLetter) -> None:
+        """Publish a dead message to its queue's exchange; it is let go of when every queue there has it."""
+        copies = self._copies(
+            config,
+            (dead.batch, dead.index),
+            dead.reason,
+            dead.died or self._clock(),
+            (dead.producer, dead.offset),
+        )
+        keeps = config.dead_letter_at_least_once
+        if copies is None:
+            self._ended(group, config, dead, RETRY_US)
+            return
+        if not copies:
+            if keeps:
+                self._ended(group, config, dead, UNROUTABLE_RETRY_US)
+            else:
+                self.dropped += 1
+                self._let_go(group, dead, 0)
+            return
+        waiting = len(copies)
+        worst = 0
+
+        def answered(reason: int) -> None:
+            nonlocal waiting, worst
+            waiting -= 1
+            if reason == Reason.QUOTA_EXCEEDED and not keeps:
+                self.dropped += 1  # a queue that is full refuses for good
+            elif reason:
+                worst = reason
+            if not waiting:
+                self._ended(group, config, dead, RETRY_US if worst else 0)
+
+        for target, data in copies:
+            self._host(target.group).append(target.name, data, answered)
+
+    def refused(self, config: QueueConfig, data: bytes) -> None:
+        """A publish that a full queue refused, and that its exchange is to get instead; kept by nobody meanwhile."""
+        batch = parse(data)
+        for index in range(batch.count):
+            copies = self._copies(
+                config, (batch, index), DeathReason.MAX_LENGTH, self._clock(), (0, 0)
+            )
+            self.dropped += not copies
+            for target, copy in copies or ():
+                self._host(target.group).append(target.name, copy, None)
+
+    def _copies(
+        self,
+        config: QueueConfig,
+        message: tuple[Batch, int],
+        reason: int,
+        time: int,
+        identity: tuple[int, int],
+    ) -> list[tuple[QueueInfo, bytes]] | None:
+        """What to append where for a dead message. Queues are left out to which it would go round and round.
+
+        None while a queue that is routed to is not known here (yet): the message is not to be lost for that.
+        """
+        batch, index = message
+        vhost, name = public_name(config.name)
+        exchange = config.dead_letter_exchange or ""
+        routing_key = config.dead_letter_routing_key
+        dead = deaths.letter(
+            batch.properties(index),
+            batch.key(index),
+            queue=name.encode(),
+            reason=reason,
+            time=time,
+            exchange=exchange.encode(),
+            routing_key=None if routing_key is None else routing_key.encode(),
+        )
+        headers = block_headers(dead.block)
+        found: dict[str, None] = {}
+        for key in dead.keys:
+            routed = self.route(vhost, exchange, key.decode("utf-8", "surrogateescape"), headers)
+            found.update(dict.fromkeys(routed or ()))
+        targets = [self._names.find(target) for target in found]
+        if None in targets:
+            return None
+        data = build_message(
+            dead.keys[0],
+            dead.block,
+            batch.payload(index),
+            time,
+            attributes=batch.attributes(index),
+            producer=identity[0],
+            sequence=identity[1],
+        )
+        rejected = reason == DeathReason.REJECTED
+        return [
+            (target, data)
+            for target in targets
+            if target is not None
+            and (rejected or not dead.goes_round(public_name(target.name)[1].encode()))
+        ]

@@ -17,7 +17,7 @@ from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
-from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine
@@ -39,6 +39,10 @@ RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
 _log = get_logger("fluxmq.queues")
+
+
+def _declared(_result: Result) -> None:
+    """Nobody asked."""
 
 
 class Group(Consuming):
@@ -82,6 +86,8 @@ class Group(Consuming):
         self.counts = QueueCounts()
         self.on_leading: Callable[[Group], None] = lambda _group: None
         self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
+        self.on_refused: Callable[[QueueConfig, bytes], None] = lambda _config, _batch: None
+        """Called with a batch that its queue had no room for, and whose dead-letter exchange gets it."""
         self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
         self._mark = mark
         self._bury = bury
@@ -124,8 +130,21 @@ class Group(Consuming):
                 done(refusal)
             return True
         answer = None if done is None else answering(done)
+        if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
+            answer = self._or_bury(state.config, batch, answer)
         header = commands.append_header(state.id, len(batch))
         return self.submit((header, batch), answer, len(batch))
+
+    def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
+        """Have a batch that the queue has no room for published to its dead-letter exchange."""
+
+        def applied(result: Result) -> None:
+            if result.code == Code.FULL:
+                self.on_refused(config, batch)
+            if done is not None:
+                done(result)
+
+        return applied
 
     def refusal(self, state: Queue | None, batch: bytes) -> int:
         """The reason code with which an append is refused before it is asked for; 0 when it is not."""
@@ -141,8 +160,8 @@ class Group(Consuming):
         return "disk_full" if self.full else "too_large"
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
-        """Make a queue, or change its configuration."""
-        self.submit((commands.declare(config),), done)
+        """Make a queue, or change its configuration; at once, since publishes to it may follow."""
+        self.submit((commands.declare(config),), done or _declared)
 
     def lead(self) -> None:
         """Commands are taken here from now on."""

@@ -74,11 +74,19 @@ def host_of(node: QueueNode, shard: int, queue: str = "work") -> QueueHost:
     return host
 
 
-def publish(node: QueueNode, shard: int, *payloads: bytes, queue: str = "work") -> list[int]:
-    """Append messages, without waiting for the answers; they come into the list."""
+def publish(
+    node: QueueNode,
+    shard: int,
+    *payloads: bytes,
+    queue: str = "work",
+    block: bytes = b"",
+    expires: int = 0,
+) -> list[int]:
+    """Append messages, without waiting for the answers; they come into the list. `expires`: in so many µs."""
     answers: list[int] = []
+    now = node[shard].queues.service._clock()
     for payload in payloads:
-        batch = build_message(b"key", b"", payload, node[shard].queues.service._clock())
+        batch = build_message(b"key", block, payload, now, now + expires if expires else 0)
         host_of(node, shard, queue).append(queue, batch, answers.append)
     return answers
 
