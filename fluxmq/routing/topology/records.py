@@ -71,7 +71,7 @@ class Exchange:
 class Queue:
     """Where messages wait. ``owner``: id of the only connection that may use it, empty unless it is exclusive.
 
-    ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
+    One with an owner is not durable. ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
     """
 
     vhost: str
@@ -94,11 +94,6 @@ class Queue:
     def internal_name(self) -> str:
         """The queue engine's name of it."""
         return names.internal_name(self.vhost, self.name)
-
-    @property
-    def outlives_node(self) -> bool:
-        """Whether it is there again after the node's restart: its owner's connection would not be."""
-        return self.durable and not self.exclusive
 
 
 @dataclass(frozen=True, slots=True)

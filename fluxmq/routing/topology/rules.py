@@ -154,6 +154,7 @@ def _is_over(space: Space, source: str) -> bool:
 def check_queue(store: Store, wanted: Queue) -> bool:
     """Whether there is an equal queue already; False when it may be made. Raises `Refusal`."""
     space = space_of(store, wanted.vhost)
+    wanted = _as_kept(wanted)
     current = space.queues.get(wanted.name)
     if current is not None:
         checks.check_queue_equal(current, wanted)
@@ -169,8 +170,13 @@ def check_queue(store: Store, wanted: Queue) -> bool:
     return False
 
 
+def _as_kept(wanted: Queue) -> Queue:
+    """A queue as it is kept: an exclusive one is never durable, whatever its declarer said."""
+    return replace(wanted, durable=False) if wanted.exclusive and wanted.durable else wanted
+
+
 def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
-    wanted = change.queue
+    wanted = _as_kept(change.queue)
     if wanted.origin == ORIGIN_SETTINGS:
         if space_of(store, wanted.vhost).queues.get(wanted.name) != wanted:
             store.put(wanted)  # the settings were checked when they were read

@@ -176,10 +176,8 @@ class Topology:
     def is_durable(self, kind: str, key: Key) -> bool:
         """Whether the node's restart leaves this record; a binding when it leaves both its ends."""
         record = self._store.get(kind, key)
-        if isinstance(record, Exchange):
+        if isinstance(record, Exchange | Queue):
             return record.durable
-        if isinstance(record, Queue):
-            return record.outlives_node
         if isinstance(record, Binding):
             ends = (EXCHANGE, record.source), (record.destination_kind, record.destination)
             return all(self.is_durable(end, (record.vhost, name)) for end, name in ends)
