@@ -33,7 +33,9 @@ class Client:
 
     ``certificate_name``: of a verified client certificate, else empty. ``properties`` and ``capabilities``: what
     connection.start-ok said. ``heartbeat``: seconds, 0 for none. ``exclusive``: it has declared exclusive queues.
-    ``publishing``: it has published, so that it is told when publishing is blocked.
+    ``entered``: counted into its vhost. ``publishing``: it has published; ``blocked``: it was told not to. ``held``:
+    channels for which reading is stopped. Times are monotonic seconds: ``deadline`` of the greeting or of the answer to
+    connection.close, ``heartbeat_at`` of the next heartbeat, ``heard`` since when silence counts at the earliest.
     """
 
     __slots__ = (
@@ -42,25 +44,26 @@ class Client:
         "certificate_name",
         "channel_max",
         "channels",
-        "close_at",
         "connection",
+        "deadline",
         "entered",
         "exclusive",
+        "frame_max",
+        "heard",
         "heartbeat",
         "heartbeat_at",
+        "held",
         "listener",
         "local",
         "mechanism",
         "name",
         "owner",
-        "paused",
         "peer",
         "properties",
         "publishing",
         "stage",
         "user",
         "vhost",
-        "waiting",
     )
 
     def __init__(
@@ -78,19 +81,16 @@ class Client:
         self.user = ""
         self.vhost = ""
         self.properties: Mapping[str, object] = {}
-        self.capabilities: Mapping[str, object] = {}
+        self.capabilities: frozenset[str] = frozenset()
         self.channel_max = 0
+        self.frame_max = 0
         self.heartbeat = 0
         self.heartbeat_at = 0.0
-        self.close_at = 0.0
+        self.deadline = 0.0
+        self.heard = 0.0
         self.channels: dict[int, Channel] = {}
         self.exclusive = False
         self.entered = False
         self.publishing = False
         self.blocked = False
-        self.paused = False
-        self.waiting = 0
-
-    def can(self, capability: str) -> bool:
-        """Whether the client's properties claim a capability."""
-        return self.capabilities.get(capability) is True
+        self.held = 0

@@ -4,8 +4,8 @@ Owned here, because the consumer of an interface knows what it must say. Every m
 takes a callback, which is called on the shard's loop, possibly before the method returns, and exactly once unless the
 connection is closed first (then it may be left out).
 
-What the shard calls is ``handler.Handler``. A new connection: make a ``client.Client``, set ``connection.identity`` and
-``connection.handler``, and call ``Handler.begin`` when the protocol header was read and is ``AMQP 0 0 9 1``.
+What the shard calls is ``handler.Handler``. A new connection: make a ``client.Client``, set ``connection.identity`` to it
+and ``connection.handler`` to the handler; the parser hands over the protocol header and then frames and runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fluxmq.queues.commands import Verb
     from fluxmq.routing.topology.changes import Change
     from fluxmq.routing.topology.records import Exchange, Queue
-    from fluxmq.routing.topology.topology import Refusal, Topology
+    from fluxmq.routing.topology.refusals import Refusal
+    from fluxmq.routing.topology.topology import Topology
     from fluxmq.sessions.amqp091.channel import Channel
     from fluxmq.sessions.amqp091.client import Client
 
@@ -39,8 +40,8 @@ class AmqpLimits:
 
     ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
     wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
-    is waited for. ``consumer_timeout``: after which an unsettled delivery goes back to its queue. ``prefetch_default``:
-    most unsettled messages of a consumer without prefetch, and of one that acknowledges automatically.
+    is waited for. ``consumer_timeout``: after which an unsettled delivery goes back to its queue. ``max_transaction_...``:
+    what one channel's transaction may hold until it is committed.
     """
 
     frame_max: int = 131_072
@@ -50,7 +51,6 @@ class AmqpLimits:
     handshake_timeout: float = 10.0
     close_timeout: float = 10.0
     consumer_timeout: float = 1800.0
-    prefetch_default: int = 2000
     max_consumers: int = 10_000
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 100_000
@@ -76,7 +76,7 @@ class QueueStatus:
 class ConsumerWanted:
     """A consumer as basic.consume, or basic.get for its own ends, asks for it.
 
-    ``limit``: most unsettled messages it is given, at least 1. ``group``: group to consume in, empty for the queue's own
+    ``limit``: most unsettled messages it is given, 0: as many as queues allow. ``group``: group to consume in, empty for the queue's own
     competing consumers; of a stream its name or, made for this consumer only, empty. ``start``: where a stream's consumer
     begins: ("first" | "last" | "next", 0), ("offset", n), ("timestamp", µs), ("interval", µs back from now); None is
     "next". ``taking``: nothing is given but what ``Held.take`` asks for; it counts as no consumer. ``automatic``: with
@@ -120,7 +120,7 @@ class Held(Protocol):
         """Settle messages. ``delay``: µs before a nacked one comes again, -1: the queue's back-off."""
 
     def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on, at least 1."""
+        """At most so many unsettled messages from now on, 0: as many as queues allow."""
 
     def take(self, done: Callable[[bool, int], None]) -> None:
         """One message now. It is delivered through the port before ``done`` gets True and how many are still ready;
@@ -187,9 +187,7 @@ class Broker(Protocol):
 
     # Topology
 
-    def change(
-        self, changes: Sequence[Change], done: Callable[[Refusal | None], None]
-    ) -> None:
+    def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
         """Change the topology. When ``done`` gets None, every shard knows it."""
 
     def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
@@ -222,11 +220,12 @@ class Broker(Protocol):
         headers: Mapping[str, object] | None,
         confirmation: Confirming | None,
         expiry_ms: int | None,
+        properties: Mapping[str, object] | None = None,
     ) -> int:
         """Route a run and store it; to how many queues and subscribers it went.
 
         ``keys``: the routing keys, the message's own first (CC and BCC are the others); a queue that several lead to
-        gets it once. ``headers`` are what exchanges look at. The run lies in the receive buffer: what is kept longer
+        gets it once. ``headers`` and ``properties`` (correlation_id, message_id, timestamp) are what exchanges look at. The run lies in the receive buffer: what is kept longer
         than this call is to be copied. Who makes the answer wait calls ``confirmation.hold`` within the call.
         """
 
@@ -257,9 +256,6 @@ class Broker(Protocol):
 
     def mark(self) -> None:
         """Something is to be flushed: call the handler's ``flush_marked`` before this tick ends, or in the next one."""
-
-    def feed_later(self, client: Client) -> None:
-        """Call the handler's ``drained`` when the connection's output is written."""
 
     def pause(self, connection: Connection) -> None:
         """Stop reading."""

@@ -1,0 +1,154 @@
+"""The state of one channel: what it is in the middle of, what it consumes, publishes, owes and waits for.
+
+Methods of a channel are done in order. One whose answer has to be waited for leaves the channel ``waiting``, and what comes
+meanwhile stays in its backlog; when that is full, the connection is not read.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from fluxmq._hot.amqp_ledger import ChannelLedger, ConfirmWindow
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.errors import AmqpError, SoftError, error_of
+from fluxmq.protocols.amqp091.methods import Method, frame
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091.client import Client
+
+if TYPE_CHECKING:
+    from fluxmq.sessions.amqp091.consumers import Consumer, Getter
+    from fluxmq.sessions.amqp091.content import Content
+    from fluxmq.sessions.amqp091.handler import Handler
+    from fluxmq.sessions.amqp091.publishing import Prepared
+    from fluxmq.sessions.amqp091.replying import ReplyConsumer
+    from fluxmq.sessions.amqp091.transactions import Transaction
+
+BACKLOG_MAX: Final = 1024
+"""Frames and runs that wait behind a method: more than a client sends without awaiting answers."""
+BACKLOG_BYTES_MAX: Final = 1 << 20
+"""Bytes of them: what a connection may also have in output."""
+
+Waiting = tuple[int, bytes] | PublishRun
+"""A frame (its type and payload) or a run of publishes, until its turn comes."""
+
+
+class State(Enum):
+    """``CLOSING``: channel.close was sent, all but its answer is ignored."""
+
+    OPEN = 1
+    CLOSING = 2
+    CLOSED = 3
+
+
+class Channel:
+    """One channel of a connection.
+
+    ``last_queue``: what an empty queue name means. ``prefetch``: of new consumers; ``shared_limit``: of all consumers together;
+    0 for none. ``window``: numbers of publishes in confirm mode. ``content``: of the publish that is coming frame by frame.
+    ``leaving``: consumers cancelled by the client that still have messages to settle. ``deferred``: deliveries that wait for
+    room, in order, with their consumer. ``crossed``: in state CLOSING, the client has closed as well.
+    """
+
+    __slots__ = (
+        "backlog",
+        "backlog_bytes",
+        "client",
+        "consumers",
+        "content",
+        "crossed",
+        "deferred",
+        "getters",
+        "handler",
+        "holding",
+        "last_queue",
+        "leaving",
+        "ledger",
+        "marked",
+        "number",
+        "paced",
+        "prefetch",
+        "prepared",
+        "reply",
+        "shared_limit",
+        "state",
+        "transaction",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, handler: Handler, client: Client, number: int) -> None:
+        self.handler = handler
+        self.client = client
+        self.number = number
+        self.state = State.OPEN
+        self.ledger = ChannelLedger(number, self.mark)
+        self.window: ConfirmWindow | None = None
+        self.transaction: Transaction | None = None
+        self.consumers: dict[str, Consumer] = {}
+        self.leaving: list[Consumer] = []
+        self.getters: OrderedDict[tuple[str, bool], Getter] = OrderedDict()
+        self.reply: ReplyConsumer | None = None
+        self.deferred: deque[tuple[Consumer, Any, int, int, int]] = deque()
+        self.content: Content | None = None
+        self.prepared: Prepared | None = None
+        self.last_queue = ""
+        self.prefetch = 0
+        self.shared_limit = 0
+        self.backlog: deque[Waiting] = deque()
+        self.backlog_bytes = 0
+        self.waiting = False
+        self.holding = False
+        self.paced = False
+        self.marked = False
+        self.crossed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether methods are done."""
+        return self.state is State.OPEN
+
+    def send(self, method: Method) -> None:
+        """Send a method on this channel."""
+        self.client.connection.append(frame(self.number, method))
+
+    def mark(self) -> None:
+        """Have the channel flushed before the tick ends."""
+        if not self.marked:
+            self.marked = True
+            self.handler.mark(self)
+
+    def later(
+        self, method: Method | type[Method], then: Callable[..., None]
+    ) -> Callable[..., None]:
+        """A callback for what ``method`` has to wait for: it calls ``then``, and the channel goes on.
+
+        Nothing happens when the channel is closed by that time. ``then`` may raise an AmqpError, and may wait again.
+        """
+        self.waiting = True
+
+        def done(*answers: Any) -> None:
+            if self.state is not State.OPEN:
+                return
+            self.waiting = False
+            try:
+                then(*answers)
+            except AmqpError as error:
+                self.handler.fail(self.client, self, error, method)
+                return
+            self.handler.proceed(self)
+
+        return done
+
+
+def error_from(refusal: Refusal) -> AmqpError:
+    """A refusal as the error it is answered with."""
+    return error_of(ReplyCode(refusal.code), refusal.text)
+
+
+def precondition(text: str) -> SoftError:
+    """406."""
+    return SoftError(ReplyCode.PRECONDITION_FAILED, text)

@@ -1,0 +1,101 @@
+"""A publish that comes frame by frame: its method, then a header, then as many body frames as it takes.
+
+The hot path makes runs of publishes that lie in the receive buffer as a whole; what comes here is spread over several body
+frames or readings, or has other channels' frames between its own.
+
+Source: AMQP 0-9-1 sections 2.3.5.2 and 4.2.6 (content).
+"""
+
+from __future__ import annotations
+
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.protocols.amqp091.constants import (
+    CLASS_BASIC,
+    FRAME_BODY,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    ReplyCode,
+)
+from fluxmq.protocols.amqp091.content import split_header
+from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
+from fluxmq.protocols.amqp091.methods import BasicPublish, ids
+
+
+class Content:
+    """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``: those that came."""
+
+    __slots__ = ("have", "method", "pieces", "properties", "size")
+
+    def __init__(self, method: BasicPublish) -> None:
+        self.method = method
+        self.size = -1
+        self.have = 0
+        self.properties = b""
+        self.pieces: list[bytes] = []
+
+    def add(self, kind: int, payload: bytes, size_max: int) -> bool:
+        """Take the next frame; True when the publish is whole.
+
+        Raises AmqpError: 505 for a frame that is not due, 501 for a body longer than announced, 406 (of the channel) for one
+        announced longer than ``size_max``.
+        """
+        try:
+            if self.size < 0:
+                self._header(kind, payload, size_max)
+            else:
+                self._body(kind, payload)
+        except AmqpError as error:
+            error.class_id, error.method_id = ids(BasicPublish)
+            raise
+        return self.have == self.size
+
+    def _header(self, kind: int, payload: bytes, size_max: int) -> None:
+        if kind != FRAME_HEADER:
+            raise _unexpected(
+                f"expected content header for class {CLASS_BASIC}, got non content header frame instead"
+            )
+        size, self.properties = split_header(payload)
+        check_size(size, size_max)
+        self.size = size
+
+    def _body(self, kind: int, payload: bytes) -> None:
+        if kind != FRAME_BODY:
+            raise _unexpected("expected content body, got non content body frame instead")
+        self.have += len(payload)
+        if self.have > self.size:
+            raise HardError(
+                ReplyCode.FRAME_ERROR, f"content body of more than {self.size} bytes announced"
+            )
+        # A frame without payload may come any number of times; it is not to take memory each time.
+        if payload:
+            self.pieces.append(payload)
+
+    def run(self, channel: int) -> PublishRun:
+        """The whole publish, as a run of one."""
+        method = self.method
+        return PublishRun.of(
+            channel,
+            method.exchange.encode(),
+            method.routing_key.encode(),
+            method.mandatory,
+            method.immediate,
+            self.properties,
+            b"".join(self.pieces),
+        )
+
+
+def check_size(size: int, size_max: int) -> None:
+    """Raises SoftError 406 for a message that is too large."""
+    if size > size_max:
+        text = f"message size {size} is larger than configured max size {size_max}"
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, text, *ids(BasicPublish))
+
+
+def check_method_due(kind: int) -> None:
+    """Raises HardError 505 for a frame that is no method where one is due."""
+    if kind != FRAME_METHOD:
+        raise _unexpected("expected method frame, got non method frame instead")
+
+
+def _unexpected(text: str) -> HardError:
+    return HardError(ReplyCode.UNEXPECTED_FRAME, text)

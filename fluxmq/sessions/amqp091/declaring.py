@@ -1,0 +1,278 @@
+"""Queues and exchanges: declared, looked for, purged, deleted.
+
+The shard's copy of the topology is asked first: what is refused is refused at once, and a declaration of what there is needs no
+change at all. Changes are made by the control process and are answered when every shard knows them.
+
+Source: AMQP 0-9-1 sections 1.6 (exchange) and 1.7 (queue), RabbitMQ's checks and their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.errors import HardError
+from fluxmq.protocols.amqp091.methods import (
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    Method,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+)
+from fluxmq.routing.topology.arguments import (
+    ALTERNATE_KEY,
+    QUORUM,
+    STREAM,
+    check_exchange_type,
+    queue_type,
+)
+from fluxmq.routing.topology.changes import (
+    Change,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+)
+from fluxmq.routing.topology.names import is_reserved
+from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Exchange, Queue
+from fluxmq.routing.topology.refusals import Refusal, named, not_found, reserved
+from fluxmq.sessions.amqp091 import access, refusals, replying
+from fluxmq.sessions.amqp091.channel import Channel, error_from
+from fluxmq.sessions.amqp091.ports import QueueStatus
+from fluxmq.sessions.amqp091.queue_names import clean, existing_queue, expanded
+
+DEAD_LETTER_KEY = "x-dead-letter-exchange"
+
+
+def change(
+    channel: Channel, method: Method, changes: Sequence[Change], answer: Method | None
+) -> None:
+    """Change the topology, then answer; None: the client does not wait."""
+    channel.handler.broker.change(changes, channel.later(method, partial(changed, channel, answer)))
+
+
+def changed(channel: Channel, answer: Method | None, refusal: Refusal | None) -> None:
+    """The change was made, or not. Raises AmqpError."""
+    if refusal is not None:
+        raise error_from(refusal)
+    if answer is not None:
+        channel.send(answer)
+
+
+def asked(question: Callable[[], bool]) -> bool:
+    """What the topology says. Raises AmqpError for what it refuses."""
+    try:
+        return question()
+    except Refusal as refusal:
+        raise error_from(refusal) from None
+
+
+# --- exchanges ---
+
+
+def on_exchange_declare(channel: Channel, method: ExchangeDeclare) -> None:
+    """There shall be an exchange, or with ``passive``: is there? Raises AmqpError."""
+    vhost = channel.client.vhost
+    topology = channel.handler.broker.topology
+    name = clean(method.exchange)
+    answer = None if method.no_wait else ExchangeDeclareOk()
+    if method.passive:
+        asked(lambda: bool(topology.require_exchange(vhost, name)))
+        _answer(channel, answer)
+        return
+    wanted = Exchange(
+        vhost,
+        name,
+        method.type,
+        method.durable,
+        method.auto_delete,
+        method.internal,
+        method.arguments,
+    )
+    if name:
+        try:
+            check_exchange_type(wanted)
+        except Refusal as refusal:
+            raise error_from(refusal) from None
+        access.need_configure(channel, EXCHANGE, name)
+    if asked(lambda: topology.check_exchange(wanted)):
+        _answer(channel, answer)
+        return
+    alternate = method.arguments.get(ALTERNATE_KEY)
+    if isinstance(alternate, str):
+        access.need_read(channel, EXCHANGE, name)
+        access.need_write(channel, EXCHANGE, alternate)
+    change(channel, method, [DeclareExchange(wanted)], answer)
+
+
+def on_exchange_delete(channel: Channel, method: ExchangeDelete) -> None:
+    """There shall be no such exchange. Raises AmqpError."""
+    vhost = channel.client.vhost
+    topology = channel.handler.broker.topology
+    name = clean(method.exchange)
+    answer = None if method.no_wait else ExchangeDeleteOk()
+    if name and not is_reserved(name):
+        access.need_configure(channel, EXCHANGE, name)
+    if asked(lambda: topology.check_delete_exchange(vhost, name, method.if_unused)):
+        change(channel, method, [DeleteExchange(vhost, name, method.if_unused)], answer)
+    else:
+        _answer(channel, answer)
+
+
+def _answer(channel: Channel, answer: Method | None) -> None:
+    if answer is not None:
+        channel.send(answer)
+
+
+# --- queues ---
+
+
+def on_queue_declare(channel: Channel, method: QueueDeclare) -> None:
+    """There shall be a queue, or with ``passive``: is there, and what is in it? Raises AmqpError."""
+    name = clean(method.queue)
+    if replying.is_reply_queue(name):
+        declare_reply_queue(channel, method, name)
+    elif method.passive:
+        describe(channel, method, existing_queue(channel, name))
+    else:
+        declare_queue(channel, method, name)
+
+
+def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
+    """Make a queue unless there is an equal one. Raises AmqpError."""
+    client, broker = channel.client, channel.handler.broker
+    topology = broker.topology
+    if not name:
+        name = f"amq.gen-{broker.unique()}"
+    elif is_reserved(name):
+        raise error_from(reserved(QUEUE, name))
+    access.need_configure(channel, QUEUE, name)
+    vhost = topology.vhost(client.vhost)
+    default = vhost.default_queue_type if vhost is not None else ""
+    kind = queue_type(method.arguments, default)
+    wanted = Queue(
+        client.vhost,
+        name,
+        kind,
+        method.durable,
+        method.exclusive,
+        method.auto_delete,
+        method.arguments,
+        client.owner if method.exclusive else "",
+        broker.group_for(name, method.durable, method.exclusive, kind),
+    )
+    if asked(lambda: topology.check_queue(wanted)):
+        describe(channel, method, existing_queue(channel, name))
+        return
+    exchange = method.arguments.get(DEAD_LETTER_KEY)
+    if isinstance(exchange, str):
+        access.need_read(channel, QUEUE, name)
+        access.need_write(channel, EXCHANGE, exchange)
+    if method.exclusive:
+        client.exclusive = True
+    answer = partial(declared, channel, method.no_wait, name)
+    broker.change([DeclareQueue(wanted)], channel.later(method, answer))
+
+
+def declared(channel: Channel, no_wait: bool, name: str, refusal: Refusal | None) -> None:
+    """The queue was made, or not. Raises AmqpError."""
+    if refusal is not None:
+        raise error_from(refusal)
+    channel.last_queue = name
+    if not no_wait:
+        channel.send(QueueDeclareOk(name, 0, 0))
+
+
+def describe(channel: Channel, method: QueueDeclare, queue: Queue) -> None:
+    """Answer with what is in a queue that is there."""
+    if method.no_wait:
+        channel.last_queue = queue.name
+        return
+    answer = channel.later(method, partial(described, channel, queue))
+    channel.handler.broker.queue_status(queue, answer)
+
+
+def described(channel: Channel, queue: Queue, status: QueueStatus | None) -> None:
+    """Its numbers came, or it cannot be asked. Raises AmqpError."""
+    if status is None:
+        node = channel.handler.broker.limits.node_name
+        raise error_from(refusals.unavailable(queue, node))
+    channel.last_queue = queue.name
+    channel.send(QueueDeclareOk(queue.name, _count(status.ready), _count(status.consumers)))
+
+
+def _count(number: int) -> int:
+    """As much as the field holds."""
+    return min(number, 0xFFFF_FFFF)
+
+
+def declare_reply_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
+    """The pseudo-queue is always there; an address while somebody waits for replies at it."""
+
+    def answered(exists: bool) -> None:
+        if not exists:
+            raise error_from(not_found(QUEUE, name, channel.client.vhost))
+        channel.last_queue = name
+        if not method.no_wait:
+            channel.send(QueueDeclareOk(name, 0, 1))
+
+    address = replying.address_in("", name)
+    if address is None:
+        answered(True)
+    else:
+        channel.handler.broker.reply_exists(address, channel.later(method, answered))
+
+
+def on_queue_purge(channel: Channel, method: QueuePurge) -> None:
+    """Drop what is ready. Raises AmqpError."""
+    name = expanded(channel, method.queue)
+    access.need_read(channel, QUEUE, name)
+    queue = existing_queue(channel, name)
+    if queue.type == STREAM:
+        text = f"queue.purge not supported by stream queues {named(QUEUE, name, queue.vhost)}"
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
+    answer = channel.later(method, partial(counted, channel, method.no_wait, QueuePurgeOk))
+    channel.handler.broker.purge(queue, answer)
+
+
+def on_queue_delete(channel: Channel, method: QueueDelete) -> None:
+    """There shall be no such queue. Raises AmqpError."""
+    client = channel.client
+    name = expanded(channel, method.queue)
+    access.need_configure(channel, QUEUE, name)
+    topology = channel.handler.broker.topology
+    if not asked(lambda: topology.check_delete_queue(client.vhost, name, client.owner)):
+        _answer(channel, None if method.no_wait else QueueDeleteOk(0))
+        return
+    queue = existing_queue(channel, name)
+    if_unused, if_empty = method.if_unused, method.if_empty
+    if queue.type == QUORUM and (if_unused or if_empty):
+        flag = "if-unused" if if_unused else "if-empty"
+        text = (
+            f"cannot delete {named(QUEUE, name, queue.vhost)}. queue.delete operations with {flag} flag set are not "
+            "supported by quorum queues"
+        )
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
+    if queue.type == STREAM:
+        if_unused = if_empty = False
+    answer = channel.later(method, partial(counted, channel, method.no_wait, QueueDeleteOk))
+    channel.handler.broker.delete(queue, if_unused, if_empty, answer)
+
+
+def counted(
+    channel: Channel,
+    no_wait: bool,
+    answer: type[QueuePurgeOk | QueueDeleteOk],
+    result: int | Refusal,
+) -> None:
+    """So many messages went, or nothing was done. Raises AmqpError."""
+    if isinstance(result, Refusal):
+        raise error_from(result)
+    if not no_wait:
+        channel.send(answer(_count(result)))

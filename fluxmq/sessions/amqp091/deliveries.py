@@ -1,0 +1,152 @@
+"""Deliveries as bytes: what a message's stored properties become is kept for the next message that has the same.
+
+Neighbouring messages of a batch with the same key and properties are written at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from fluxmq._hot.amqp_delivery import encode_deliveries, encode_get_ok
+from fluxmq._hot.batches import ATTRIBUTE_REDELIVERED, ATTRIBUTES, Batch
+from fluxmq.model.properties import PropertyError
+from fluxmq.protocols.amqp091.content import NO_PROPERTIES
+from fluxmq.protocols.amqp091.message_properties import address_of, from_block, stream_properties
+from fluxmq.protocols.amqp091.tables import TableError
+
+if TYPE_CHECKING:
+    from fluxmq.sessions.amqp091.channel import Channel
+    from fluxmq.sessions.amqp091.consumers import Consumer, Getter, Taker
+
+HEADS_MAX: Final = 512
+"""Heads that a shard keeps; then it begins anew."""
+HEAD_BYTES_MAX: Final = 2048
+"""Bytes of key and properties of a head that is kept: all of them take a megabyte or two."""
+
+_DELIVERY_COUNT: Final = "x-delivery-count"
+
+
+class Head(NamedTuple):
+    """All that deliveries of like messages have in common. ``offset_at``: where in ``properties`` the offset stands, or -1."""
+
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    offset_at: int
+
+
+class Heads:
+    """Heads by what they are made of."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[bytes, bytes, int, bool], Head] = {}
+
+    def head(self, block: bytes, key: bytes, again: int, stream: bool) -> Head:
+        """The head for a message with these properties and this key, delivered ``again`` times before (0: not told)."""
+        known = (block, key, again, stream)
+        head = self._kept.get(known)
+        if head is None:
+            head = make_head(block, key, again, stream)
+            if len(block) + len(key) <= HEAD_BYTES_MAX:
+                if len(self._kept) >= HEADS_MAX:
+                    self._kept.clear()
+                self._kept[known] = head
+        return head
+
+
+def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
+    """See ``Heads.head``. Properties that AMQP cannot say at all are left out rather than the message."""
+    extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again else {}
+    try:
+        exchange, routing_key = address_of(block, key)
+        if stream:
+            return Head(exchange, routing_key, *stream_properties(block, extra=extra))
+        return Head(exchange, routing_key, from_block(block, extra=extra), -1)
+    except (PropertyError, TableError, ValueError):
+        return Head(b"", key[:255], NO_PROPERTIES, -1)
+
+
+def same_until(batch: Batch, first: int, end: int) -> int:
+    """Up to where messages from ``first`` on have the same key, properties and redelivered mark."""
+    marked = batch.flags & ATTRIBUTES
+    if batch.uniform_key and batch.uniform_properties and not marked:
+        return end
+    key, block = batch.key(first), batch.properties(first)
+    mark = batch.attributes(first) & ATTRIBUTE_REDELIVERED if marked else 0
+    index = first + 1
+    while (
+        index < end
+        and batch.key(index) == key
+        and batch.properties(index) == block
+        and (not marked or batch.attributes(index) & ATTRIBUTE_REDELIVERED == mark)
+    ):
+        index += 1
+    return index
+
+
+def _redelivered(batch: Batch, index: int, attempts: int) -> bool:
+    if attempts > 1:
+        return True
+    return bool(batch.flags & ATTRIBUTES and batch.attributes(index) & ATTRIBUTE_REDELIVERED)
+
+
+def _head(channel: Channel, taker: Taker, batch: Batch, index: int, attempts: int) -> Head:
+    again = attempts - 1 if taker.counts_deliveries and attempts > 1 else 0
+    return channel.handler.heads.head(
+        batch.properties(index), batch.key(index), again, taker.is_stream
+    )
+
+
+def write(
+    channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
+) -> None:
+    """basic.deliver for ``count`` messages from index ``first``, with the tags that come next."""
+    client = channel.client
+    owner = None if consumer.automatic else consumer
+    index, end = first, first + count
+    while index < end:
+        stop = same_until(batch, index, end)
+        head = _head(channel, consumer, batch, index, attempts)
+        tag = channel.ledger.given(owner, stop - index, batch.base_offset + index)
+        client.connection.append(
+            encode_deliveries(
+                batch,
+                index,
+                stop - index,
+                channel.number,
+                consumer.tag_bytes,
+                tag,
+                _redelivered(batch, index, attempts),
+                head.exchange,
+                head.routing_key,
+                head.properties,
+                client.frame_max,
+                head.offset_at,
+            )
+        )
+        index = stop
+
+
+def write_get_ok(
+    channel: Channel, getter: Getter, batch: Batch, index: int, attempts: int, ready: int
+) -> None:
+    """basic.get-ok with its message; ``ready``: how many more there are."""
+    client = channel.client
+    head = _head(channel, getter, batch, index, attempts)
+    owner = None if getter.automatic else getter
+    tag = channel.ledger.given(owner, 1, batch.base_offset + index)
+    client.connection.append(
+        encode_get_ok(
+            batch,
+            index,
+            channel.number,
+            tag,
+            _redelivered(batch, index, attempts),
+            head.exchange,
+            head.routing_key,
+            min(ready, 0xFFFF_FFFF),
+            head.properties,
+            client.frame_max,
+            head.offset_at,
+        )
+    )

@@ -1,0 +1,471 @@
+"""Frames of AMQP 0.9.1 connections, dispatched: the one handler that all connections of a shard share.
+
+Errors a client makes are AmqpError up to here, where they become channel.close or connection.close with the code, the text and
+the method that did it. Whatever a channel or connection held is given back when it ends.
+
+Source: AMQP 0-9-1 sections 1.4.2 to 1.4.3 (connection, channel), 2.2.4 and 4.2.7 (heartbeats), RabbitMQ's connection.blocked.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq._hot.batches import Batch
+from fluxmq._hot.connection import Connection
+from fluxmq.protocols.amqp091.constants import (
+    FRAME_METHOD,
+    HEARTBEAT,
+    PROTOCOL_HEADER,
+    ReplyCode,
+)
+from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, reply_text
+from fluxmq.protocols.amqp091.methods import (
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionUnblocked,
+    Method,
+    decode,
+    frame,
+    ids,
+)
+from fluxmq.routing.topology.changes import DropOwner
+from fluxmq.sessions.amqp091 import channels, consuming, control, handshake, publishing
+from fluxmq.sessions.amqp091.channel import (
+    BACKLOG_BYTES_MAX,
+    BACKLOG_MAX,
+    Channel,
+    State,
+)
+from fluxmq.sessions.amqp091.client import Client, Stage
+from fluxmq.sessions.amqp091.consumers import Consumer
+from fluxmq.sessions.amqp091.content import Content, check_method_due
+from fluxmq.sessions.amqp091.deliveries import Heads
+from fluxmq.sessions.amqp091.ports import Broker
+
+BLOCKED_CAPABILITY: Final = "connection.blocked"
+SILENT_INTERVALS: Final = 2
+"""Heartbeat intervals after which a client from which nothing came is taken for gone (section 4.2.7)."""
+
+
+class Handler:
+    """What happens to connections; called by the parser, the reactor and the shard. ``blocked``: why publishing is, or empty."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.marked: list[Channel] = []
+        self.clients: dict[Client, None] = {}
+        self.heads = Heads()
+        self.blocked = ""
+
+    # --- what comes from clients ---
+
+    def protocol_header(self, connection: Connection, header: bytes) -> None:
+        """The first eight bytes: begin, or say which protocol there is and close (section 4.2.2)."""
+        client: Client = connection.identity
+        if header != PROTOCOL_HEADER:
+            connection.append(PROTOCOL_HEADER)
+            self.end(client, "protocol_header", linger=True)
+            return
+        self.clients[client] = None
+        handshake.begin(self, client)
+
+    def publish_run(self, connection: Connection, number: int, run: PublishRun) -> None:
+        """Whole publishes on a channel, in the receive buffer."""
+        client: Client = connection.identity
+        channel = client.channels.get(number)
+        if client.stage is not Stage.RUNNING or channel is None or channel.state is State.CLOSING:
+            return
+        if channel.waiting or channel.backlog:
+            run.detach()
+            self.keep(channel, run, run.payload_bytes)
+            return
+        self.handle_run(channel, run)
+
+    def handle_run(self, channel: Channel, run: PublishRun) -> None:
+        """Publishes whose turn has come."""
+        try:
+            if channel.content is not None:
+                channel.content.add(FRAME_METHOD, b"", 0)
+            publishing.publish(channel, run)
+        except AmqpError as error:
+            self.fail(channel.client, channel, error, BasicPublish)
+
+    def frame(self, connection: Connection, kind: int, number: int, payload: bytes) -> None:
+        """A frame that is no part of a run, no heartbeat and no acknowledgement that the parser settled."""
+        client: Client = connection.identity
+        stage = client.stage
+        if stage is Stage.CLOSED:
+            return
+        if stage is Stage.CLOSING:
+            self.closing_frame(client, kind, number, payload)
+        elif number == 0 or stage is not Stage.RUNNING:
+            self.connection_frame(client, kind, number, payload)
+        else:
+            channel = client.channels.get(number)
+            if channel is None or channel.state is State.CLOSING:
+                self.unopened_frame(client, channel, number, kind, payload)
+            elif channel.waiting or channel.backlog:
+                self.keep(channel, (kind, payload), len(payload))
+            else:
+                self.handle_frame(channel, kind, payload)
+
+    def connection_frame(self, client: Client, kind: int, number: int, payload: bytes) -> None:
+        """A frame on channel 0, or on any before connection.open-ok."""
+        method: Method | None = None
+        try:
+            if kind != FRAME_METHOD or number:
+                octets = ",".join(map(str, payload[:48]))
+                text = f"type {kind}, all octets = <<{octets}>>"
+                raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
+            method = decode(payload)
+            self.broker.count_method(type(method).__name__)
+            if client.stage is Stage.RUNNING:
+                control.on_method(self, client, method)
+            else:
+                handshake.on_method(self, client, method)
+        except AmqpError as error:
+            self.fail(client, None, error, method)
+
+    def unopened_frame(
+        self, client: Client, channel: Channel | None, number: int, kind: int, payload: bytes
+    ) -> None:
+        """A frame on a channel that is not open: channel.open, or what crossed our channel.close."""
+        method: Method | None = None
+        try:
+            if kind == FRAME_METHOD:
+                method = decode(payload)
+                self.broker.count_method(type(method).__name__)
+            if channel is not None and not (channel.crossed and isinstance(method, ChannelOpen)):
+                if isinstance(method, ChannelCloseOk):
+                    del client.channels[number]
+                elif isinstance(method, ChannelClose):
+                    channel.crossed = True
+                    channel.send(ChannelCloseOk())
+                return
+            if not isinstance(method, ChannelOpen):
+                raise HardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+            self.open_channel(client, number)
+        except AmqpError as error:
+            self.fail(client, None, error, method)
+
+    def open_channel(self, client: Client, number: int) -> None:
+        """Begin a channel. Raises HardError 530 when there are as many as agreed."""
+        most = client.channel_max
+        if number not in client.channels and len(client.channels) >= most:
+            text = f"number of channels opened ({most}) has reached the negotiated channel_max ({most})"
+            raise HardError(ReplyCode.NOT_ALLOWED, text)
+        channel = Channel(self, client, number)
+        client.channels[number] = channel
+        connection = client.connection
+        if connection.ledgers is None:
+            connection.ledgers = {}
+        connection.ledgers[number] = channel.ledger
+        channel.send(ChannelOpenOk())
+
+    def handle_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
+        """A frame of an open channel whose turn has come."""
+        method: Method | None = None
+        try:
+            content = channel.content
+            if content is not None:
+                if content.add(kind, payload, self.broker.limits.max_message):
+                    channel.content = None
+                    publishing.publish(channel, content.run(channel.number))
+                return
+            check_method_due(kind)
+            method = decode(payload)
+            if isinstance(method, BasicPublish):
+                channel.content = Content(method)
+                return
+            self.broker.count_method(type(method).__name__)
+            channels.on_method(channel, method)
+        except AmqpError as error:
+            self.fail(channel.client, channel, error, method)
+
+    def closing_frame(self, client: Client, kind: int, number: int, payload: bytes) -> None:
+        """After our connection.close only its answer counts, or that the client closes as well."""
+        if kind != FRAME_METHOD or number:
+            return
+        try:
+            method = decode(payload)
+        except AmqpError:
+            return
+        if isinstance(method, ConnectionClose):
+            client.connection.append(frame(0, ConnectionCloseOk()))
+            self.end(client, "error", linger=True)
+        elif isinstance(method, ConnectionCloseOk):
+            self.end(client, "error", linger=True)
+
+    def broken(self, connection: Connection, code: int, text: str) -> None:
+        """The parser found bytes that are no frame; it looks at nothing behind them."""
+        client: Client = connection.identity
+        if client.stage in (Stage.CLOSING, Stage.CLOSED):
+            self.end(client, "error")
+            return
+        error = HardError(ReplyCode(code), text)
+        self.fail(client, None, error, None)
+        # Where the next frame begins is not known: an answer could not be read.
+        self.end(client, "protocol_error", linger=True)
+
+    def lost(self, connection: Connection) -> None:
+        """The network connection has gone."""
+        self.end(connection.identity, "lost")
+
+    def drained(self, connection: Connection) -> None:
+        """All output is written and deliveries wait for that."""
+        client: Client = connection.identity
+        connection.feeding = False
+        for channel in list(client.channels.values()):
+            consuming.pump(channel)
+
+    # --- what comes from queues ---
+
+    def delivered(
+        self,
+        channel: Channel,
+        consumer: Consumer,
+        batch: Batch,
+        first: int,
+        count: int,
+        attempts: int,
+    ) -> None:
+        """Messages for a consumer."""
+        consuming.delivered(channel, consumer, batch, first, count, attempts)
+
+    def cancelled(self, channel: Channel, consumer: Consumer) -> None:
+        """A consumer's queue has gone."""
+        consuming.cancelled(channel, consumer)
+
+    # --- order within a channel ---
+
+    def keep(self, channel: Channel, item: tuple[int, bytes] | PublishRun, size: int) -> None:
+        """Let what came on a channel wait behind the method that waits."""
+        channel.backlog.append(item)
+        channel.backlog_bytes += size
+        if not channel.holding and (
+            len(channel.backlog) >= BACKLOG_MAX or channel.backlog_bytes >= BACKLOG_BYTES_MAX
+        ):
+            channel.holding = True
+            self.pause(channel.client)
+
+    def proceed(self, channel: Channel) -> None:
+        """The channel waits no longer: do what came meanwhile."""
+        while channel.backlog and not channel.waiting and channel.is_open:
+            item = channel.backlog.popleft()
+            if isinstance(item, PublishRun):
+                channel.backlog_bytes -= item.payload_bytes
+                self.handle_run(channel, item)
+            else:
+                kind, payload = item
+                channel.backlog_bytes -= len(payload)
+                self.handle_frame(channel, kind, payload)
+        if channel.holding and not channel.backlog:
+            channel.holding = False
+            self.resume(channel.client)
+
+    def pause(self, client: Client) -> None:
+        """One more reason not to read the connection."""
+        client.held += 1
+        if client.held == 1:
+            self.broker.pause(client.connection)
+
+    def resume(self, client: Client) -> None:
+        """One reason less. Without effect where ``pause`` was not called."""
+        if client.held:
+            client.held -= 1
+            if client.held == 0:
+                client.heard = self.broker.now()
+                self.broker.resume(client.connection)
+
+    # --- what is sent once per tick ---
+
+    def mark(self, channel: Channel) -> None:
+        """The channel has something to flush."""
+        self.marked.append(channel)
+        if len(self.marked) == 1:
+            self.broker.mark()
+
+    def flush_marked(self) -> None:
+        """Pass on what was acknowledged, write the confirms that are due. Called before groups gather their tick."""
+        while self.marked:
+            marked, self.marked = self.marked, []
+            for channel in marked:
+                channel.marked = False
+                if channel.is_open:
+                    consuming.flush(channel)
+                    publishing.flush(channel)
+
+    # --- errors and ends ---
+
+    def fail(
+        self,
+        client: Client,
+        channel: Channel | None,
+        error: AmqpError,
+        method: Method | type[Method] | None,
+    ) -> None:
+        """Answer an error: close the channel, or the connection."""
+        if client.stage in (Stage.CLOSING, Stage.CLOSED):
+            return
+        if method is not None and not error.class_id:
+            error.class_id, error.method_id = ids(method)
+        self.broker.count_error(client, error.code, error.text)
+        if isinstance(error, SoftError) and channel is not None:
+            if channel.is_open:
+                self.release_channel(channel)
+                channel.state = State.CLOSING
+                client.channels[channel.number] = channel
+                text = reply_text(error)
+                channel.send(ChannelClose(error.code, text, error.class_id, error.method_id))
+        elif client.stage in (Stage.OPEN, Stage.RUNNING):
+            self.send_close(client, error)
+        else:
+            self.end(client, "handshake")
+
+    def send_close(self, client: Client, error: AmqpError) -> None:
+        """Close from our side: end everything, say why, and give the client time to answer."""
+        self.release(client)
+        text = reply_text(error)
+        close = ConnectionClose(error.code, text, error.class_id, error.method_id)
+        client.connection.append(frame(0, close))
+        client.stage = Stage.CLOSING
+        client.deadline = self.broker.now() + self.broker.limits.close_timeout
+        if client.held:
+            client.held = 0
+            self.broker.resume(client.connection)
+        self.reschedule(client)
+
+    def disconnect(self, client: Client, text: str) -> None:
+        """An operator, or the node's end, wants the connection closed: 320 with a text."""
+        if client.stage is Stage.RUNNING:
+            self.send_close(client, HardError(ReplyCode.CONNECTION_FORCED, text))
+        elif client.stage is not Stage.CLOSING:
+            self.end(client, "forced")
+
+    def closed_by_client(self, client: Client) -> None:
+        """connection.close came."""
+        self.release(client)
+        client.connection.append(frame(0, ConnectionCloseOk()))
+        self.end(client, "client", linger=True)
+
+    def end(self, client: Client, reason: str, linger: bool = False) -> None:
+        """The connection is over."""
+        if client.stage is Stage.CLOSED:
+            return
+        self.release(client)
+        client.stage = Stage.CLOSED
+        client.connection.feeding = False
+        self.clients.pop(client, None)
+        self.broker.count_closed(client, reason)
+        self.broker.close(client.connection, linger)
+
+    def release(self, client: Client) -> None:
+        """Give back what the channels hold; exclusive queues go."""
+        for channel in list(client.channels.values()):
+            self.release_channel(channel)
+        client.channels.clear()
+        client.connection.ledgers = None
+        if client.exclusive:
+            client.exclusive = False
+            self.broker.change([DropOwner(client.owner)], _dropped)
+
+    def release_channel(self, channel: Channel) -> None:
+        """The channel is open no longer: what it holds goes back, what it waits for is of no interest."""
+        if channel.state is State.CLOSED:
+            return
+        client = channel.client
+        client.channels.pop(channel.number, None)
+        if client.connection.ledgers is not None:
+            client.connection.ledgers.pop(channel.number, None)
+        was_open, channel.state = channel.is_open, State.CLOSED
+        if was_open:
+            consuming.release(channel)
+        channel.content = None
+        channel.prepared = None
+        channel.transaction = None
+        channel.backlog.clear()
+        channel.backlog_bytes = 0
+        # The ledger knows the channel, which knows the ledger: garbage is not collected while there is traffic.
+        channel.ledger.mark = None
+        for reason in (channel.holding, channel.paced):
+            if reason:
+                self.resume(client)
+        channel.holding = channel.paced = False
+
+    # --- time ---
+
+    def reschedule(self, client: Client) -> None:
+        """Ask to be called when something is due next."""
+        times = [at for at in (client.deadline, client.heartbeat_at) if at]
+        if client.stage is not Stage.CLOSED and times:
+            self.broker.schedule(client, min(times))
+
+    def due(self, client: Client) -> None:
+        """A time that was scheduled has come."""
+        now = self.broker.now()
+        if client.stage is Stage.CLOSED:
+            return
+        if client.deadline and client.deadline <= now:
+            late = "close_timeout" if client.stage is Stage.CLOSING else "handshake_timeout"
+            self.end(client, late)
+            return
+        if client.heartbeat_at and client.heartbeat_at <= now:
+            self.heartbeat(client, now)
+        self.reschedule(client)
+
+    def heartbeat(self, client: Client, now: float) -> None:
+        """Half an interval has passed: send a heartbeat, and see whether anything came in two."""
+        if client.stage is not Stage.RUNNING:
+            client.heartbeat_at = 0.0
+            return
+        connection = client.connection
+        if connection.paused:
+            client.heard = now
+        if now - max(client.heard, connection.active) > SILENT_INTERVALS * client.heartbeat:
+            seconds = client.heartbeat
+            text = f"missed heartbeats from client, timeout: {seconds}s"
+            self.broker.count_error(client, ReplyCode.CONNECTION_FORCED, text)
+            self.end(client, "heartbeat")
+            return
+        connection.append(HEARTBEAT)
+        client.heartbeat_at = now + client.heartbeat / 2
+
+    # --- publishing is blocked ---
+
+    def block(self, reason: str) -> None:
+        """Publishers are not read for now; those that want to know are told why."""
+        self.blocked = reason
+        for client in self.clients:
+            self.tell_blocked(client)
+
+    def tell_blocked(self, client: Client) -> None:
+        """Say connection.blocked, once, to a client that publishes and announced that it understands."""
+        if (
+            self.blocked
+            and client.publishing
+            and not client.blocked
+            and client.stage is Stage.RUNNING
+            and BLOCKED_CAPABILITY in client.capabilities
+        ):
+            client.blocked = True
+            client.connection.append(frame(0, ConnectionBlocked(self.blocked)))
+
+    def unblock(self) -> None:
+        """Publishing goes on."""
+        self.blocked = ""
+        for client in self.clients:
+            if client.blocked:
+                client.blocked = False
+                if client.stage is Stage.RUNNING:
+                    client.connection.append(frame(0, ConnectionUnblocked()))
+
+
+def _dropped(_refusal: object) -> None:
+    """Nobody is left who could be told what became of exclusive queues."""

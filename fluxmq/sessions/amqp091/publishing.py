@@ -1,0 +1,261 @@
+"""Publishes: checked once per run, routed by the broker, returned, confirmed, or held by a transaction.
+
+All messages of a run have the same exchange, routing key, bits and properties, so that what is found out for one holds for
+all; and what was found out for the last run of a channel holds for the next while those, the topology and the permissions
+are the same. In confirm mode every message has a number whether it was routed or not.
+
+Source: AMQP 0-9-1 sections 1.8.3.7 (publish) and 1.8.3.8 (return), RabbitMQ's publisher confirms, validated user-id, per-message
+TTL, and sender-selected distribution (CC, BCC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from fluxmq._hot.amqp_confirms import Confirmation
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.auth.permissions import Permissions
+from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.content import (
+    NO_PROPERTIES,
+    Properties,
+    decode_properties,
+    encode_properties,
+    frames_of_content,
+)
+from fluxmq.protocols.amqp091.errors import HardError, SoftError
+from fluxmq.protocols.amqp091.message_properties import to_block
+from fluxmq.protocols.amqp091.methods import BasicReturn
+from fluxmq.routing.topology.records import EXCHANGE, Exchange
+from fluxmq.routing.topology.refusals import not_found
+from fluxmq.routing.topology.values import type_name
+from fluxmq.sessions.amqp091 import access, replying
+from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
+from fluxmq.sessions.amqp091.content import check_size
+from fluxmq.sessions.amqp091.expiration import expiry_of
+from fluxmq.sessions.amqp091.ports import Confirming
+
+if TYPE_CHECKING:
+    from fluxmq.sessions.amqp091.transactions import Transaction
+
+UNANSWERED_MAX: Final = 65_536
+"""Publishes of a channel in confirm mode that may wait for their answer: beyond it the connection is not read."""
+KEYS_MAX: Final = 1024
+"""Routing keys of one message: its own and those of its CC and BCC headers."""
+
+_CC: Final = "CC"
+_BCC: Final = "BCC"
+
+
+class Prepared(NamedTuple):
+    """What was found out for a run, and for which one.
+
+    ``reply``: address of direct replies that the messages are for, None for messages that are routed. ``returned``: properties
+    as a message is returned with, without BCC.
+    """
+
+    exchange_name: bytes
+    routing_key: bytes
+    given: bytes
+    revision: int
+    permissions: Permissions
+    exchange: Exchange
+    block: bytes
+    keys: tuple[str, ...]
+    headers: Mapping[str, object] | None
+    properties: Mapping[str, object] | None
+    expiry_ms: int | None
+    returned: bytes
+    reply: str | None
+
+
+def publish(channel: Channel, run: PublishRun) -> None:
+    """Do a run of publishes. Raises AmqpError; nothing of the run was published then."""
+    if run.immediate:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "immediate=true")
+    client = channel.client
+    check_size(run.largest, channel.handler.broker.limits.max_message)
+    prepared = prepare(channel, run)
+    if not client.publishing:
+        client.publishing = True
+        channel.handler.tell_blocked(client)
+    if channel.transaction is not None:
+        hold(channel.transaction, prepared, run)
+        return
+    window = channel.window
+    if window is None:
+        send(channel, prepared, run, None)
+        return
+    confirmation = Confirmation(window, window.publish(run.count), run.count, channel.mark)
+    # Held until it is returned, where it is, so that the return comes before the confirm.
+    confirmation.hold()
+    send(channel, prepared, run, confirmation)
+    confirmation.done()
+    if window.unanswered > UNANSWERED_MAX and not channel.paced:
+        channel.paced = True
+        channel.handler.pause(client)
+
+
+def send(
+    channel: Channel, prepared: Prepared, run: PublishRun, confirmation: Confirming | None
+) -> None:
+    """Route a run, and return it when it is mandatory and goes nowhere."""
+    broker = channel.handler.broker
+    if prepared.reply is not None:
+        routed = int(broker.reply(prepared.reply, run, prepared.block))
+    else:
+        routed = broker.publish(
+            channel,
+            run,
+            prepared.exchange,
+            prepared.block,
+            prepared.keys,
+            prepared.headers,
+            confirmation,
+            prepared.expiry_ms,
+            prepared.properties,
+        )
+    if routed:
+        return
+    if run.mandatory:
+        give_back(channel, prepared, run)
+    else:
+        broker.count_drop("unroutable", run.count)
+
+
+def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
+    """basic.return for every message of the run."""
+    client = channel.client
+    code = ReplyCode.NO_ROUTE
+    method = BasicReturn(code, code.name, prepared.exchange.name, prepared.keys[0])
+    for payload in run.payloads():
+        channel.send(method)
+        for each in frames_of_content(channel.number, prepared.returned, payload, client.frame_max):
+            client.connection.append(each)
+
+
+def hold(transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:
+    """Keep the run until the transaction is committed. Raises SoftError 406 when it is too large."""
+    run.detach()
+    transaction.publish(prepared, run)
+
+
+def flush(channel: Channel) -> None:
+    """Write the confirms that are due."""
+    window = channel.window
+    if window is None:
+        return
+    answers = window.answers(channel.number)
+    if answers:
+        channel.client.connection.append(answers)
+    if channel.paced and 2 * window.unanswered <= UNANSWERED_MAX:
+        channel.paced = False
+        channel.handler.resume(channel.client)
+
+
+# --- checks ---
+
+
+def prepare(channel: Channel, run: PublishRun) -> Prepared:
+    """Check a run, or find that one like it was. Raises AmqpError."""
+    broker = channel.handler.broker
+    permissions = access.permissions_of(channel)
+    prepared = channel.prepared
+    if (
+        prepared is not None
+        and prepared.permissions is permissions
+        and prepared.revision == broker.topology.revision
+        and prepared.routing_key == run.routing_key
+        and prepared.exchange_name == run.exchange
+        and prepared.given == run.properties
+    ):
+        return prepared
+    prepared = check(channel, run, permissions)
+    channel.prepared = prepared
+    return prepared
+
+
+def check(channel: Channel, run: PublishRun, permissions: Permissions | None) -> Prepared:
+    """All that RabbitMQ checks, in its order. Raises AmqpError."""
+    client, broker = channel.client, channel.handler.broker
+    name, key = _text(run.exchange), _text(run.routing_key)
+    if permissions is None or not permissions.write(name):
+        raise access.refused(channel, EXCHANGE, name)
+    topology = broker.topology
+    exchange = topology.exchange(client.vhost, name)
+    if exchange is None:
+        raise error_from(not_found("exchange", name, client.vhost))
+    if exchange.internal:
+        text = f"cannot publish to internal exchange '{name}' in vhost '{client.vhost}'"
+        raise SoftError(ReplyCode.ACCESS_REFUSED, text)
+    if exchange.type == access.TOPIC and not permissions.topic_write(name, key):
+        raise access.topic_refused(channel, name, key)
+    plain = run.properties == NO_PROPERTIES
+    found = Properties() if plain else decode_properties(run.properties)
+    given = run.properties
+    if found.reply_to == replying.PSEUDO_QUEUE:
+        found = found._replace(reply_to=replying.own_address(channel))
+        given = encode_properties(found)
+    if found.user_id is not None and found.user_id != client.user:
+        text = (
+            f"user_id property set to '{found.user_id}' but authenticated user was '{client.user}'"
+        )
+        raise precondition(text)
+    expiry_ms = None if found.expiration is None else expiry_of(found.expiration)
+    keys: tuple[str, ...] = (key,)
+    drop: tuple[str, ...] = ()
+    returned = given
+    headers = found.headers
+    if headers and (_CC in headers or _BCC in headers):
+        keys = (key, *_carbon_copies(headers, _CC), *_carbon_copies(headers, _BCC))
+        if len(keys) > KEYS_MAX:
+            raise precondition(f"more than {KEYS_MAX} routing keys of one message")
+        if _BCC in headers:
+            drop = (_BCC,)
+            left = {each: value for each, value in headers.items() if each != _BCC}
+            returned = encode_properties(found._replace(headers=left))
+    return Prepared(
+        run.exchange,
+        run.routing_key,
+        run.properties,
+        topology.revision,
+        permissions,
+        exchange,
+        to_block(given, name, client.user, drop=drop),
+        keys,
+        headers,
+        None if plain else _hashed(found),
+        expiry_ms,
+        returned,
+        replying.address_in(name, key),
+    )
+
+
+def _text(raw: bytes) -> str:
+    """A name or routing key. Raises HardError 501 for bytes that are not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise HardError(ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr") from None
+
+
+def _carbon_copies(headers: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Routing keys of a CC or BCC header: the text in its array. Raises SoftError 406 for a header that is no array."""
+    found = headers.get(name)
+    if name not in headers:
+        return ()
+    if not isinstance(found, list):
+        text = f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(found)}}}'
+        raise precondition(text)
+    return tuple(each for each in found if isinstance(each, str))
+
+
+def _hashed(found: Properties) -> Mapping[str, object] | None:
+    """Properties that an exchange may hash."""
+    hashed = {
+        name: value
+        for name in ("correlation_id", "message_id", "timestamp")
+        if (value := getattr(found, name)) is not None
+    }
+    return hashed or None

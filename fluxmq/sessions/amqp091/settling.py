@@ -1,0 +1,175 @@
+"""Settling deliveries: basic.ack, nack, reject and recover, outside of transactions and within.
+
+A plain acknowledgement is settled in the channel's ledger by the parser, and told to the queue once per tick as ranges.
+In a transaction tags are taken out of the ledger at once, one by one, and put back (``Restored``) by a rollback.
+
+Source: AMQP 0-9-1 sections 1.8.3.13 (ack), 1.8.3.14 (reject), 1.8.3.16 (recover), RabbitMQ's basic.nack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.errors import HardError, SoftError
+from fluxmq.protocols.amqp091.methods import (
+    BasicAck,
+    BasicNack,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+)
+from fluxmq.queues.commands import Verb
+from fluxmq.routing.topology.records import QUEUE
+from fluxmq.routing.topology.refusals import named
+from fluxmq.sessions.amqp091.channel import Channel, precondition
+from fluxmq.sessions.amqp091.consumers import Consumer, Taker
+from fluxmq.sessions.amqp091.ports import Range
+
+if TYPE_CHECKING:
+    from fluxmq.sessions.amqp091.transactions import Transaction
+
+REQUEUE: Final = Verb.NACK
+"""How a message that is given back is settled; it counts as a delivery that failed."""
+
+Told = tuple[Taker, int, int]
+"""Whose messages, first and last offset."""
+
+
+def on_ack(channel: Channel, method: BasicAck) -> None:
+    """Acknowledged. Raises SoftError 406 for a tag that is not outstanding."""
+    if channel.transaction is not None:
+        channel.transaction.settle(channel, method.delivery_tag, method.multiple, Verb.ACK)
+    elif not channel.ledger.acknowledge(method.delivery_tag, method.multiple):
+        raise unknown_tag(method.delivery_tag)
+
+
+def on_nack(channel: Channel, method: BasicNack) -> None:
+    """Refused, one or all up to a tag."""
+    refuse(channel, method.delivery_tag, method.multiple, method.requeue)
+
+
+def on_reject(channel: Channel, method: BasicReject) -> None:
+    """Refused."""
+    refuse(channel, method.delivery_tag, False, method.requeue)
+
+
+def refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
+    """Give messages back to their queues, or let them be dead-lettered. Raises AmqpError."""
+    verb = REQUEUE if requeue else Verb.REJECT
+    if channel.transaction is not None:
+        channel.transaction.settle(channel, tag, multiple, verb)
+        return
+    ranges = channel.ledger.settle(tag, multiple)
+    if ranges is None:
+        raise unknown_tag(tag)
+    check_refusable(ranges)
+    settle(ranges, verb)
+    channel.mark()
+
+
+def on_recover(channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
+    """Give back everything that is not settled; it comes again, perhaps to others."""
+    if not method.requeue:
+        raise HardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    if isinstance(method, BasicRecover):
+        channel.send(BasicRecoverOk())
+    ranges: list[Told] = channel.ledger.settle(0, True) or []
+    if channel.transaction is not None:
+        ranges += channel.transaction.take_restored()
+    settle([each for each in ranges if not each[0].is_stream], REQUEUE)
+    # A stream's messages are not given back: they are read again from where its consumer began.
+    settle([each for each in ranges if each[0].is_stream], Verb.RELEASE)
+    channel.mark()
+
+
+def unknown_tag(tag: int) -> SoftError:
+    """406: nothing of that number is outstanding."""
+    return precondition(f"unknown delivery tag {tag}")
+
+
+def check_refusable(ranges: Iterable[Told]) -> None:
+    """Raises HardError 540 for messages of a stream: they cannot be given back."""
+    for taker, _, _ in ranges:
+        if taker.is_stream:
+            what = named(QUEUE, taker.queue.name, taker.queue.vhost)
+            text = f"basic.nack and basic.reject not supported by stream queues {what}"
+            raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
+
+
+def settle(ranges: Iterable[Told], verb: Verb) -> None:
+    """Tell each queue what became of its messages, at once for each consumer."""
+    for taker, found in grouped(ranges):
+        taker.settle(verb, found)
+
+
+def grouped(ranges: Iterable[Told]) -> list[tuple[Taker, list[Range]]]:
+    """Ranges by whose they are, in order and with neighbours as one."""
+    groups: dict[Taker, list[Range]] = {}
+    for taker, first, last in ranges:
+        groups.setdefault(taker, []).append((first, last))
+    return [(taker, merged(found)) for taker, found in groups.items()]
+
+
+def merged(ranges: list[Range]) -> list[Range]:
+    """The same offsets in ascending order, neighbours as one range."""
+    if len(ranges) == 1:
+        return ranges
+    result: list[Range] = []
+    for first, last in sorted(ranges):
+        if result and first == result[-1][1] + 1:
+            result[-1] = (result[-1][0], last)
+        else:
+            result.append((first, last))
+    return result
+
+
+# --- once per tick ---
+
+
+def pass_on(channel: Channel) -> None:
+    """Tell queues what was acknowledged since the last time, and what was handed out that needs no acknowledgement."""
+    for taker, found in grouped(channel.ledger.take_acknowledged()):
+        taker.settle(Verb.ACK, found)
+    for consumer in channel.consumers.values():
+        if consumer.written:
+            settle_written(consumer)
+
+
+def wrote(channel: Channel, consumer: Consumer, offset: int, count: int) -> None:
+    """Messages that need no acknowledgement were handed to the connection."""
+    written = consumer.written
+    if written and written[-1][1] == offset - 1:
+        written[-1] = (written[-1][0], offset + count - 1)
+    else:
+        written.append((offset, offset + count - 1))
+    channel.mark()
+
+
+def settle_written(consumer: Consumer) -> None:
+    """Settle what an automatic consumer was handed."""
+    if consumer.written:
+        written, consumer.written = consumer.written, []
+        consumer.settle(Verb.ACK, merged(written))
+
+
+# --- counting ---
+
+
+def owes(channel: Channel, taker: Taker) -> bool:
+    """Whether there is anything the client may still settle, or has settled but not committed."""
+    return taker.reserved > 0 or channel.ledger.outstanding(taker) > 0
+
+
+def outstanding(channel: Channel) -> int:
+    """Unsettled messages that count towards the limit that consumers share: not those of basic.get."""
+    ledger = channel.ledger
+    count = ledger.unsettled
+    if channel.getters:
+        count -= sum(ledger.outstanding(getter) for getter in channel.getters.values())
+    transaction: Transaction | None = channel.transaction
+    if transaction is not None:
+        count += len(transaction.settled) + len(transaction.restored)
+    return count

@@ -1,0 +1,202 @@
+"""Transactions: publishes and settlements of a channel, held until they are committed together.
+
+A commit sends everything to its queues at once and is answered when all parts are durable; if a queue refuses a part, the
+channel is closed with "partial tx completion", as RabbitMQ does: there is no rollback across queues. What is held is bounded.
+
+Source: AMQP 0-9-1 section 1.9 (tx), RabbitMQ's notes on transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fluxmq._hot.amqp_confirms import REFUSED_MIN, Confirmation, ConfirmWindow
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.errors import SoftError
+from fluxmq.protocols.amqp091.methods import (
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from fluxmq.queues.commands import Verb
+from fluxmq.sessions.amqp091 import publishing, settling
+from fluxmq.sessions.amqp091.channel import Channel, precondition
+from fluxmq.sessions.amqp091.consumers import Taker
+from fluxmq.sessions.amqp091.ports import AmqpLimits
+
+
+class Settled(NamedTuple):
+    """A delivery that was settled within the transaction."""
+
+    verb: Verb
+    tag: int
+    taker: Taker
+    offset: int
+
+
+class Transaction:
+    """What is held since the last commit or rollback.
+
+    ``restored``: deliveries whose settlement was rolled back, by tag; they are outstanding, but not in the ledger.
+    ``low``: no tag below is outstanding in the ledger.
+    """
+
+    __slots__ = ("bytes", "limits", "low", "messages", "publishes", "restored", "settled")
+
+    def __init__(self, limits: AmqpLimits) -> None:
+        self.limits = limits
+        self.publishes: list[tuple[publishing.Prepared, PublishRun]] = []
+        self.settled: list[Settled] = []
+        self.restored: dict[int, tuple[Taker, int]] = {}
+        self.messages = 0
+        self.bytes = 0
+        self.low = 1
+
+    def publish(self, prepared: publishing.Prepared, run: PublishRun) -> None:
+        """Hold a run, which has bytes of its own. Raises SoftError 406 when that is too much."""
+        self.bytes += run.payload_bytes + len(run.properties) + len(run.routing_key)
+        self.count(run.count)
+        if self.bytes > self.limits.max_transaction_bytes:
+            most = self.limits.max_transaction_bytes
+            raise precondition(f"transaction of more than {most} bytes")
+        self.publishes.append((prepared, run))
+
+    def count(self, messages: int) -> None:
+        """Publishes or settlements more. Raises SoftError 406 when there are too many."""
+        self.messages += messages
+        if self.messages > self.limits.max_transaction_messages:
+            most = self.limits.max_transaction_messages
+            raise precondition(f"transaction of more than {most} publishes and acknowledgements")
+
+    def settle(self, channel: Channel, tag: int, multiple: bool, verb: Verb) -> None:
+        """Hold a settlement. Raises AmqpError for a tag that is not outstanding, or was settled before."""
+        if not multiple:
+            if not self._settle_one(channel, tag, verb):
+                raise settling.unknown_tag(tag)
+            return
+        last = tag or channel.ledger.next_tag - 1
+        if tag and not self._settle_one(channel, tag, verb):
+            raise settling.unknown_tag(tag)
+        for each in sorted(each for each in self.restored if each <= last):
+            self._settle_one(channel, each, verb)
+        for each in range(self.low, last + 1):
+            self._settle_one(channel, each, verb)
+        self.low = max(self.low, last + 1)
+
+    def _settle_one(self, channel: Channel, tag: int, verb: Verb) -> bool:
+        """Whether the tag was outstanding."""
+        restored = self.restored.pop(tag, None)
+        if restored is not None:
+            taker, offset = restored
+        else:
+            found = channel.ledger.settle(tag, False)
+            if found is None:
+                return False
+            if not found:
+                return True  # of a queue that has gone
+            taker, offset = found[0][0], found[0][1]
+            taker.reserved += 1
+        if verb is not Verb.ACK:
+            settling.check_refusable([(taker, offset, offset)])
+        self.count(1)
+        self.settled.append(Settled(verb, tag, taker, offset))
+        return True
+
+    def take_restored(self) -> list[settling.Told]:
+        """What a rollback put back, which is given back to its queues now."""
+        restored, self.restored = self.restored, {}
+        for taker, _ in restored.values():
+            taker.reserved -= 1
+        return [(taker, offset, offset) for taker, offset in restored.values()]
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.publishes = []
+        self.settled = []
+        self.messages = self.bytes = 0
+
+
+def on_select(channel: Channel, _method: TxSelect) -> None:
+    """From now on publishes and settlements wait for a commit. Raises SoftError 406 in confirm mode."""
+    if channel.window is not None:
+        raise precondition("cannot switch from confirm to tx mode")
+    if channel.transaction is None:
+        settling.pass_on(channel)
+        channel.transaction = Transaction(channel.handler.broker.limits)
+        # Everything comes frame by frame: nothing may be settled past the transaction.
+        channel.ledger.direct = False
+    channel.send(TxSelectOk())
+
+
+def required(channel: Channel) -> Transaction:
+    """The channel's transaction. Raises SoftError 406 when there is none."""
+    if channel.transaction is None:
+        raise precondition("channel is not transactional")
+    return channel.transaction
+
+
+def on_rollback(channel: Channel, _method: TxRollback) -> None:
+    """Forget the publishes; deliveries are unsettled again."""
+    transaction = required(channel)
+    for _, tag, taker, offset in transaction.settled:
+        transaction.restored[tag] = (taker, offset)
+    transaction.clear()
+    transaction.messages = len(transaction.restored)
+    channel.send(TxRollbackOk())
+
+
+def on_commit(channel: Channel, method: TxCommit) -> None:
+    """Send all parts to their queues; the answer waits until every one is durable."""
+    transaction = required(channel)
+    publishes, settled = transaction.publishes, transaction.settled
+    transaction.clear()
+    transaction.messages = len(transaction.restored)
+    failed = False
+    parts = 1
+    answer = channel.later(method, lambda: committed(channel, failed))
+
+    def ended(reason: int = 0) -> None:
+        nonlocal failed, parts
+        failed = failed or reason >= REFUSED_MIN
+        parts -= 1
+        if parts == 0:
+            answer()
+
+    for prepared, run in publishes:
+        parts += 1
+        window = ConfirmWindow()
+        confirmation = Confirmation(window, window.publish(run.count), run.count)
+        confirmation.mark = _ending(confirmation, ended)
+        confirmation.hold()
+        publishing.send(channel, prepared, run, confirmation)
+        confirmation.done()
+    for verb in (Verb.ACK, Verb.REJECT, settling.REQUEUE):
+        told = [(each.taker, each.offset, each.offset) for each in settled if each.verb is verb]
+        for taker, ranges in settling.grouped(told):
+            parts += 1
+            taker.reserved -= sum(last - first + 1 for first, last in ranges)
+            taker.settle(verb, ranges, ended)
+    channel.mark()
+    ended()
+
+
+def _ending(confirmation: Confirmation, ended: Callable[[int], None]) -> Callable[[], None]:
+    """What a confirmation calls when all is known about its run."""
+
+    def mark() -> None:
+        confirmation.mark = None
+        ended(confirmation.reason)
+
+    return mark
+
+
+def committed(channel: Channel, failed: bool) -> None:
+    """Every part was answered."""
+    if failed:
+        raise SoftError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+    channel.send(TxCommitOk())
