@@ -28,6 +28,9 @@ SHORT_MAX = 255
 FRAME_BYTES = 8
 """Bytes of a frame besides its payload."""
 
+# The same for C, typed in the declarations: public names are looked up as Python's.
+_FRAME = FRAME_BYTES
+
 _DELIVER = b"\x00\x3c\x00\x3c"
 _GET_OK = b"\x00\x3c\x00\x47"
 _RETURN = b"\x00\x3c\x00\x32"
@@ -215,7 +218,7 @@ def _patch(
 @cython.cfunc
 def _check(frame_max: cython.Py_ssize_t) -> cython.int:
     """Raises ValueError for frames without room for a body."""
-    if frame_max <= FRAME_BYTES:
+    if frame_max <= _FRAME:
         raise ValueError("frames without room")
     return 0
 
@@ -230,7 +233,7 @@ def _content(
 ) -> bytes:
     """A method with its content."""
     size: cython.Py_ssize_t = len(payload)
-    room: cython.Py_ssize_t = frame_max - FRAME_BYTES
+    room: cython.Py_ssize_t = frame_max - _FRAME
     at: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
     pieces: list = [_method(channel, arguments), _header(channel, size, properties)]
@@ -263,7 +266,7 @@ if cython.compiled:
         source: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         ends: cython.p_uchar = source + batch.payload_ends_at + 4 * first
         target: cython.p_uchar
-        room: cython.Py_ssize_t = frame_max - FRAME_BYTES
+        room: cython.Py_ssize_t = frame_max - _FRAME
         total: cython.Py_ssize_t = count * front
         begin: cython.Py_ssize_t = load_end(ends, 0)
         before: cython.Py_ssize_t = begin
@@ -275,7 +278,7 @@ if cython.compiled:
             end = load_end(ends, 4 * index)
             size = end - before
             before = end
-            total += size + FRAME_BYTES * ((size + room - 1) // room)
+            total += size + _FRAME * ((size + room - 1) // room)
         out: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
         target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out))
         source += batch.payloads_at + begin
@@ -297,7 +300,7 @@ if cython.compiled:
                 store_u32(target, 3, length)
                 memcpy(target + 7, source, length)
                 target[7 + length] = 0xCE
-                target += length + FRAME_BYTES
+                target += length + _FRAME
                 source += length
                 size -= length
         return out
@@ -318,7 +321,7 @@ def _deliveries_uncompiled(
     """The frames of ``encode_deliveries`` with slices and one join."""
     places = struct.unpack_from(f"<{count + 1}i", batch.data, batch.payload_ends_at + 4 * first)
     view = memoryview(batch.data)
-    room = frame_max - FRAME_BYTES
+    room = frame_max - _FRAME
     front, between = template[:tag_at], template[tag_at + 8 : size_at]
     back = template[size_at + 8 :]
     cut = patch - size_at - 8

@@ -1,6 +1,10 @@
 from fluxmq._hot.amqp_run cimport PublishRun
 from fluxmq._hot.connection cimport Connection
 
+cdef int _METHOD, _BODY, _HEARTBEAT, _END, _HANDLED, _SINGLE, _HOLD, _RUN
+cdef Py_ssize_t _FRAME, _PUBLISH_BYTES_MIN, _ACK_BYTES, _HEADER_BYTES_MIN
+cdef unsigned int _BASIC_PUBLISH, _BASIC_ACK
+
 cdef class AmqpParser:
     cdef public Py_ssize_t capacity, needed
     cdef public PublishRun run

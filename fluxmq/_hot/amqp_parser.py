@@ -44,6 +44,13 @@ UNIFORM_RUN_MIN = 8
 SNIPPET_BYTES = 16
 """Of a bad frame's payload, what the error's text shows."""
 
+# The same for C, typed in the declarations: public names are looked up as Python's.
+_METHOD = FRAME_METHOD
+_BODY = FRAME_BODY
+_HEARTBEAT = FRAME_HEARTBEAT
+_END = FRAME_END
+_FRAME = FRAME_BYTES
+
 _BASIC_PUBLISH = 0x003C0028
 _BASIC_ACK = 0x003C0050
 _PUBLISH_BYTES_MIN = 9
@@ -91,7 +98,7 @@ class AmqpParser:
                 return 0
         while at < end:
             needed = 0
-            if end - at < FRAME_BYTES - 1:
+            if end - at < _FRAME - 1:
                 break
             if cython.compiled:
                 data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
@@ -102,13 +109,13 @@ class AmqpParser:
             size = load_u32(data, at + 3)
             if size > connection.frame_max:
                 return self.refuse(connection, buffer, at, end, "too_large")
-            following = at + size + FRAME_BYTES
+            following = at + size + _FRAME
             if following > end:
-                needed = size + FRAME_BYTES
+                needed = size + _FRAME
                 break
-            if data[following - 1] != FRAME_END:
+            if data[following - 1] != _END:
                 return self.refuse(connection, buffer, at, end, "end")
-            if kind == FRAME_METHOD and size >= _PUBLISH_BYTES_MIN:
+            if kind == _METHOD and size >= _PUBLISH_BYTES_MIN:
                 method = load_u32(data, at + 7)
                 if method == _BASIC_PUBLISH or method == _BASIC_ACK:
                     if channel != channel_known:
@@ -134,11 +141,11 @@ class AmqpParser:
                                 following = run.end
                                 connection.handler.publish_run(connection, channel, run)
                                 kind = _HANDLED
-            elif kind == FRAME_HEARTBEAT and size == 0 and channel == 0:
+            elif kind == _HEARTBEAT and size == 0 and channel == 0:
                 at = following
                 continue
             if kind != _HANDLED:
-                if kind < FRAME_METHOD or kind > FRAME_BODY:
+                if kind < _METHOD or kind > _BODY:
                     return self.refuse(connection, buffer, at, end, "type")
                 connection.handler.frame(
                     connection, kind, channel, _piece(buffer, at + 7, following - 1)
@@ -182,7 +189,7 @@ class AmqpParser:
         reason: str,
     ) -> cython.int:
         """Tell the handler of a frame that cannot be; nothing behind it is looked at."""
-        limit = connection.frame_max - FRAME_BYTES
+        limit = connection.frame_max - _FRAME
         connection.handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
         return 0
 
@@ -216,25 +223,25 @@ class AmqpParser:
         key = data[at + 14 + exchange]
         if _PUBLISH_BYTES_MIN + exchange + key != size:
             return _SINGLE
-        header = at + size + FRAME_BYTES
-        self.needed = 0
-        if not self.may_be(buffer, at, header, end, FRAME_HEADER):
+        header = at + size + _FRAME
+        self.needed = header + 7 - at
+        if not self.may_be(buffer, at, header, end, 2):
             return _SINGLE
         if header + 7 > end:
             return _HOLD
         size = load_u32(data, header + 3)
         if size < _HEADER_BYTES_MIN or size > frame_max:
             return _SINGLE
-        body = header + size + FRAME_BYTES
+        body = header + size + _FRAME
         if body > end:
             self.needed = body - at
             return _HOLD
-        if data[body - 1] != FRAME_END or load_u32(data, header + 7) != 0x003C0000:
+        if data[body - 1] != _END or load_u32(data, header + 7) != 0x003C0000:
             return _SINGLE
         length = load_u64(data, header + 11)
         if length:
             if length > cython.cast(cython.ulonglong, frame_max) or not self.may_be(
-                buffer, at, body, end, FRAME_BODY
+                buffer, at, body, end, _BODY
             ):
                 return _SINGLE
             if body + 7 > end:
@@ -242,10 +249,10 @@ class AmqpParser:
                 return _HOLD
             if load_u32(data, body + 3) != length:
                 return _SINGLE
-            if body + length + FRAME_BYTES > cython.cast(cython.ulonglong, end):
-                self.needed = body + length + FRAME_BYTES - at
+            if body + length + _FRAME > cython.cast(cython.ulonglong, end):
+                self.needed = body + length + _FRAME - at
                 return _HOLD
-            if data[body + 7 + length] != FRAME_END:
+            if data[body + 7 + length] != _END:
                 return _SINGLE
         self.run = self.run_from(buffer, at, end, frame_max, header, body, length)
         return _RUN
@@ -282,7 +289,7 @@ class AmqpParser:
         run: PublishRun = PublishRun(
             buffer,
             at,
-            body + length + FRAME_BYTES if length else body,
+            body + length + _FRAME if length else body,
             (buffer[at + 1] << 8) | buffer[at + 2],
             _piece(buffer, exchange_at, exchange_at + exchange),
             _piece(buffer, key_at, header - 2),
@@ -315,7 +322,7 @@ class AmqpParser:
         if cython.compiled:
             data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
             while position + total <= end:
-                if data[position + total - 1] != FRAME_END:
+                if data[position + total - 1] != _END:
                     break
                 if memcmp(data + position, data + at, front):
                     break
@@ -326,7 +333,7 @@ class AmqpParser:
             last = end - total
             while (
                 position <= last
-                and buffer[position + total - 1] == FRAME_END
+                and buffer[position + total - 1] == _END
                 and buffer.startswith(head, position)
             ):
                 position += total
@@ -376,14 +383,14 @@ class AmqpParser:
             if length:
                 if (
                     length > cython.cast(cython.ulonglong, frame_max)
-                    or body + FRAME_BYTES + length > cython.cast(cython.ulonglong, end)
-                    or data[body] != FRAME_BODY
+                    or body + _FRAME + length > cython.cast(cython.ulonglong, end)
+                    or data[body] != _BODY
                     or load_u16(data, body + 1) != cython.cast(cython.uint, run.channel)
                     or load_u32(data, body + 3) != length
-                    or data[body + 7 + length] != FRAME_END
+                    or data[body + 7 + length] != _END
                 ):
                     break
-                total += FRAME_BYTES + length
+                total += _FRAME + length
             if total != run.stride:
                 run.stride = 0
             if length > cython.cast(cython.ulonglong, run.largest):
@@ -420,7 +427,7 @@ def refusal(frame: bytes, reason: str, limit: int) -> tuple[int, str]:
         error = f": {{frame_too_large,{size},{limit}}}"
     elif reason == "end":
         error = f": {{invalid_frame_end_marker,{frame[7 + size]}}}"
-    elif kind == FRAME_HEARTBEAT and not size and channel:
+    elif kind == _HEARTBEAT and not size and channel:
         code = UNEXPECTED_FRAME
         error = ""
     snippet = ",".join(map(str, payload[:SNIPPET_BYTES]))

@@ -41,6 +41,12 @@ FRAME_HEADER_BYTES = 7
 BODY_SIZE_AT = 11
 """Where in a content header's frame the size of the body stands."""
 
+# The same for C, typed in the declarations: public names are looked up as Python's.
+_FRAME_HEADER = FRAME_HEADER_BYTES
+_BODY_SIZE_AT = BODY_SIZE_AT
+_MESSAGES_MAX = MESSAGES_MAX
+_PAYLOADS_MAX = PAYLOAD_BYTES_MAX
+
 
 class PublishRun:
     """Whole publishes on one channel, equal in exchange, routing key, bits and properties.
@@ -115,9 +121,9 @@ class PublishRun:
             self.body_length = self.end - offset
             return offset
         data = pointer(self.buffer) if cython.compiled else self.buffer
-        self.body_length = load_u64(data, offset + self.method_size + BODY_SIZE_AT)
+        self.body_length = load_u64(data, offset + self.method_size + _BODY_SIZE_AT)
         offset += self.method_size + self.header_size
-        return offset + FRAME_HEADER_BYTES if self.body_length else offset
+        return offset + _FRAME_HEADER if self.body_length else offset
 
     def following(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
         """The offset of the message after the one at ``offset``, whose payload's length is left in ``body_length``."""
@@ -187,14 +193,14 @@ def build_amqp_batches(
         following = run.following(offset)
         total = run.body_length
         if run.stride:
-            count = PAYLOAD_BYTES_MAX // total if total else left
-            count = max(1, min(count, left, MESSAGES_MAX))
+            count = _PAYLOADS_MAX // total if total else left
+            count = max(1, min(count, left, _MESSAGES_MAX))
             following = offset + count * run.stride
             total *= count
         else:
-            while count < left and count < MESSAGES_MAX:
+            while count < left and count < _MESSAGES_MAX:
                 place = run.following(following)
-                if total + run.body_length > PAYLOAD_BYTES_MAX:
+                if total + run.body_length > _PAYLOADS_MAX:
                     break
                 following = place
                 total += run.body_length

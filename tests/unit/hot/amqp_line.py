@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -119,8 +120,7 @@ class Line:
             while sent < len(piece) and self.connection.fd >= 0:
                 sent += self.client.send(piece[sent : sent + 8192])
                 self.reactor.tick()
-        # A buffer of its own for one packet takes only that packet's bytes at a time.
-        for _ in range(8):
+        while select.select([self.reactor.fileno()], [], [], 0)[0]:
             self.reactor.tick()
         return self.events
 
