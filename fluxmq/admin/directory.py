@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from fluxmq.admin.confirming import Confirming
 from fluxmq.admin.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.admin.peers import Peer, PeerError, RequestError
 from fluxmq.control.messages import (
@@ -149,7 +150,7 @@ class Directory:
         self._shards = shards
         self._live = live
         self._users = users
-        self._confirmed = asyncio.Event()
+        self._confirming = Confirming()
         # At most one push per shard is under way; it ends when the shard has the snapshot in force.
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
 
@@ -202,7 +203,7 @@ class Directory:
             while shard.users_revision < self._users.revision:
                 if not await self._sent(shard, self._users):
                     return
-                self._confirmed.set()
+                self._confirming.confirmed()
         finally:
             del self._pushes[shard]
 
@@ -225,18 +226,7 @@ class Directory:
 
     async def _unconfirmed(self, revision: int) -> tuple[str, ...]:
         """Wait until every live shard works by `revision`; return those that do not in time."""
-        deadline = asyncio.get_running_loop().time() + CONFIRM_SECONDS
-        while True:
-            missing = self._missing(revision)
-            remaining = deadline - asyncio.get_running_loop().time()
-            if not missing or remaining <= 0:
-                return missing
-            self._confirmed.clear()
-            try:
-                async with asyncio.timeout(remaining):
-                    await self._confirmed.wait()
-            except TimeoutError:
-                return self._missing(revision)
+        return await self._confirming.missing(lambda: self._missing(revision), CONFIRM_SECONDS)
 
     def _missing(self, revision: int) -> tuple[str, ...]:
         held = {shard.name for shard in self._shards() if shard.users_revision >= revision}

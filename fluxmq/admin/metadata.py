@@ -180,8 +180,18 @@ class MetadataStore:
         (seeded,) = self._database.execute("SELECT seeded FROM state").fetchone()
         return bool(seeded)
 
+    def begin(self, node: str) -> bool:
+        """Note which node runs here, and say whether it is a new one: then transient rows are dropped."""
+        (last,) = self._database.execute("SELECT node FROM state").fetchone()
+        if last == node:
+            return False
+        with self._transaction() as database:
+            database.execute("UPDATE state SET node = ?", (node,))
+            self.topology.drop_transient()
+        return True
+
     def seed(self, first: Callable[[], User], writes: Sequence[Write]) -> None:
-        """Note that a node runs here; the first time `writes` are made, and a user where there is none."""
+        """Note that a node ran here; the first time `writes` are made, and a user where there is none."""
         if self.seeded:
             return
         with self._change() as database:

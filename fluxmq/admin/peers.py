@@ -33,6 +33,7 @@ from fluxmq.control.messages import (
     error,
     reply,
 )
+from fluxmq.control.topology_messages import FROM_NOTHING
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.model.errors import FluxmqError
 
@@ -76,8 +77,8 @@ class RequestError(Exception):
 class Peer(asyncio.Protocol):
     """One connection on the control socket.
 
-    `hello` is None until the peer introduced itself (fluxmqctl never does). `users_revision` is the
-    last revision it confirmed. Invariant: at most `QUESTIONS_MAX` open questions, at most
+    `hello` is None until the peer introduced itself (fluxmqctl never does). `users_revision` and
+    `topology_revision` are the last revisions it confirmed. Invariant: at most `QUESTIONS_MAX` open questions, at most
     `REQUESTS_MAX` unanswered requests.
     """
 
@@ -90,6 +91,7 @@ class Peer(asyncio.Protocol):
         self._last_id = 0
         self.hello: Hello | None = None
         self.users_revision = -1
+        self.topology_revision = FROM_NOTHING
 
     @property
     def name(self) -> str:

@@ -22,15 +22,17 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.admin import placing
+from fluxmq.admin import placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
+from fluxmq.admin.first_user import first_user
 from fluxmq.admin.hashing import parameters_of
 from fluxmq.admin.http import HttpServer
 from fluxmq.admin.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.admin.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.admin.peers import Listener, Peer, PeerError, RequestError, Service
 from fluxmq.admin.scrape import Scraper
+from fluxmq.admin.topology_keeper import TopologyKeeper
 from fluxmq.control import launch as launching
 from fluxmq.control import unix_socket
 from fluxmq.control.framing import FramingError
@@ -47,9 +49,12 @@ from fluxmq.control.messages import (
     ProcessNumbers,
 )
 from fluxmq.control.table import ProcessTable, TableError
-from fluxmq.control.user_messages import Hashing
+from fluxmq.control.topology_messages import TOPOLOGY_CHANGE
+from fluxmq.control.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
 from fluxmq.settings import Settings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
@@ -78,6 +83,7 @@ class ControlProcess:
         self._thread = StoreThread()
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
+        self._keeper: TopologyKeeper | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
@@ -109,8 +115,16 @@ class ControlProcess:
         try:
             store = await self._thread.run(lambda: MetadataStore(path))
             self._store = store
+            keeper = TopologyKeeper(
+                store, self._thread, self._shards, self._live, self._users_changed
+            )
+            # The node is as old as its supervisor, whose child this process is.
+            node = vitals.identity(self._launch.parent_pid)
+            parameters = parameters_of(self._settings)
+            await keeper.load(node, configured(self._settings), lambda: first_user(parameters))
+            self._keeper = keeper
             users = await self._thread.run(store.users)
-        except (MetadataError, sqlite3.Error, OSError) as problem:
+        except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
             groups = self._settings.queue_manager.local_groups
@@ -176,6 +190,10 @@ class ControlProcess:
     def _live(self) -> list[str]:
         return live_shards(self._table.rows())
 
+    def _users_changed(self, users: Users) -> None:
+        if self._directory is not None:
+            self._directory.take(users)
+
     def _user_count(self) -> int:
         return 0 if self._directory is None else len(self._directory.users.users)
 
@@ -193,6 +211,8 @@ class ControlProcess:
         if hello.role == "shard" and self._directory is not None:
             self._directory.push(peer)
             self._placing.push(peer)
+            if self._keeper is not None:
+                self._keeper.greeted(peer)
 
     def _gone(self, peer: Peer) -> None:
         _log.debug("control connection ended", extra={"peer": peer.name})
@@ -208,6 +228,8 @@ class ControlProcess:
             return await self._placing.answer(message)
         if message.kind in USER_KINDS and self._directory is not None:
             return await self._directory.answer(message)
+        if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:
+            return await self._keeper.answer(message.body)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
 
     async def _status(self) -> NodeStatus:
@@ -256,6 +278,14 @@ async def _numbers(peer: Peer) -> ProcessNumbers | None:
         return ProcessNumbers.from_body(await peer.ask(STATUS, {}, STATUS_SECONDS))
     except (PeerError, MessageError, TimeoutError):
         return None
+
+
+def configured(settings: Settings) -> list[Queue]:
+    """Return the queues of the settings file as the topology has them; shards know which groups hold them."""
+    return [
+        Queue(DEFAULT_VHOST, each.name, each.type, durable=True, origin=ORIGIN_SETTINGS)
+        for each in settings.queues
+    ]
 
 
 def read_settings(fd: int) -> Settings:

@@ -2,7 +2,8 @@
 
 Schema 2::
 
-    state              one row: revision of users, revision of the topology, whether a node ran here already
+    state              one row: revision of users, revision of the topology, whether a node ran here already,
+                       and which one runs or ran last
     users              name, argon2id hash, SCRAM-SHA-256 keys (all four or none), filters as JSON lists,
                        enabled, tags as JSON list
     permissions        user and virtual host: patterns configure, write, read
@@ -47,6 +48,7 @@ INSERT INTO state (id, revision) VALUES (1, 0);
 FROM_1_TO_2: Final = """
 ALTER TABLE state ADD COLUMN topology_revision INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE state ADD COLUMN seeded INTEGER NOT NULL DEFAULT 0 CHECK (seeded IN (0, 1));
+ALTER TABLE state ADD COLUMN node TEXT NOT NULL DEFAULT '';
 ALTER TABLE users ADD COLUMN tags TEXT NOT NULL DEFAULT '[]';
 CREATE TABLE permissions (
     user TEXT NOT NULL,

@@ -10,6 +10,7 @@ comes in parts, of which only the last makes the copy new. Pure, like `messages`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -18,7 +19,9 @@ import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.control.messages import Body, Fields, MessageError
 from fluxmq.routing.topology.changes import Change, pack, unpack
+from fluxmq.routing.topology.records import KINDS
 from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
+from fluxmq.routing.topology.topology import Row
 
 TOPOLOGY: Final = "topology"
 TOPOLOGY_CHANGE: Final = "topology_change"
@@ -34,20 +37,33 @@ SET_BYTES_MAX: Final = 1 << 20
 """Bytes of one set of changes: a method of AMQP is an eighth of this, and makes one set."""
 UNCONFIRMED_MAX: Final = 1024
 
-Row = tuple[str, Any, Any]
-"""Kind, key, and the row as plain values; None where there is none any more."""
+
+def connection_id(shard: int, pid: int, number: int) -> str:
+    """Return the id of a connection of a shard, by which its exclusive queues are known.
+
+    What a shard that is gone left behind is recognised by the shard's process id in it.
+    """
+    return f"{shard}.{pid}.{number}"
+
+
+def shard_of_connection(connection: str) -> tuple[int, int] | None:
+    """Return number and process id of the shard that a connection is or was on; None for another id."""
+    found = re.fullmatch(r"(\d{1,6})\.(\d{1,12})\.\d+", connection, re.ASCII)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyPart:
-    """Rows that lead from revision `previous` (`FROM_NOTHING`) to `revision`; `more`: others follow before it is so.
+    """Rows that lead from revision `previous` (`FROM_NOTHING`) to `revision`.
 
-    The shard answers each with the revision it has then (`user_messages.Confirmed`).
+    `number` counts the parts from 0; `more`: others follow before it is so. The shard answers each with the
+    revision it has then (`user_messages.Confirmed`).
     """
 
     previous: int
     revision: int
     rows: tuple[Row, ...]
+    number: int = 0
     more: bool = False
 
     def to_body(self) -> dict[str, object]:
@@ -56,6 +72,7 @@ class TopologyPart:
             "previous": self.previous,
             "revision": self.revision,
             "rows": [list(row) for row in self.rows],
+            "number": self.number,
             "more": self.more,
         }
 
@@ -67,6 +84,7 @@ class TopologyPart:
             fields.integer("previous", FROM_NOTHING),
             fields.integer("revision"),
             tuple(_row(item) for item in fields.items("rows", PART_ROWS_MAX)),
+            fields.integer("number"),
             fields.boolean("more"),
         )
 
@@ -75,24 +93,24 @@ def _row(item: object) -> Row:
     if not isinstance(item, list | tuple) or len(item) != 3:
         raise MessageError("topology.rows holds something that is not [kind, key, row]")
     kind, key, row = item
-    if not isinstance(kind, str) or not isinstance(key, list | tuple):
+    if kind not in KINDS or not isinstance(key, list | tuple):
         raise MessageError("topology.rows holds a row without kind or key")
-    if not all(isinstance(part, str | bytes) for part in key):
+    if not key or not all(isinstance(part, str | bytes) for part in key):
         raise MessageError("topology.rows holds a key that is not texts")
-    return kind, tuple(key), row
+    return Row(kind, tuple(key), row)
 
 
 def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[TopologyPart]:
     """Cut what leads from one revision to another into messages; at least one."""
-    begin, size = 0, 0
+    begin, size, number = 0, 0, 0
     for index, row in enumerate(rows):
         row_bytes = len(msgpack.packb(row))
         full = size + row_bytes > PART_BYTES_MAX or index - begin == PART_ROWS_MAX
         if full and index > begin:
-            yield TopologyPart(previous, revision, tuple(rows[begin:index]), more=True)
-            begin, size = index, 0
+            yield TopologyPart(previous, revision, tuple(rows[begin:index]), number, more=True)
+            begin, size, number = index, 0, number + 1
         size += row_bytes
-    yield TopologyPart(previous, revision, tuple(rows[begin:]))
+    yield TopologyPart(previous, revision, tuple(rows[begin:]), number)
 
 
 Packed = list[list[Any]]

@@ -241,9 +241,20 @@ def test_rows_of_the_topology_are_there_after_reopening(path):
         ("queue", ["/", "d"], b"\xff"),
         ("queue", ["/", "t"], {"durable": False}),
     ]
-    # What ended with the node goes when the next one starts.
-    assert store.topology.drop_transient() == 1
+    store.close()
+
+
+def test_what_ends_with_the_node_goes_when_the_next_one_starts(path):
+    store = MetadataStore(path)
+    assert store.begin("first")
+    store.write_topology([DURABLE, TRANSIENT], 5)
+    store.close()
+    store = MetadataStore(path)
+    assert not store.begin("first")
+    assert len(store.topology.rows()) == 2
+    assert store.begin("second")
     assert [key for _, key, _ in store.topology.rows()] == [["/", "d"]]
+    assert not store.begin("second")
     store.close()
 
 

@@ -17,3 +17,13 @@ def test_our_own_vitals_agree_with_another_reader():
 
 def test_a_process_that_is_gone_has_none():
     assert vitals.read(2**22 + 1) is None
+
+
+def test_a_process_has_one_identity_that_no_other_has():
+    mine, parents = vitals.identity(os.getpid()), vitals.identity(os.getppid())
+    assert mine == vitals.identity(os.getpid())
+    assert mine != parents
+    boot, pid, started = mine.split("/")
+    assert (len(boot), pid) == (36, str(os.getpid()))
+    assert int(started) > 0
+    assert vitals.identity(2**22 + 1).endswith("/4194305/")

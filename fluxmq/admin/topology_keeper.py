@@ -1,0 +1,333 @@
+"""The node's exchanges, queues, bindings, policies and virtual hosts: decided here, kept on disk, told to all shards.
+
+Sets of changes that come while others are being written make the next transaction together, so that the
+disk is waited for once. Nothing is told to a shard, or answered, before it is written. A shard that says
+hello gets everything; after that what is different, by revision and in order. Who asked for a change hears of
+it when every live shard confirmed it, or after `CONFIRM_SECONDS`.
+
+Queues of the settings file are rows like others, but not written: the file says them again at each start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fluxmq.admin.confirming import Confirming
+from fluxmq.admin.metadata import MetadataStore, StoreThread
+from fluxmq.admin.peers import Peer, PeerError, RequestError
+from fluxmq.admin.topology_rows import Write, pack
+from fluxmq.auth.users import User
+from fluxmq.control.messages import ERROR_FAILED, Body, MessageError
+from fluxmq.control.topology_messages import (
+    FROM_NOTHING,
+    TOPOLOGY,
+    TopologyChanged,
+    parts,
+    read_sets,
+    shard_of_connection,
+)
+from fluxmq.control.user_messages import Confirmed, Users
+from fluxmq.logs import get_logger
+from fluxmq.routing.topology.changes import AddVhost, Change, DropOwner
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, VHOST, Queue, Vhost, row_of
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.routing.topology.topology import Delta, Row, Topology
+
+CONFIRM_SECONDS: Final = 2.0
+"""How long who asked for a change waits for live shards."""
+PUSH_SECONDS: Final = 30.0
+"""How long a shard gets for one part: longer than any stall it survives."""
+HISTORY_MAX: Final = 4096
+HISTORY_ROWS_MAX: Final = 65_536
+"""Changes and their rows that are remembered for shards that are behind; who is further behind gets everything."""
+WAITING_MAX: Final = 4096
+"""Requests that wait for the disk: more than all shards and people may make at once."""
+
+Set = tuple[Change, ...] | Refusal
+"""Changes to be made whole or not at all; or why they were not understood."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Sets of changes that somebody waits for: the future gets the revision, and per set its refusal or None."""
+
+    sets: Sequence[Set]
+    done: asyncio.Future[tuple[int, tuple[Refusal | None, ...]]]
+
+
+class TopologyKeeper:
+    """The topology in force. Lives on control's loop; the database on its own thread.
+
+    `shards` gives the connected shards, `live` the names of those that serve; `users_changed` is called when
+    permissions went with a virtual host. `topology` may be ahead of the disk while a change is written.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        thread: StoreThread,
+        shards: Callable[[], list[Peer]],
+        live: Callable[[], list[str]],
+        users_changed: Callable[[Users], None],
+    ) -> None:
+        self.topology = Topology()
+        self.revision = 0
+        """The revision that is on disk, and told."""
+        self._store = store
+        self._thread = thread
+        self._shards = shards
+        self._live = live
+        self._users_changed = users_changed
+        self._configured: dict[tuple[str, object], Row] = {}
+        self._history: deque[Delta] = deque()
+        self._history_rows = 0
+        self._waiting: deque[_Request] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        # Held from the first change of a transaction until it is written: nobody may be told before.
+        self._writing = asyncio.Lock()
+        self._damaged = False
+        self._pushes: dict[Peer, asyncio.Task[None]] = {}
+        self._drops: set[asyncio.Task[None]] = set()
+        self._confirming = Confirming()
+
+    # Beginning
+
+    async def load(self, node: str, configured: Iterable[Queue], first: Callable[[], User]) -> None:
+        """Read what there is. `node` names the node that runs, `configured` are queues of its settings.
+
+        On a new database the first virtual host is made, and the user `first` where there is none. Raises
+        sqlite3.Error, or ValueError for a row that is damaged.
+        """
+        if await self._thread.run(lambda: self._store.begin(node)):
+            _log.debug("what ended with the last node was dropped")
+        if not await self._thread.run(lambda: self._store.seeded):
+            rows = Topology().apply(AddVhost(Vhost(DEFAULT_VHOST))).rows
+            writes = [Write(row.kind, pack(row.key), pack(row.row), False) for row in rows]
+            await self._thread.run(lambda: self._store.seed(first, writes))
+        records = ((QUEUE, queue.key, row_of(queue)) for queue in configured)
+        self._configured = {(kind, key): Row(kind, key, row) for kind, key, row in records}
+        await self._restore()
+
+    async def _restore(self) -> None:
+        """Be what is on disk, and in the settings."""
+        rows, revision = await self._thread.run(
+            lambda: (self._store.topology.rows(), self._store.topology.revision)
+        )
+        found = (Row(kind, tuple(key), row) for kind, key, row in rows)
+        kept = [row for row in found if (row.kind, row.key) not in self._configured]
+        unusable = self.topology.restore([*kept, *self._configured.values()], revision)
+        for row in unusable:
+            _log.error(
+                "a row of the topology is not usable", extra={"kind": row.kind, "key": row.key}
+            )
+        self.revision = revision
+        self._damaged = False
+        self._history.clear()
+        self._history_rows = 0
+
+    # Changing
+
+    async def answer(self, body: Body) -> Body:
+        """Answer a request for changes. Raises RequestError or MessageError."""
+        return (await self.change(read_sets(body))).to_body()
+
+    async def change(self, sets: Sequence[Set]) -> TopologyChanged:
+        """Make sets of changes, each whole or not at all; return when live shards work by them.
+
+        Raises RequestError when they could not be written; nothing happened then.
+        """
+        if len(self._waiting) >= WAITING_MAX:
+            raise RequestError(ERROR_FAILED, f"{WAITING_MAX} requests wait for the disk")
+        loop = asyncio.get_running_loop()
+        request = _Request(sets, loop.create_future())
+        self._waiting.append(request)
+        if self._writer is None:
+            self._writer = loop.create_task(self._write_all())
+        revision, results = await request.done
+        unconfirmed = await self._confirming.missing(
+            lambda: self._missing(revision), CONFIRM_SECONDS
+        )
+        return TopologyChanged(revision, results, unconfirmed)
+
+    async def _write_all(self) -> None:
+        """Write what waits, in as few transactions as possible, until nothing waits."""
+        try:
+            while self._waiting:
+                async with self._writing:
+                    await self._write_some()
+        finally:
+            self._writer = None
+
+    async def _write_some(self) -> None:
+        requests = list(self._waiting)
+        self._waiting.clear()
+        try:
+            if self._damaged:
+                await self._restore()
+            results, deltas = self._apply(requests)
+            if deltas:
+                await self._commit(deltas)
+        except (sqlite3.Error, ValueError) as problem:
+            _log.error("changes of the topology could not be written: %s", problem)
+            await self._give_up(requests)
+            return
+        for request, result in zip(requests, results, strict=True):
+            if not request.done.done():
+                request.done.set_result((self.revision, result))
+
+    async def _give_up(self, requests: Sequence[_Request]) -> None:
+        """Nothing of these happened: what is in memory and not on disk is forgotten."""
+        self._damaged = True
+        try:
+            await self._restore()
+        except (sqlite3.Error, ValueError) as problem:
+            _log.error("the topology could not be read again: %s", problem)
+        for request in requests:
+            if not request.done.done():
+                refusal = RequestError(ERROR_FAILED, "the change could not be written")
+                request.done.set_exception(refusal)
+
+    def _apply(
+        self, requests: Sequence[_Request]
+    ) -> tuple[list[tuple[Refusal | None, ...]], list[Delta]]:
+        deltas: list[Delta] = []
+
+        def made(changes: Set) -> Refusal | None:
+            if isinstance(changes, Refusal):
+                return changes
+            try:
+                delta = self.topology.apply_all(changes)
+            except Refusal as refusal:
+                return refusal
+            if delta.rows:
+                deltas.append(delta)
+            return None
+
+        return [tuple(made(each) for each in request.sets) for request in requests], deltas
+
+    async def _commit(self, deltas: Sequence[Delta]) -> None:
+        """Write deltas, then tell them."""
+        rows = [row for delta in deltas for row in delta.rows]
+        writes = [self._write(row) for row in rows if not _of_settings(row)]
+        dropped = [str(row.key[0]) for row in rows if row.kind == VHOST and row.row is None]
+        revision = deltas[-1].revision
+        users = await self._thread.run(
+            lambda: self._store.write_topology(writes, revision, dropped)
+        )
+        self.revision = revision
+        self._history.extend(deltas)
+        self._history_rows += len(rows)
+        while len(self._history) > HISTORY_MAX or self._history_rows > HISTORY_ROWS_MAX:
+            self._history_rows -= len(self._history.popleft().rows)
+        for shard in self._shards():
+            self.push(shard)
+        if users is not None:
+            self._users_changed(users)
+
+    def _write(self, row: Row) -> Write:
+        if row.row is None:
+            return Write(row.kind, pack(row.key), None, False)
+        transient = not self.topology.is_durable(row.kind, row.key)
+        return Write(row.kind, pack(row.key), pack(row.row), transient)
+
+    # Telling
+
+    def greeted(self, shard: Peer) -> None:
+        """Tell a shard everything, and drop what connections of the process before it left."""
+        self.push(shard)
+        left = self._left_by_others(shard)
+        if left:
+            task = asyncio.get_running_loop().create_task(self._drop(left))
+            self._drops.add(task)
+            task.add_done_callback(self._drops.discard)
+
+    def push(self, shard: Peer) -> None:
+        """See to it that a shard gets the topology in force, and note its confirmation."""
+        if shard not in self._pushes:
+            self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
+
+    async def _push(self, shard: Peer) -> None:
+        """Send what a shard lacks until it lacks nothing, or refuses it, or is gone.
+
+        Leaving the table happens in the same step as the last look at the revision.
+        """
+        try:
+            while shard.topology_revision < self.revision and shard in self._shards():
+                if not await self._sent(shard):
+                    return
+                self._confirming.confirmed()
+        finally:
+            del self._pushes[shard]
+
+    async def _sent(self, shard: Peer) -> bool:
+        """Send what a shard lacks now; return whether to go on with it."""
+        extra: dict[str, object] = {"shard": shard.name, "revision": self.revision}
+        previous = shard.topology_revision
+        try:
+            previous, revision, rows = await self._lacking(shard)
+            body: Body = {}
+            for part in parts(previous, revision, rows):
+                body = await shard.ask(TOPOLOGY, part.to_body(), PUSH_SECONDS)
+            shard.topology_revision = Confirmed.from_body(body).revision
+        except TimeoutError:
+            _log.warning("topology not confirmed in time", extra=extra)
+            return True
+        except (PeerError, MessageError) as problem:
+            _log.warning("topology not taken: %s", problem, extra=extra)
+            # A copy that is out of step gets everything, once.
+            shard.topology_revision = FROM_NOTHING
+            return previous != FROM_NOTHING
+        if shard.topology_revision < revision:
+            _log.warning("topology not taken: confirmed less", extra=extra)
+            return False
+        return True
+
+    async def _lacking(self, shard: Peer) -> tuple[int, int, Sequence[Row]]:
+        """From which revision to which, and the rows between. Raises PeerError while nobody can know."""
+        begun = shard.topology_revision
+        behind: list[Delta] = []
+        for delta in reversed(self._history):
+            if delta.revision <= begun:
+                break
+            behind.append(delta)
+        if behind and behind[-1].previous == begun:
+            return begun, self.revision, [row for delta in reversed(behind) for row in delta.rows]
+        # Not while the topology is ahead of the disk.
+        async with self._writing:
+            if self._damaged:
+                raise PeerError("the topology could not be read again")
+            return FROM_NOTHING, self.revision, self.topology.snapshot().rows
+
+    def _missing(self, revision: int) -> tuple[str, ...]:
+        held = {shard.name for shard in self._shards() if shard.topology_revision >= revision}
+        return tuple(sorted(set(self._live()) - held))
+
+    def _left_by_others(self, shard: Peer) -> list[Set]:
+        """What drops exclusive queues of connections that a process of this shard had which is no more."""
+        hello = shard.hello
+        assert hello is not None, "a shard said hello"
+        owners = {queue.owner for queue in self.topology.queues() if queue.owner}
+        left = []
+        for owner in sorted(owners):
+            where = shard_of_connection(owner)
+            if where is not None and where[0] == hello.index and where[1] != hello.pid:
+                left.append(owner)
+        return [(DropOwner(owner),) for owner in left]
+
+    async def _drop(self, left: Sequence[Set]) -> None:
+        try:
+            await self.change(left)
+        except RequestError as problem:
+            _log.warning("queues of lost connections stay: %s", problem)
+
+
+def _of_settings(row: Row) -> bool:
+    return row.kind == QUEUE and row.row is not None and row.row["origin"] == ORIGIN_SETTINGS
