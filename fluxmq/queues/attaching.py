@@ -15,6 +15,7 @@ from fluxmq.queues.consumers import Consumer, Settlement
 from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.limits import NAME_BYTES_MAX, RANGES_PER_COMMAND_MAX, UNLIMITED, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
+from fluxmq.queues.priorities import PriorityDesk
 from fluxmq.queues.states import Queue
 from fluxmq.queues.stream_desks import StreamDesk
 
@@ -277,6 +278,8 @@ class Attaching:
                 if id_ not in desks:
                     if group.mode == Mode.STREAM:
                         desks[id_] = StreamDesk(queue, group, self._read, self._interval)
+                    elif queue.config.max_priority:
+                        desks[id_] = PriorityDesk(queue, group, self._read)
                     else:
                         desks[id_] = Desk(queue, group, self._read)
         return desks

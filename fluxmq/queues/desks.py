@@ -234,10 +234,15 @@ class Desk:
             return
         for first, last, fate in self.group.pending.pop_due(now, _DUE_MAX):
             if fate.attempts:
-                self._again.add(first, last)
                 self._let_run_out(fate.holder, first, last)
-            else:
-                self._delayed.append((first, last))
+            self._take_up(first, last, fate.attempts)
+
+    def _take_up(self, first: int, last: int, attempts: int) -> None:
+        """Messages wait for whoever is hungry: given back ones, and ones that were delayed (no attempts)."""
+        if attempts:
+            self._again.add(first, last)
+        else:
+            self._delayed.append((first, last))
 
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
         """Give one consumer up to `share` messages: again first, then delayed ones, then new ones."""

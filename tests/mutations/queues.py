@@ -43,6 +43,14 @@ MUTATIONS = [
         OF_ATTACHING + "test_what_an_automatic_consumer_is_given_is_settled",
     ),
     Mutation(
+        "priority_passed_over",
+        "A message that is not given because others have a higher priority waits.",
+        "fluxmq/queues/priorities.py",
+        "            new.others += [(first, last, 0) for first, last in waiting]\n",
+        "",
+        "tests/unit/queues/test_priorities.py::test_the_highest_priority_is_given_first",
+    ),
+    Mutation(
         "delete_in_use",
         "A queue that is to be deleted only without consumers is not deleted with some.",
         MACHINE,

@@ -1,0 +1,234 @@
+"""The leader's side of one work group of a queue with priorities: of what is ready, the highest is given first.
+
+Messages are stored in the order they came. When somebody is hungry and is not given all there is, the cursor is moved
+over the rest, as if it were delayed until now: it waits in the machine's pending ranges, which its leader looks through
+by priority. So priorities are in no entry and in no snapshot, and a new leader finds them again in the messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from fluxmq._hot.batches import Batch
+from fluxmq.model.properties import Kind, PropertyError, decode
+from fluxmq.queues.commands import Range
+from fluxmq.queues.consumers import Consumer, Delivery, Step
+from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.groups import EXPIRED_AT, Group
+from fluxmq.queues.limits import SCANNED_MAX
+from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, portions
+from fluxmq.queues.spans import Spans
+from fluxmq.queues.states import Queue
+
+READY_MAX: Final = 32_768
+"""Ready messages that are looked through by priority; those behind them wait in the order they came. Bounds what one
+group keeps in memory, and, as each may become a pending range, leaves most of those to consumers."""
+
+_PIECES_MAX: Final = 2_048
+"""Ranges of one priority that one run looks at: a claim has no more than twice as many ranges."""
+_KNOWN_MAX: Final = 4_096
+"""Property blocks whose priority is remembered; publishers use few."""
+
+
+def priority_of(block: bytes) -> int:
+    """The priority that a property block speaks of, 0 for none."""
+    try:
+        for kind, value, _ in decode(block):
+            if kind is Kind.PRIORITY and isinstance(value, int):
+                return value
+    except PropertyError:
+        return 0  # whoever it is delivered to will see that it says nothing
+    return 0
+
+
+class Bands:
+    """Offsets by priority."""
+
+    def __init__(self) -> None:
+        self._spans: dict[int, Spans] = {}
+        self.count = 0
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def add(self, priority: int, first: int, last: int) -> None:
+        """Messages of one priority."""
+        spans = self._spans.get(priority)
+        if spans is None:
+            spans = self._spans[priority] = Spans()
+        self.count += spans.add(first, last)
+
+    def highest(self) -> tuple[int, Range]:
+        """The first range of the highest priority, and that. There has to be one."""
+        priority = max(self._spans)
+        return priority, next(iter(self._spans[priority]))
+
+    def remove(self, priority: int, first: int, last: int) -> None:
+        """Messages that are looked after."""
+        spans = self._spans[priority]
+        self.count -= sum(high - low + 1 for low, high in spans.remove(first, last))
+        if not spans:
+            del self._spans[priority]
+
+    def ranges(self) -> Spans:
+        """All of them, without their priorities."""
+        together = Spans()
+        for spans in self._spans.values():
+            for first, last in spans:
+                together.add(first, last)
+        return together
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._spans.clear()
+        self.count = 0
+
+
+class PriorityDesk(Desk):
+    """One work group of one queue with priorities, as its leader serves it."""
+
+    def __init__(self, queue: Queue, group: Group, read: Read) -> None:
+        self._bands = Bands()
+        self._known: dict[bytes, int] = {}
+        self._moving_to = 0
+        """Where a claim that is under way moves the cursor to, over messages that nobody is given by it."""
+        self._moving = 0
+        """How many of them are ready then."""
+        super().__init__(queue, group, read)
+
+    def begin_again(self) -> None:
+        """Forget what was to be given, and learn it anew."""
+        self._bands.clear()
+        self._moving_to = self._moving = 0
+        super().begin_again()
+
+    def can_give(self) -> bool:
+        """Whether somebody is hungry and there may be something to give."""
+        if not self.hungry or self._refused:
+            return False
+        return bool(self._bands) or self._cursor < self.queue.next_offset
+
+    def may_give(self) -> bool:
+        """Whether there may be something to give, now or once claims under way are applied."""
+        if self._refused or self._is_moving:
+            return True
+        return (bool(self._bands) or self._cursor < self.queue.next_offset) and self._may_claim()
+
+    def ready(self) -> int:
+        """Messages that nobody holds nor is being given."""
+        return super().ready() + (self._moving if self._is_moving else 0)
+
+    @property
+    def _is_moving(self) -> bool:
+        return self.group.cursor < self._moving_to
+
+    def _take_up(self, first: int, last: int, attempts: int) -> None:
+        """Messages wait for whoever is hungry: sort them in."""
+        for low, high, priority in self._sorted(first, last):
+            self._bands.add(priority, low, high)
+
+    def _sorted(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+        """Messages in ranges of one priority."""
+        while first <= last:
+            batch = self._batch_at(first)
+            end = min(last, batch.base_offset + batch.count - 1)
+            if batch.uniform_properties:
+                yield first, end, self._priority(batch, 0)
+            else:
+                for offset in range(first, end + 1):
+                    yield offset, offset, self._priority(batch, offset - batch.base_offset)
+            first = end + 1
+
+    def _priority(self, batch: Batch, index: int) -> int:
+        block = batch.properties(index)
+        priority = self._known.get(block)
+        if priority is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            priority = self._known[block] = priority_of(block)
+        return min(priority, self.queue.config.max_priority)
+
+    def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
+        """Give one consumer up to `share` messages, those of the highest priority first."""
+        new = _New(self._cursor)
+        fresh = self._cursor < self.queue.next_offset and not self._is_moving
+        if fresh and self._bands.count < READY_MAX and self._may_claim():
+            self._look_at_new(new, now)
+        given = 0
+        while given < share and (self._bands or new.ready):
+            old = self._bands.highest() if self._bands else None
+            if old is not None and (not new.ready or old[0] >= new.ready.highest()[0]):
+                priority, hint = old  # what came first is first among equals
+                count, done = self._give_again(step, consumer, hint, share - given, now)
+                self._bands.remove(priority, hint[0], done)
+            else:
+                priority, (first, last) = new.ready.highest()
+                last = min(last, first + share - given - 1)
+                count = last - first + 1
+                new.ready.remove(priority, first, last)
+                new.given.add(first, last)
+                self._give(step, consumer, first, last)
+            given += count
+        if new.position > self._cursor:
+            self._pass_over(step, consumer, new)
+        return given
+
+    def _look_at_new(self, new: _New, now: int) -> None:
+        """Sort messages from the cursor on."""
+        end = min(self.queue.next_offset, new.position + SCANNED_MAX)
+        ttl = self.queue.config.message_ttl
+        while new.position < end and new.pieces < _PIECES_MAX and new.ready.count < READY_MAX:
+            batch = self._batch_at(new.position)
+            base = batch.base_offset
+            for first, last, verdict in portions(batch, new.position - base, now, ttl, self.wanted):
+                new.pieces += 1
+                new.position = base + last + 1
+                if verdict == GIVE:
+                    for low, high, priority in self._sorted(base + first, base + last):
+                        new.ready.add(priority, low, high)
+                        new.pieces += 1
+                        if new.pieces >= _PIECES_MAX:
+                            new.position = high + 1
+                            break
+                elif verdict != PASS:
+                    when = EXPIRED_AT if verdict == EXPIRED else verdict
+                    new.others.append((base + first, base + last, when))
+                if new.pieces >= _PIECES_MAX:
+                    break
+
+    def _give(self, step: Step, consumer: Consumer, first: int, last: int) -> None:
+        """New messages for a consumer."""
+        consumer.credit -= last - first + 1
+        if not (consumer.automatic and consumer.taking):
+            consumer.held.add(first, last)
+        while first <= last:
+            batch = self._batch_at(first)
+            end = min(last, batch.base_offset + batch.count - 1)
+            count = end - first + 1
+            step.deliveries.append(Delivery(consumer, batch, first - batch.base_offset, count, 1))
+            first = end + 1
+
+    def _pass_over(self, step: Step, consumer: Consumer, new: _New) -> None:
+        """Claim what was given of new messages; the others wait, and are taken up when that is applied."""
+        waiting = new.ready.ranges()
+        if waiting:
+            self._moving_to, self._moving = new.position, new.ready.count
+            new.others += [(first, last, 0) for first, last in waiting]
+        ranges = list(new.given)
+        holder = consumer.holder if ranges else 0
+        others = sorted(new.others)
+        self._propose_new(step, holder, new.position, ranges, others, consumer.automatic)
+        if new.position < self.queue.next_offset:
+            step.more = True
+
+
+class _New:
+    """What one run found of messages that came since the last one. `pieces`: ranges looked at."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.ready = Bands()
+        self.given = Spans()
+        self.others: list[tuple[int, int, int]] = []
+        self.pieces = 0
