@@ -283,8 +283,9 @@ def test_users_are_kept_by_fluxmqctl_while_the_broker_runs(running, shard):
     )
     assert (added.returncode, added.stderr) == (0, "")
     # Answered only when the shard has it.
-    (user,) = shard.snapshots[-1].users
+    user, guest = shard.snapshots[-1].users
     assert (user.name, user.publish, user.enabled) == ("ann", ("a/#",), True)
+    assert (guest.name, guest.tags) == ("guest", ("administrator",))
     # Hashed with the broker's parameters, though fluxmqctl was given no settings file.
     assert user.hash.startswith("$argon2id$v=19$m=64,t=1,p=1$")
     assert running.ctl("user", "disable", "ann").returncode == 0
@@ -293,7 +294,7 @@ def test_users_are_kept_by_fluxmqctl_while_the_broker_runs(running, shard):
     assert again.returncode == 1
     assert "exists already" in again.stderr
     assert "ann" in running.ctl("user", "list").stdout
-    assert running.metrics()["fluxmq_users",] == 1
+    assert running.metrics()["fluxmq_users",] == 2
 
 
 def test_a_change_not_confirmed_is_reported(running, shard):
@@ -302,7 +303,7 @@ def test_a_change_not_confirmed_is_reported(running, shard):
     assert added.returncode == 0
     assert "not confirmed in time by shard-0" in added.stderr
     shard.resume()
-    until(lambda: shard.client.users_revision == 1, "the shard catches up")
+    until(lambda: shard.client.users_revision == 2, "the shard catches up")
 
 
 def test_status_shows_the_node(running, shard):
@@ -346,7 +347,8 @@ def test_users_survive_sigkill_and_reach_shards_again(running, shard):
     until(lambda: shard.client.established, "the shard is back")
     with ControlCaller(running.socket, DEADLINE) as caller:
         status = NodeStatus.from_body(caller.call(STATUS, {}))
-    assert status.users_revision == 1
+    # The first user of a new node is revision 1.
+    assert status.users_revision == 2
     assert "ann" in running.ctl("user", "list").stdout
 
 
