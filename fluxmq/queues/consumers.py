@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fluxmq._hot.batches import Batch
+from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.spans import Spans
 
 
@@ -130,9 +131,23 @@ class Settlement(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """The work of one run. `more`: messages_max stopped it, another run would find more to do at once."""
+    """The work of one run. `more`: messages_max stopped it, another run would find more to do at once.
+
+    `bytes_left`: what may still be handed out; not above 0 when that is enough for one run.
+    """
 
     commands: list[bytes] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
     dead: list[DeadLetter] = field(default_factory=list)
     more: bool = False
+    bytes_left: int = RUN_BYTES_MAX
+
+    def fit(self, batch: Batch, count: int) -> int:
+        """How many of `count` messages of a batch, at least one, may be handed out; they are taken as handed out."""
+        size = batch.length // batch.count
+        if count * size < self.bytes_left:
+            self.bytes_left -= count * size
+            return count
+        count = min(count, max(self.bytes_left // size, 1))
+        self.bytes_left = 0
+        return count

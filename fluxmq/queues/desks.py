@@ -158,7 +158,7 @@ class Desk:
         self._catch_up()
         given = 0
         hungry = self.hungry
-        while hungry and given < budget:
+        while hungry and given < budget and step.bytes_left:
             consumer = hungry.popleft()  # and stays marked as hungry while it is served
             room = self._room(consumer)
             if room <= 0:
@@ -177,7 +177,9 @@ class Desk:
                 break
             consumer.hungry = False
             self.feed(consumer)
-        if self._cursor < self.queue.next_offset and not (given >= budget and hungry):
+        if not step.bytes_left:
+            step.more = step.more or self.can_give()
+        elif self._cursor < self.queue.next_offset and not (given >= budget and hungry):
             self._pass_head(step, now)
         return given
 
@@ -247,18 +249,20 @@ class Desk:
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
         """Give one consumer up to `share` messages: again first, then delayed ones, then new ones."""
         given = 0
-        while self._again and given < share:
+        while self._again and given < share and step.bytes_left:
             first, last = next(iter(self._again))
             done = self._give_again(step, consumer, (first, last), share - given, now)
             self._again.remove(first, done[1])
             given += done[0]
-        while self._delayed and given < share:
+        while self._delayed and given < share and step.bytes_left:
             first, last = self._delayed.popleft()
             count, done_last = self._give_again(step, consumer, (first, last), share - given, now)
             if done_last < last:
                 self._delayed.appendleft((done_last + 1, last))
             given += count
-        if given < share and self._cursor < self.queue.next_offset and self._may_claim():
+        if not step.bytes_left or given == share:
+            return given
+        if self._cursor < self.queue.next_offset and self._may_claim():
             given += self._give_new(step, consumer, share - given, now)
         return given
 
@@ -276,12 +280,17 @@ class Desk:
         ranges: list[Range] = []
         others: list[tuple[int, int, int]] = []
         given = 0
-        while given < share and position < end and len(ranges) + len(others) < _COMMAND_RANGES:
+        while (
+            given < share
+            and position < end
+            and len(ranges) + len(others) < _COMMAND_RANGES
+            and step.bytes_left
+        ):
             batch = self._batch_at(position)
             base = batch.base_offset
             for first, last, verdict in portions(batch, position - base, now, ttl, self.wanted):
                 if verdict == GIVE:
-                    count = min(last - first + 1, share - given)
+                    count = step.fit(batch, min(last - first + 1, share - given))
                     step.deliveries.append(Delivery(consumer, batch, first, count, 1))
                     last = first + count - 1
                     _extend(ranges, base + first, base + last)
@@ -291,6 +300,8 @@ class Desk:
                     others.append((base + first, base + last, when))
                 position = base + last + 1
                 if given == share or len(ranges) + len(others) >= _COMMAND_RANGES:
+                    break
+                if not step.bytes_left:
                     break
         if not (consumer.automatic and consumer.taking):
             for first, last in ranges:
@@ -381,8 +392,8 @@ class Desk:
                     buried.setdefault(Reason.EXPIRED, []).append((first, last))
                     self._take_from(fate, first, last)
                     continue
-                last = min(last, first + share - given - 1)
-                count = last - first + 1
+                count = step.fit(batch, min(last - first + 1, share - given))
+                last = first + count - 1
                 index = first - batch.base_offset
                 self._take_from(fate, first, last)
                 step.deliveries.append(Delivery(consumer, batch, index, count, fate.attempts + 1))
@@ -390,10 +401,10 @@ class Desk:
                     consumer.held.add(first, last)
                 _extend(ranges, first, last)
                 given += count
-                if given == share or len(ranges) == _COMMAND_RANGES:
+                if given == share or len(ranges) == _COMMAND_RANGES or not step.bytes_left:
                     done = last
                     break
-            if given == share or len(ranges) == _COMMAND_RANGES:
+            if given == share or len(ranges) == _COMMAND_RANGES or not step.bytes_left:
                 break
         consumer.credit -= given
         self._propose_again(step, consumer, ranges, buried)

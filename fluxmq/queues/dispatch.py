@@ -17,6 +17,7 @@ from fluxmq.queues import commands
 from fluxmq.queues.attaching import TEMPORARY, Attaching
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
@@ -88,12 +89,16 @@ class Dispatch(Attaching):
 
     # --- running -----------------------------------------------------------------------------------------------
 
-    def run(self, queue_id: int, now: int, messages_max: int) -> Step:
+    def run(
+        self, queue_id: int, now: int, messages_max: int, bytes_max: int = RUN_BYTES_MAX
+    ) -> Step:
         """Hand out what can be handed out, at most `messages_max` messages and as many dead ones.
+
+        No more than `bytes_max` bytes of them, unless a single one is larger.
 
         `now` in µs, not after the time of the entry that will hold the step's commands.
         """
-        step = Step()
+        step = Step(bytes_left=bytes_max)
         queue = self._machine.queues.get(queue_id)
         if queue is None:
             return step

@@ -47,6 +47,10 @@ REASON_BYTES_MAX: Final = 256
 SCANNED_MAX: Final = 65_536
 """Messages that one group's filter may pass over in one run, so that a rare match does not stop a tick."""
 
+RUN_BYTES_MAX: Final = 4 << 20
+"""Bytes handed out of one queue in one run, unless a single message is larger: then others have their turn, and whoever
+writes the messages has time to say that it has enough."""
+
 RANGES_PER_COMMAND_MAX: Final = 65_536
 """Ranges in one claim or settlement; bounds what is read from an entry before it is checked."""
 

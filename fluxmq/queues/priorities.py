@@ -156,7 +156,7 @@ class PriorityDesk(Desk):
         if fresh and self._bands.count < READY_MAX and self._may_claim():
             self._look_at_new(new, now)
         given = 0
-        while given < share and (self._bands or new.ready):
+        while given < share and step.bytes_left and (self._bands or new.ready):
             old = self._bands.highest() if self._bands else None
             if old is not None and (not new.ready or old[0] >= new.ready.highest()[0]):
                 priority, hint = old  # what came first is first among equals
@@ -164,11 +164,13 @@ class PriorityDesk(Desk):
                 self._bands.remove(priority, hint[0], done)
             else:
                 priority, (first, last) = new.ready.highest()
-                last = min(last, first + share - given - 1)
-                count = last - first + 1
+                batch = self._batch_at(first)
+                last = min(last, batch.last_offset, first + share - given - 1)
+                count = step.fit(batch, last - first + 1)
+                last = first + count - 1
                 new.ready.remove(priority, first, last)
                 new.given.add(first, last)
-                self._give(step, consumer, first, last)
+                self._give(step, consumer, batch, first, count)
             given += count
         if new.position > self._cursor:
             self._pass_over(step, consumer, new)
@@ -197,17 +199,12 @@ class PriorityDesk(Desk):
                 if new.pieces >= _PIECES_MAX:
                     break
 
-    def _give(self, step: Step, consumer: Consumer, first: int, last: int) -> None:
+    def _give(self, step: Step, consumer: Consumer, batch: Batch, first: int, count: int) -> None:
         """New messages for a consumer."""
-        consumer.credit -= last - first + 1
+        consumer.credit -= count
         if not (consumer.automatic and consumer.taking):
-            consumer.held.add(first, last)
-        while first <= last:
-            batch = self._batch_at(first)
-            end = min(last, batch.base_offset + batch.count - 1)
-            count = end - first + 1
-            step.deliveries.append(Delivery(consumer, batch, first - batch.base_offset, count, 1))
-            first = end + 1
+            consumer.held.add(first, first + count - 1)
+        step.deliveries.append(Delivery(consumer, batch, first - batch.base_offset, count, 1))
 
     def _pass_over(self, step: Step, consumer: Consumer, new: _New) -> None:
         """Claim what was given of new messages; the others wait, and are taken up when that is applied."""

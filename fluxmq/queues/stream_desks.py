@@ -109,7 +109,7 @@ class StreamDesk:
             self.commit(step.commands)
         given = 0
         hungry = self.hungry
-        while hungry and given < budget:
+        while hungry and given < budget and step.bytes_left:
             consumer = hungry.popleft()  # and stays marked as hungry while it is served
             room = consumer.room
             if room <= 0:
@@ -128,6 +128,8 @@ class StreamDesk:
                 break
             consumer.hungry = False
             self.feed(consumer)
+        if not step.bytes_left:
+            step.more = step.more or self.can_give()
         return given
 
     def next_due(self) -> int | None:
@@ -147,12 +149,13 @@ class StreamDesk:
 
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
         given = 0
-        while given < share and self._waiting and self._waiting[0][0] <= now:
+        while given < share and step.bytes_left and self._waiting and self._waiting[0][0] <= now:
             _, first, last, attempts = heappop(self._waiting)
             first = max(first, self.queue.start)
-            while given < share and first <= last:
+            while given < share and first <= last and step.bytes_left:
                 batch = self._batch_at(first)
                 end = min(last, batch.base_offset + batch.count - 1, first + share - given - 1)
+                end = first + step.fit(batch, end - first + 1) - 1
                 self._give(step, consumer, batch, first, end, attempts + 1)
                 given += end - first + 1
                 first = end + 1
@@ -173,7 +176,7 @@ class StreamDesk:
         """Read from the cursor on; delayed messages are set aside, expired ones passed over."""
         given = 0
         end = min(self.queue.next_offset, self.cursor + SCANNED_MAX)
-        while given < share and self.cursor < end:
+        while given < share and self.cursor < end and step.bytes_left:
             if len(self._waiting) >= PENDING_RANGES_MAX:
                 break
             batch = self._batch_at(self.cursor)
@@ -181,12 +184,13 @@ class StreamDesk:
             for first, last, verdict in portions(batch, self.cursor - base, now, 0, self.wanted):
                 if verdict == GIVE:
                     last = min(last, first + share - given - 1)
+                    last = first + step.fit(batch, last - first + 1) - 1
                     self._give(step, consumer, batch, base + first, base + last, 1)
                     given += last - first + 1
                 elif verdict not in (PASS, EXPIRED):
                     heappush(self._waiting, (verdict, base + first, base + last, 0))
                 self.cursor = base + last + 1
-                if given == share:
+                if given == share or not step.bytes_left:
                     break
         return given
 
