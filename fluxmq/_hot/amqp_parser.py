@@ -224,7 +224,8 @@ class AmqpParser:
         if _PUBLISH_BYTES_MIN + exchange + key != size:
             return _SINGLE
         header = at + size + _FRAME
-        self.needed = header + 7 - at
+        # A frame that has only begun may yet turn out to be another: the next byte is looked at when it comes.
+        self.needed = end - at + 1
         if not self.may_be(buffer, at, header, end, 2):
             return _SINGLE
         if header + 7 > end:
@@ -245,7 +246,7 @@ class AmqpParser:
             ):
                 return _SINGLE
             if body + 7 > end:
-                self.needed = body + 7 - at
+                self.needed = end - at + 1
                 return _HOLD
             if load_u32(data, body + 3) != length:
                 return _SINGLE
