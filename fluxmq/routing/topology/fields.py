@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -27,7 +27,7 @@ PRIORITY_MAX: Final = (1 << 31) - 1
 
 def _text(bytes_max: int, *, empty: bool = True) -> Callable[[Any], Any]:
     def check(value: Any) -> str:
-        if not isinstance(value, str) or not (empty or value) or len(value.encode()) > bytes_max:
+        if not isinstance(value, str) or len(value.encode()) > bytes_max or not (value or empty):
             raise ValueError("not a text of the right length")
         return value
 
@@ -54,6 +54,8 @@ def _optional_text(value: Any) -> str | None:
 
 
 def _table(value: Any) -> dict[str, Any]:
+    if value == {}:
+        return {}
     table = unpack_value(value) if isinstance(value, dict) else None
     if not isinstance(table, dict) or len(msgpack.packb(value)) > TABLE_BYTES_MAX:
         raise ValueError("not a table, or too large")
@@ -101,14 +103,38 @@ _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
+class _Field(NamedTuple):
+    name: str
+    check: Callable[[Any], Any]
+    required: bool
+
+
+_known_fields: dict[type[Any], tuple[_Field, ...]] = {}
+"""By kind of record or change, of which there are few; asked for with every row."""
+
+
+def _fields_of(kind: type[Any]) -> tuple[_Field, ...]:
+    known = _known_fields.get(kind)
+    if known is None:
+        known = _known_fields[kind] = tuple(
+            _Field(
+                field.name,
+                _CHECKS[field.name],
+                field.default is MISSING and field.default_factory is MISSING,
+            )
+            for field in fields(kind)
+        )
+    return known
+
+
 def pack_fields(record: Any) -> dict[str, Any]:
     """A record's fields as plain values, in their order. Raises `ValueError` for arguments that are not plain."""
     packed: dict[str, Any] = {}
-    for field in fields(record):
+    for field in _fields_of(type(record)):
         value = getattr(record, field.name)
-        packed[field.name] = list(value) if isinstance(value, tuple) else value
         if isinstance(value, Mapping):
-            packed[field.name] = pack_value(value)
+            value = pack_value(value) if value else {}
+        packed[field.name] = list(value) if isinstance(value, tuple) else value
     return packed
 
 
@@ -118,17 +144,16 @@ def unpack_fields(kind: type[R], packed: Any) -> R:
     Raises `ValueError` for anything else.
     """
     if not isinstance(packed, dict):
-        raise ValueError(f"a {kind.__name__} is not a map")  # noqa: TRY004 - one kind of error
+        raise ValueError(f"a {kind.__name__} is not a map")  # noqa: TRY004 - whoever catches it wants one kind
     values: dict[str, Any] = {}
-    known = fields(kind)  # type: ignore[arg-type]
-    for field in known:
-        if field.name in packed:
+    for name, check, required in _fields_of(kind):
+        if name in packed:
             try:
-                values[field.name] = _CHECKS[field.name](packed[field.name])
+                values[name] = check(packed[name])
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{field.name} of a {kind.__name__}: {error}") from None
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"a {kind.__name__} without {field.name}")
-    if unknown := packed.keys() - {field.name for field in known}:
-        raise ValueError(f"a {kind.__name__} with {len(unknown)} fields too many")
+                raise ValueError(f"{name} of a {kind.__name__}: {error}") from None
+        elif required:
+            raise ValueError(f"a {kind.__name__} without {name}")
+    if len(packed) > len(values):
+        raise ValueError(f"a {kind.__name__} with {len(packed) - len(values)} fields too many")
     return kind(**values)

@@ -116,7 +116,7 @@ class Store:
             space.policies[key] = record
             space.forget()
         elif old is None:
-            self._put_binding(self.spaces[record.vhost], record)
+            self._put_binding(self.spaces[record.vhost], key, record)
         self.count += old is None
         if self.journal is not None:
             self.journal.append((kind, key, old))
@@ -137,7 +137,7 @@ class Store:
             del space.policies[key]
             space.forget()
         else:
-            self._drop_binding(self.spaces[old.vhost], old)
+            self._drop_binding(self.spaces[old.vhost], key, old)
         self.count -= 1
         if self.journal is not None:
             self.journal.append((kind, key, old))
@@ -191,21 +191,19 @@ class Store:
                 if not index[name]:
                     del index[name]
 
-    def _put_binding(self, space: Space, binding: Binding) -> None:
+    def _put_binding(self, space: Space, key: Key, binding: Binding) -> None:
         destination = (binding.destination_kind, binding.destination)
         there = space.queues if binding.destination_kind == QUEUE else space.exchanges
         if binding.destination not in there:
             raise LookupError("a binding to what is not there")
-        key = binding.key
         space.tables[binding.source].add(binding)
         space.bindings[key] = binding
         space.from_source.setdefault(binding.source, {})[key] = binding
         space.to_destination.setdefault(destination, {})[key] = binding
         space.routes.clear()
 
-    def _drop_binding(self, space: Space, binding: Binding) -> None:
+    def _drop_binding(self, space: Space, key: Key, binding: Binding) -> None:
         destination = (binding.destination_kind, binding.destination)
-        key = binding.key
         if binding.source in space.tables:
             space.tables[binding.source].remove(binding)
         del space.bindings[key]

@@ -19,7 +19,7 @@ from fluxmq.routing.topology.arguments import (
     TOPIC,
     table_type,
 )
-from fluxmq.routing.topology.records import Binding, Exchange
+from fluxmq.routing.topology.records import Binding, Exchange, Key
 from fluxmq.routing.topology.topic_trie import TopicTrie
 from fluxmq.routing.topology.values import same, shown
 
@@ -125,15 +125,15 @@ class _HeadersTable:
     by_key = False
 
     def __init__(self) -> None:
-        self._bindings: dict[Any, tuple[Destination, bool, dict[str, Any]]] = {}
+        self._bindings: dict[Key, tuple[Destination, bool, tuple[tuple[str, Any], ...]]] = {}
 
     def add(self, binding: Binding) -> None:
         match = binding.arguments.get("x-match", "all")
-        wanted = {
-            key: value
+        wanted = tuple(
+            (key, value)
             for key, value in binding.arguments.items()
             if key != "x-match" and (match.endswith("-with-x") or not key.startswith("x-"))
-        }
+        )
         self._bindings[binding.key] = (_destination(binding), match.startswith("all"), wanted)
 
     def remove(self, binding: Binding) -> None:
@@ -143,13 +143,13 @@ class _HeadersTable:
         given = headers or {}
         found: dict[Destination, int] = {}
         for destination, every, wanted in self._bindings.values():
-            if destination not in found:
-                matches = (
-                    name in given and (value is None or same(value, given[name]))
-                    for name, value in wanted.items()
-                )
-                if all(matches) if every else any(matches):
-                    found[destination] = 1
+            matches = every
+            for name, value in wanted:
+                matches = name in given and (value is None or same(value, given[name]))
+                if matches is not every:
+                    break
+            if matches:
+                found[destination] = 1
         return found
 
 
@@ -166,7 +166,7 @@ class _HashTable:
         self._header: str | None = exchange.arguments.get("hash-header")
         self._property: str | None = exchange.arguments.get("hash-property")
         self.by_key = self._header is None is self._property
-        self._weights: dict[Destination, dict[Any, int]] = {}
+        self._weights: dict[Destination, dict[Key, int]] = {}
         self._seeds: dict[Destination, int] = {}
 
     def add(self, binding: Binding) -> None:

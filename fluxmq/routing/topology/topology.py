@@ -134,8 +134,9 @@ class Topology:
         """
         if delta.previous is not None and delta.previous != self.revision:
             raise OutOfStepError(f"changes from {delta.previous} for a copy at {self.revision}")
-        store = Store() if delta.previous is None else self._store
-        store.journal = []
+        whole = delta.previous is None
+        store = Store() if whole else self._store
+        store.journal = None if whole else []
         try:
             for kind, key, row in delta.rows:
                 if row is None:
@@ -143,7 +144,8 @@ class Topology:
                     continue
                 store.put(record_of(kind, key, row))
         except (ValueError, LookupError) as error:
-            store.undo()
+            if not whole:
+                store.undo()
             raise OutOfStepError(f"changes that do not fit: {error}") from None
         store.journal = None
         self._store = store
