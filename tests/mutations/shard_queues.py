@@ -257,7 +257,7 @@ MUTATIONS = [
         "Messages whose time is up take no room of their consumer.",
         "fluxmq/queues/desks.py",
         "                self._let_run_out(fate.holder, first, last)\n",
-        "",
+        "                pass\n",
         OF_MESSAGES + "test_a_consumer_that_holds_all_it_may_gets_them_again",
     ),
     Mutation(

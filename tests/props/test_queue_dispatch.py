@@ -11,7 +11,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq._hot.batches import DELAY, EXPIRY
+from fluxmq._hot.batches import DELAY, EXPIRY, build_message
+from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.consumers import Consumer, Delivery
@@ -27,7 +28,7 @@ ACTIONS = st.sampled_from(
     [
         *["publish", "publish", "run", "run", "run", "ack", "ack", "ack", "settle", "settle"],
         *["attach", "detach", "wait", "hold", "release", "release", "lead", "credit", "dead"],
-        *["delayed", "expiring"],
+        *["delayed", "expiring", "take", "stop", "limit", "ranked"],
     ]
 )
 STEPS = st.lists(st.tuples(ACTIONS, SMALL, SMALL, SMALL), min_size=10, max_size=80)
@@ -36,13 +37,14 @@ STEPS = st.lists(st.tuples(ACTIONS, SMALL, SMALL, SMALL), min_size=10, max_size=
 class World:
     """A host, its consumers, and what is known of every message from outside."""
 
-    def __init__(self, claim_batch: int, delivery_limit: int) -> None:
+    def __init__(self, claim_batch: int, delivery_limit: int, max_priority: int) -> None:
         self.host = Host()
         self.queue = self.host.declare(
             dead_letter=True,
             claim_batch=claim_batch,
             visibility_timeout=VISIBILITY,
             delivery_limit=delivery_limit,
+            max_priority=max_priority,
             message_ttl=0,
             max_depth=0,
         )
@@ -50,8 +52,12 @@ class World:
         for name, pattern in zip(self.groups, (b"", FILTER), strict=True):
             self.host.do(commands.create_group(self.queue.id, name, filter_=pattern))
         self.consumers: list[Consumer] = []
+        self.limits: dict[Consumer, int] = {}
+        """What each was allowed to hold when it had most."""
         self.out: dict[tuple[str, int], tuple[Consumer, int]] = {}
         self.delivered: dict[tuple[str, int], int] = {}
+        self.automatic: set[tuple[str, int]] = set()
+        """Settled by being given; what was under way when a leader went may come again."""
         self.buried: set[tuple[str, int]] = set()
         self.unsure = False
 
@@ -73,7 +79,9 @@ class World:
         """What must hold of a delivery."""
         consumer = delivery.consumer
         assert consumer in self.consumers, "messages for a consumer that is gone"
-        assert consumer.held.count <= consumer.limit
+        assert consumer.held.count <= max(consumer.limit, self.limits[consumer])
+        assert consumer.credit >= 0, "more than was asked for"
+        assert not consumer.stopped
         for index in range(delivery.first, delivery.first + delivery.count):
             offset = delivery.batch.base_offset + index
             key = (consumer.group_name, offset)
@@ -86,6 +94,10 @@ class World:
             attempts = self.delivered.get(key, 0) + 1
             assert delivery.attempts == attempts or (self.unsure and delivery.attempts <= attempts)
             self.delivered[key] = delivery.attempts
+            assert key not in self.automatic or self.unsure, "given again after it was settled"
+            if consumer.automatic:
+                self.automatic.add(key)
+                continue
             self.out[key] = (consumer, self.host.now + VISIBILITY)
 
     def settle(self, consumer: Consumer, verb: Verb, first: int, last: int) -> None:
@@ -96,19 +108,30 @@ class World:
             if self.out.get((consumer.group_name, offset), (None, 0))[0] is consumer
         }
         settlement = self.host.dispatch.settle(consumer, verb, [(first, last)], self.host.now)
+        if consumer.automatic:
+            assert settlement.commands == []
+            return
         assert settlement.settled == len(mine)
         assert settlement.missing == last - first + 1 - len(mine)
         for offset in mine:
             del self.out[(consumer.group_name, offset)]
         self.host.proposed += settlement.commands
 
-    def attach(self, group: int, limit: int) -> None:
-        """A consumer comes."""
+    def attach(self, group: int, limit: int, kind: int = 0) -> None:
+        """A consumer comes; `kind`: one that takes, one that settles by taking, preferred ones."""
         pattern = FILTER if group else b""
         consumer, proposals = self.host.dispatch.attach(
-            self.queue.id, "g", f"m{len(self.consumers)}", filter_=pattern, limit=limit
+            self.queue.id,
+            "g",
+            f"m{len(self.consumers)}",
+            filter_=pattern,
+            limit=limit,
+            priority=kind % 3,
+            automatic=kind in (5, 6),
+            taking=kind in (6, 7),
         )
         self.consumers.append(consumer)
+        self.limits[consumer] = limit
         self.host.proposed += proposals
 
     def detach(self, consumer: Consumer) -> None:
@@ -172,7 +195,12 @@ def act(world: World, step: tuple[Any, ...]) -> None:
     elif action == "run":
         world.run(1 + a * b)
     elif action == "attach" and len(world.consumers) < 5:
-        world.attach(a & 1, 1 + b * c)
+        world.attach(a & 1, 1 + b * c, a)
+    elif action == "ranked":
+        for level in (a, b, c):
+            block = encode([Item(Kind.PRIORITY, level)])
+            data = build_message(FILTER, block, b"x", host.now)
+            host.proposed.append(commands.append(world.queue.id, data))
     elif action == "wait":
         host.pass_time((1, SECOND, 5 * SECOND, VISIBILITY + CLAIM_GRANULE)[a % 4])
     elif action == "hold":
@@ -193,16 +221,25 @@ def act(world: World, step: tuple[Any, ...]) -> None:
             world.settle(consumer, Verb(2 + c % 3), first, first + b // 2)
         elif action == "detach":
             world.detach(consumer)
-        elif action == "credit":
+        elif action == "take" and consumer.taking:
+            host.dispatch.credit(consumer, 1)
+            world.run()
+            host.dispatch.credit(consumer, -1)
+        elif action == "stop":
+            host.proposed += host.dispatch.stop(consumer)
+        elif action == "limit":
+            world.limits[consumer] = max(world.limits[consumer], 1 + b)
+            host.dispatch.set_limit(consumer, 1 + b)
+        elif action == "credit" and not consumer.taking:
             host.dispatch.credit(consumer, b)
 
 
-@given(STEPS, st.sampled_from([1, 3, 100]), st.sampled_from([0, 0, 3]))
+@given(STEPS, st.sampled_from([1, 3, 100]), st.sampled_from([0, 0, 3]), st.sampled_from([0, 4]))
 def test_everything_stored_is_settled_and_nothing_is_given_to_two(
-    steps: list[tuple[Any, ...]], claim_batch: int, delivery_limit: int
+    steps: list[tuple[Any, ...]], claim_batch: int, delivery_limit: int, max_priority: int
 ) -> None:
     """See the module."""
-    world = World(claim_batch, delivery_limit)
+    world = World(claim_batch, delivery_limit, max_priority)
     for step in steps:
         act(world, step)
     world.finish()
