@@ -100,8 +100,6 @@ class Amqp(Section):
     """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Consumers that one channel may have."""
-    max_unsettled: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
-    """Messages that a consumer without a prefetch count may hold unsettled."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
     """Bytes of publishes and acknowledgements that one channel may gather in a transaction."""
     loopback_users: tuple[str, ...] = ("guest",)

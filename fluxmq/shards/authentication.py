@@ -101,6 +101,10 @@ class Authentication:
         if connect.username is None:
             done(self.without_name(client))
             return
+        self.verify(connect.username, connect.password or b"", done)
+
+    def verify(self, username: str, password: bytes, done: Callable[[Authenticated], None]) -> None:
+        """Find out whether a password is a user's; ``done`` is called now or when it was verified."""
         if self.revision < 0:
             # Control has not told yet who there is: try again, rather than "wrong password".
             self.results["password", "busy"] += 1
@@ -110,7 +114,7 @@ class Authentication:
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_BUSY))
             return
-        self._verify(connect.username, connect.password or b"", done)
+        self._verify(username, password, done)
 
     def without_name(self, client: Client) -> Authenticated:
         """Who a client is that names no user: the name in its certificate, or nobody."""

@@ -13,6 +13,7 @@ A frame is one record: a kind byte, then::
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
     APPEND, DELIVER  batches for and from queues, see ``queues.remote``
+    REPLY     a batch for an address of direct replies, see ``amqp.replies``
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame that does
 not parse is a bug, not an attack. Deadlines are the node's monotonic clock.
@@ -35,6 +36,7 @@ APPEND = 6
 DELIVER = 7
 KEPT = 8
 DEALT = 9
+REPLY = 10
 FIRST = 1
 LAST = 2
 

@@ -27,7 +27,7 @@ from fluxmq.shards.streams.websocket import WebSocketStream
 MESSAGES_PER_TURN = 4
 """Hand-over messages (of up to 60 connections) taken in one tick."""
 
-TCP, TLS, WEBSOCKET = range(3)
+TCP, TLS, WEBSOCKET, AMQP, AMQP_TLS = range(len(LISTENERS))
 
 
 class Intake:
@@ -48,14 +48,17 @@ class Intake:
         self._settings = settings
         self._watch = watch
         self._counted = counted
-        self._tls: ssl.SSLContext | None = None
+        self._tls: dict[int, ssl.SSLContext] = {}
+        self.amqp: Callable[[Connection, str, float], None]
+        """Makes a connection one of AMQP; ``str``: who it is, ``float``: seconds until it has to be open."""
         self.opened = [0] * len(LISTENERS)
         self.open_now = [0] * len(LISTENERS)
         self._log = RateLimited(get_logger("fluxmq.intake"), per_second=1, burst=5)
-        mqtt = settings.server.mqtt
-        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket)
-        if mqtt.tls is not None:
-            self._tls = server_context(mqtt.tls)
+        mqtt, amqp = settings.server.mqtt, settings.server.amqp
+        self._listeners = (mqtt.tcp, mqtt.tls, mqtt.websocket, amqp.tcp, amqp.tls)
+        for listener, tls in ((TLS, mqtt.tls), (AMQP_TLS, amqp.tls)):
+            if tls is not None:
+                self._tls[listener] = server_context(tls)
 
     def start(self) -> None:
         """Begin to take connections."""
@@ -100,12 +103,15 @@ class Intake:
             fd, reactor.tally, reactor.dirty, self._settings.session.max_output_bytes
         )
         connection.listener = listener
-        connection.handler = self._handler
-        client = Client(connection, peer, listener)
-        connection.identity = client
-        if listener == TLS:
-            assert self._tls is not None
-            connection.stream = TlsStream(self._tls)
+        client: Client | None = None
+        if listener in (AMQP, AMQP_TLS):
+            self.amqp(connection, peer, settings.connect_timeout)
+        else:
+            connection.handler = self._handler
+            client = Client(connection, peer, listener)
+            connection.identity = client
+        if listener in self._tls:
+            connection.stream = TlsStream(self._tls[listener])
         elif listener == WEBSOCKET:
             websocket = self._settings.server.mqtt.websocket
             assert websocket is not None
@@ -121,5 +127,5 @@ class Intake:
             reactor.filtered(connection, data)
         elif data:
             reactor.process(connection, bytearray(data), len(data))
-        if client.stage is not CONNECTED:
+        if client is not None and client.stage is not CONNECTED:
             self._watch(client, settings.connect_timeout)

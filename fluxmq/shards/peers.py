@@ -20,6 +20,7 @@ from typing import Any
 from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.shards import frames
+from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
@@ -75,6 +76,7 @@ class Peers:
         self._blocked: set[Link] = set()
         self.on_numbers: Callable[[int, dict[str, int]], None] = lambda _peer, _report: None
         self.queues: QueueLinks
+        self.replies: Replies
         self.durable: DurableLinks
         self.links = connect(self._received, self._full)
         self._handlers: dict[str, Callable[..., None]] = {
@@ -107,6 +109,11 @@ class Peers:
         """Add what queues say to each other."""
         self.queues = queues
         self._handlers.update(queues.handlers())
+
+    def join_replies(self, replies: Replies) -> None:
+        """Add what direct replies say to each other."""
+        self.replies = replies
+        self._handlers.update(replies.handlers())
 
     def join_durable(self, durable: DurableLinks) -> None:
         """Add what keeping sessions and retained messages says to each other."""
@@ -227,6 +234,8 @@ class Peers:
             self.durable.received(
                 link, number, lambda: self._groups.dealt(name, topic_filter, run), whole=False
             )
+        elif kind == frames.REPLY:
+            self.replies.received(frame)
         else:
             self.queues.received(link, frame)
 

@@ -62,7 +62,8 @@ class Permissions:
         self._broker.schedule()
 
     def _clients(self) -> list[Client]:
-        return [connection.identity for connection in self._reactor.connections.values()]
+        connections = self._reactor.connections.values()
+        return [each.identity for each in connections if isinstance(each.identity, Client)]
 
     def _apply(self, session: Session, before: User | None) -> None:
         """Judge a session by the rules in force; ``before``: what its user was."""

@@ -35,7 +35,9 @@ from fluxmq.control.messages import Hello
 from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
@@ -124,6 +126,11 @@ class Worker:
             lambda listener, count: table.set_connections(launch.slot, listener, count),
         )
         self.broker.open_now = self.intake.open_now
+        self.amqp = Amqp(
+            launch.index, settings, self.broker, self.queues, self.peers.links, self.later
+        )
+        self.peers.join_replies(self.amqp.replies)
+        self.intake.amqp = self.amqp.adopt
         self.reports = Reports(
             self.reactor, self.broker, self.intake, self.peers, self.queues, self.store
         )
@@ -220,6 +227,7 @@ class Worker:
         self.intake.tell()
         self.broker.run_timers()
         self.queues.housekeeping()
+        self.amqp.housekeeping()
         self.durable.housekeeping()
         self.reports.census.step()
         self.peers.check()
@@ -250,7 +258,8 @@ class Worker:
         self.boot_failure = self.queues.service.failure
         if self.boot_failure:
             self.stopping.set()
-        if self.boot_failure or not self.queues.service.ready or not self.durable.loaded:
+        loaded = self.queues.service.ready and self.durable.loaded and self.amqp.known
+        if self.boot_failure or not loaded:
             return
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
@@ -281,9 +290,14 @@ class Worker:
                 self.reports.samples,
                 self.reports.status,
                 self.set_users,
-                self.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
+                {
+                    **self.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
+                    **self.amqp.orders,
+                },
+                self.amqp.topology.established,
             ),
         )
+        self.amqp.topology.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
         self._timer()
 
@@ -291,8 +305,9 @@ class Worker:
         """Finish what queues have under way, tell clients, let output go for a bounded time, end."""
         self.intake.stop()
         await self.queues.drain(self._turn_once)
+        self.amqp.shut_down()
         for connection in list(self.reactor.connections.values()):
-            if connection.identity is not None:
+            if isinstance(connection.identity, Client):
                 self.broker.handler.disconnect(
                     connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
                 )
@@ -321,11 +336,13 @@ class Worker:
         self.broker.configure(settings)
         self.intake.configure(settings)
         self.permissions.configure(settings.auth)
+        self.amqp.configure(settings)
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:
         """A new snapshot of users: it holds for live connections too."""
         self.permissions.set_users(users.revision, users.users)
+        self.amqp.users_changed()
 
 
 def _clear(wake_fd: int) -> None:

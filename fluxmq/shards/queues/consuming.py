@@ -62,6 +62,8 @@ class Consuming(ABC):
         self._takes: list[tuple[Consumer, Taken]] = []
         """Who wants one message, in the order asked."""
         self._statuses: list[tuple[str, Told]] = []
+        self._early_statuses: list[tuple[str, Told]] = []
+        """Who asked how much there is before the group leads."""
         self._changing = 0
         """Commands not applied yet, beside appends, after which there is more to take, or less."""
         self.on_unused: Callable[[str], None] = lambda _queue: None
@@ -258,9 +260,12 @@ class Consuming(ABC):
         self._after_changes(asked)
 
     def status(self, queue: str, done: Told) -> None:
-        """How many messages and consumers a queue has; counts as use of it."""
+        """How many messages and consumers a queue has; counts as use of it. Asked for before the group leads, it waits."""
         if self.failed:
             done(Status(Outcome.UNAVAILABLE))
+            return
+        if not self.keeper.leading and len(self._early_statuses) < EARLY_MAX:
+            self._early_statuses.append((queue, done))
             return
 
         def asked(_result: Result) -> None:
@@ -268,6 +273,12 @@ class Consuming(ABC):
             self.wake()
 
         self._after_changes(asked)
+
+    def _ask_early(self) -> None:
+        """The group leads now."""
+        early, self._early_statuses = self._early_statuses, []
+        for queue, done in early:
+            self.status(queue, done)
 
     def _after_changes(self, action: Done) -> None:
         """Do something when everything asked before that may change what there is has been applied."""
@@ -323,7 +334,8 @@ class Consuming(ABC):
     def _refuse_waiting(self) -> None:
         """The group has failed: who takes gets nothing, who counts is told so."""
         takes, self._takes = self._takes, []
-        statuses, self._statuses = self._statuses, []
+        statuses = [*self._statuses, *self._early_statuses]
+        self._statuses, self._early_statuses = [], []
         for _, taken in takes:
             taken(False, 0)
         for _, told in statuses:

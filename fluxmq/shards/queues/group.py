@@ -41,10 +41,6 @@ RUN_MESSAGES_MAX = 4096
 _log = get_logger("fluxmq.queues")
 
 
-def _declared(_result: Result) -> None:
-    """Nobody asked."""
-
-
 class Group(Consuming):
     """A replication group hosted by this shard."""
 
@@ -161,7 +157,7 @@ class Group(Consuming):
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
         """Make a queue, or change its configuration; at once, since publishes to it may follow."""
-        self.submit((commands.declare(config),), done or _declared)
+        self._change((commands.declare(config),), done)
 
     def lead(self) -> None:
         """Commands are taken here from now on."""
@@ -170,6 +166,7 @@ class Group(Consuming):
         self._attach_early()
         self._mark(self)
         self.on_leading(self)
+        self._ask_early()
 
     def wake(self) -> None:
         """Have this group's work done at the end of the tick."""

@@ -115,9 +115,10 @@ class QueueNames:
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
         self.changed = True
+        self._of_settings = {queue.name: config_of(queue) for queue in settings.queues}
         for queue in settings.queues:
             group = group_of(queue, settings, local_groups)
-            config = config_of(queue)
+            config = self._of_settings[queue.name]
             self.add(QueueInfo(queue.name, group, config.type, _encoded(queue.topics)))
             self._configs.setdefault(group, {})[queue.name] = config
         for queue in settings.queues:
@@ -140,6 +141,14 @@ class QueueNames:
             self._configs.get(before.group, {}).pop(info.name, None)
         self.add(info)
         self._configs.setdefault(info.group, {})[info.name] = config
+
+    def of_settings(self, name: str) -> QueueConfig | None:
+        """What the settings file says of a queue that it names."""
+        return self._of_settings.get(name)
+
+    def group_of(self, name: str, given: str) -> str:
+        """The group of a queue whose declaration gives one; those of the settings file do not."""
+        return given or self.info(name).group
 
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""

@@ -272,12 +272,21 @@ class QueueService:
         return not self._undeclared or any(log.failed for log in self.logs.values())
 
     @property
+    def full(self) -> bool:
+        """Whether appends to a group here are refused for want of space."""
+        return any(hosted.group.full for hosted in self.groups.values())
+
+    @property
     def failure(self) -> str:
         """Why a group here has failed although its log has not; empty when none has."""
         for hosted in self.groups.values():
             if hosted.group.failed and not hosted.shared.failed:
                 return f"group {hosted.group.name}: {hosted.group.failed}"
         return ""
+
+    def all_groups(self) -> list[Group]:
+        """The groups of this shard, that of its memory included."""
+        return self._all()
 
     def find(self, group: str) -> Group | None:
         """A group of this shard."""

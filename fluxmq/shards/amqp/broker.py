@@ -1,0 +1,368 @@
+"""The shard as AMQP sessions see it: their port, joined to the parts that do the work.
+
+Lives on the shard's loop; everything here runs to completion within a tick.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from fluxmq._hot.amqp_run import PublishRun
+from fluxmq._hot.connection import Connection
+from fluxmq.auth.permissions import Permissions
+from fluxmq.auth.users import User
+from fluxmq.control.placements import number_of
+from fluxmq.control.topology_client import TopologyClient
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.routing.topology.changes import Change, DeleteQueue
+from fluxmq.routing.topology.records import Exchange, Queue
+from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal
+from fluxmq.routing.topology.topology import Topology
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.sessions.amqp091.ports import (
+    AmqpLimits,
+    Authenticated,
+    Confirming,
+    ConsumerPort,
+    ConsumerWanted,
+    Held,
+    QueueStatus,
+)
+from fluxmq.sessions.mqtt.ports import Authenticated as Verified
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp import consuming
+from fluxmq.shards.amqp.publishing import Publishing
+from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.authentication import is_loopback
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL
+from fluxmq.shards.queues.ports import Outcome, QueueHost, Status
+from fluxmq.shards.queues.wiring import Queues, microseconds_now
+from fluxmq.shards.timers import DueTimes
+
+UNIQUE_BYTES = 16
+"""Random bytes of a name made here: 22 characters."""
+
+
+class AmqpBroker:
+    """Implements the port of AMQP sessions on one shard."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        broker: ShardBroker,
+        queues: Queues,
+        client: TopologyClient,
+        publishing: Publishing,
+        replies: Replies,
+    ) -> None:
+        self.shard = shard
+        self.opened = 0
+        self.closed: Counter[str] = Counter()
+        self.errors: Counter[int] = Counter()
+        self.methods: Counter[str] = Counter()
+        self.timers: DueTimes[Client] = DueTimes()
+        self.log = RateLimited(get_logger("fluxmq.amqp"), per_second=1, burst=10)
+        self._broker = broker
+        self.reactor = self._reactor = broker.reactor
+        self._queues = queues
+        self._client = client
+        self.topology: Topology = client.topology
+        self._publishing = publishing
+        self._replies = replies
+        self._marked = False
+        self._entered: Counter[str] = Counter()
+        self._known: dict[tuple[str, str], Permissions | None] = {}
+        self._known_revision = (-1, -1)
+        self.configure(settings)
+        self.handler: Handler
+
+    def configure(self, settings: Settings) -> None:
+        """Take settings, at start and when they change."""
+        amqp = settings.amqp
+        self._settings = settings
+        listener = settings.server.amqp.tcp or settings.server.amqp.tls
+        self.limits = AmqpLimits(
+            frame_max=amqp.frame_max,
+            channel_max=amqp.channel_max,
+            heartbeat=int(amqp.heartbeat),
+            max_message=amqp.max_message_size,
+            handshake_timeout=listener.connect_timeout if listener is not None else 10.0,
+            consumer_timeout=amqp.consumer_timeout,
+            max_consumers=amqp.max_consumers_per_channel,
+            max_transaction_bytes=amqp.max_transaction_bytes,
+        )
+
+    def now(self) -> float:
+        """Monotonic seconds at the start of this tick."""
+        return self._reactor.tally.now
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch."""
+        return microseconds_now()
+
+    def unique(self) -> str:
+        """A name that nobody else gets."""
+        return secrets.token_urlsafe(UNIQUE_BYTES)
+
+    # Connecting
+
+    def authenticate(
+        self,
+        client: Client,
+        mechanism: str,
+        user: str,
+        password: bytes,
+        done: Callable[[Authenticated], None],
+    ) -> None:
+        """Check a name and a password, or the certificate."""
+        authentication = self._broker.authentication
+        if mechanism == "EXTERNAL":
+            name = client.certificate_name
+            known = authentication.user(name) if name else None
+            valid = known is not None and user in ("", name)
+            authentication.results["certificate", "success" if valid else "failure"] += 1
+            done(Authenticated(name if valid else None))
+            return
+        if user in self._settings.amqp.loopback_users and not is_loopback(client.peer):
+            authentication.results["password", "failure"] += 1
+            done(Authenticated(None))
+            return
+
+        def verified(result: Verified) -> None:
+            done(Authenticated(None if result.reason else user))
+            self._broker.schedule()
+
+        authentication.verify(user, password, verified)
+
+    def update_secret(
+        self, client: Client, secret: bytes, done: Callable[[Authenticated], None]
+    ) -> None:
+        """Check a new secret of a client's user."""
+        self.authenticate(client, "PLAIN", client.user, secret, done)
+
+    def permissions(self, user: str, vhost: str) -> Permissions | None:
+        """What a user may do in a vhost now."""
+        authentication = self._broker.authentication
+        revision = (authentication.revision, self.topology.revision)
+        if self._known_revision[0] != revision[0]:
+            self._known.clear()
+        self._known_revision = revision
+        try:
+            return self._known[user, vhost]
+        except KeyError:
+            made = self._known[user, vhost] = permissions_of(authentication.user(user), vhost)
+            return made
+
+    def enter(self, client: Client) -> int | None:
+        """Count a connection into its vhost; the vhost's limit when it is reached."""
+        vhost = self.topology.vhost(client.vhost)
+        limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
+        if 0 <= limit <= self._entered[client.vhost]:
+            return int(limit)
+        self._entered[client.vhost] += 1
+        return None
+
+    # Topology
+
+    def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
+        """Change the topology everywhere."""
+
+        def answered(refusal: Refusal | None) -> None:
+            done(refusal)
+            self._broker.schedule()
+
+        self._client.change(list(changes), answered)
+
+    def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
+        """The replication group of a new queue."""
+        if not durable or exclusive:
+            return f"{EPHEMERAL}-{self.shard}"
+        buffered = self._settings.storage.queue_ack_durability == "buffered"
+        number = number_of(queue_name, self._queues.names.local_groups)
+        return f"{BUFFERED if buffered else LOCAL}-{number}"
+
+    def _host(self, queue: Queue) -> QueueHost:
+        """Who hosts a queue."""
+        names = self._queues.names
+        return self._queues.host(names.group_of(queue.internal_name, queue.group))
+
+    def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
+        """Ready messages and consumers of a queue."""
+
+        def told(status: Status) -> None:
+            done(consuming.status_of(status))
+            self._broker.schedule()
+
+        self._host(queue).status(queue.internal_name, told)
+
+    def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
+        """Remove the ready messages."""
+
+        def told(status: Status) -> None:
+            wrong = status.outcome != Outcome.OK
+            done(consuming.refusal_of(queue, status.outcome) if wrong else status.ready)
+            self._broker.schedule()
+
+        self._host(queue).purge(queue.internal_name, told)
+
+    def delete(
+        self,
+        queue: Queue,
+        if_unused: bool,
+        if_empty: bool,
+        done: Callable[[int | Refusal], None],
+    ) -> None:
+        """Delete a queue, first in the engine, which knows whether it is used or empty."""
+
+        def told(status: Status) -> None:
+            if status.outcome not in (Outcome.OK, Outcome.NO_QUEUE):
+                done(consuming.refusal_of(queue, status.outcome))
+                self._broker.schedule()
+                return
+
+            def changed(refusal: Refusal | None) -> None:
+                gone = refusal is None or refusal.code == NOT_FOUND
+                done(status.ready if gone or refusal is None else refusal)
+
+            self.change([DeleteQueue(queue.vhost, queue.name, by_broker=True)], changed)
+
+        self._host(queue).delete(queue.internal_name, if_unused, if_empty, told)
+
+    # Messages
+
+    def publish(
+        self,
+        channel: Channel,
+        run: PublishRun,
+        exchange: Exchange,
+        block: bytes,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        confirmation: Confirming | None,
+        expiry_ms: int | None,
+        properties: Mapping[str, object] | None = None,
+    ) -> int:
+        """Route and store a run."""
+        routed = self._publishing.publish(
+            run, exchange, block, keys, headers, confirmation, expiry_ms, properties
+        )
+        if self._reactor.link_full:
+            self._broker.link_full(channel.client.connection)
+        return routed
+
+    def consume(
+        self,
+        wanted: ConsumerWanted,
+        port: ConsumerPort,
+        done: Callable[[Held | Refusal], None],
+    ) -> None:
+        """Attach a consumer."""
+
+        def attached(answer: Held | Refusal) -> None:
+            done(answer)
+            self._broker.schedule()
+
+        consuming.consume(self._host(wanted.queue), wanted, port, attached)
+
+    def reply_open(self, port: ConsumerPort) -> str:
+        """A new address for direct replies."""
+        return self._replies.open(port)
+
+    def reply_close(self, address: str) -> None:
+        """The address is used no longer."""
+        self._replies.close(address)
+
+    def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
+        """Send a run to an address."""
+        return self._replies.send(address, run, block)
+
+    def reply_exists(self, address: str, done: Callable[[bool], None]) -> None:
+        """Whether somebody waits for replies at an address."""
+        self._replies.exists(address, done)
+
+    # Connections
+
+    def schedule(self, client: Client, at: float) -> None:
+        """Call the handler's ``due`` then."""
+        self.timers.set(client, at)
+
+    def run_timers(self) -> None:
+        """A tenth of a second has passed."""
+        self.timers.due(self.now(), self.handler.due)
+
+    def wake(self) -> None:
+        """Have what was written sent soon."""
+        self._broker.schedule()
+
+    def mark(self) -> None:
+        """Call the handler's ``flush_marked`` before this tick ends, or in the next one."""
+        if not self._marked:
+            self._marked = True
+            self._queues.service.wake()
+
+    def flush_marked(self) -> None:
+        """The end of a tick, before groups do their work."""
+        if self._marked:
+            self._marked = False
+            self.handler.flush_marked()
+
+    def pause(self, connection: Connection) -> None:
+        """Stop reading."""
+        self._broker.pause(connection)
+
+    def resume(self, connection: Connection) -> None:
+        """Go on reading."""
+        self._broker.resume(connection)
+
+    def close(self, connection: Connection, linger: bool) -> None:
+        """Close once output is written."""
+        self._broker.close(connection, linger)
+
+    def count_opened(self, client: Client) -> None:
+        """Count a connection that came as far as connection.open-ok."""
+        self.opened += 1
+
+    def count_closed(self, client: Client, reason: str) -> None:
+        """Count the end of a connection, and forget it."""
+        self.closed[reason] += 1
+        self.timers.cancel(client)
+        if client.entered:
+            self._entered[client.vhost] -= 1
+
+    def count_error(self, client: Client, code: int, text: str) -> None:
+        """Count a protocol error and log some."""
+        self.errors[code] += 1
+        self.log.event(
+            logging.INFO,
+            f"error-{code}",
+            "%s (%d)",
+            text,
+            code,
+            peer=client.peer,
+            user=client.user,
+        )
+
+    def count_drop(self, reason: str, count: int) -> None:
+        """Count messages not delivered."""
+        self._broker.count_drop(reason, count)
+
+    def count_method(self, name: str) -> None:
+        """Count a method received off the hot path."""
+        self.methods[name] += 1
+
+
+def permissions_of(user: User | None, vhost: str) -> Permissions | None:
+    """A user's permissions in a vhost; None when there are none."""
+    if user is None:
+        return None
+    for permission in user.permissions:
+        if permission.vhost == vhost:
+            return Permissions(user.name, permission, user.topic_permissions)
+    return None

@@ -1,0 +1,76 @@
+"""AMQP's consumers as the queues' host wants them asked for, and its answers as AMQP says them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal, named, not_found
+from fluxmq.sessions.amqp091.ports import ConsumerPort, ConsumerWanted, Held, QueueStatus
+from fluxmq.shards.queues.ports import Attached, Outcome, QueueHost, Status, Wanted
+from fluxmq.shards.queues.ports import Held as QueueHeld
+
+ACCESS_REFUSED = 403
+INTERNAL_ERROR = 541
+QOS = 1
+"""Consumers of AMQP settle what they are given, as MQTT's of QoS 1 do."""
+
+
+def consume(
+    host: QueueHost,
+    wanted: ConsumerWanted,
+    port: ConsumerPort,
+    done: Callable[[Held | Refusal], None],
+) -> None:
+    """Attach a consumer to the queue's host."""
+    if len(wanted.filters) > 1:
+        done(Refusal(PRECONDITION_FAILED, "a consumer has one filter at most"))
+        return
+
+    def attached(answer: Attached, held: QueueHeld | None) -> None:
+        done(held if held is not None else refusal_of(wanted.queue, answer.outcome))
+
+    host.attach(wanted_of(wanted), port, attached)
+
+
+def wanted_of(wanted: ConsumerWanted) -> Wanted:
+    """What the queue's host is asked."""
+    stream = wanted.queue.type == "stream"
+    return Wanted(
+        queue=wanted.queue.internal_name,
+        group=wanted.group or (wanted.tag if stream else ""),
+        member=wanted.member,
+        pattern=wanted.filters[0].encode() if wanted.filters else b"",
+        start=(wanted.start or ("next", 0)) if stream else None,
+        limit=wanted.limit,
+        qos=QOS,
+        explicit=not wanted.auto_commit,
+        priority=wanted.priority,
+        exclusive=wanted.exclusive,
+        automatic=wanted.automatic,
+        taking=wanted.taking,
+        temporary=stream and not wanted.group,
+    )
+
+
+def refusal_of(queue: Queue, outcome: int) -> Refusal:
+    """Why a queue did not do what it was asked."""
+    where = named("queue", queue.name, queue.vhost)
+    if outcome == Outcome.NO_QUEUE:
+        return not_found("queue", queue.name, queue.vhost)
+    if outcome == Outcome.EXCLUSIVE:
+        return Refusal(ACCESS_REFUSED, f"{where} in exclusive use")
+    if outcome == Outcome.IN_USE:
+        return Refusal(PRECONDITION_FAILED, f"{where} in use")
+    if outcome == Outcome.NOT_EMPTY:
+        return Refusal(PRECONDITION_FAILED, f"{where} is not empty")
+    if outcome == Outcome.REFUSED:
+        return Refusal(PRECONDITION_FAILED, f"{where} cannot be consumed from in this way")
+    return Refusal(INTERNAL_ERROR, f"{where} cannot be reached now")
+
+
+def status_of(told: Status) -> QueueStatus | None:
+    """A queue's numbers; None when it could not be asked."""
+    if told.outcome != Outcome.OK:
+        return None
+    return QueueStatus(told.ready, told.consumers)

@@ -1,0 +1,276 @@
+"""What a shard tells and does for ``fluxmqctl``: its queues, connections, channels and consumers, row by row.
+
+Columns are named as ``rabbitmqctl`` names them; one that is asked for and not known is left out of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fluxmq.control.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
+from fluxmq.control.row_messages import (
+    CHANNELS,
+    CONNECTIONS,
+    CONSUMERS,
+    CloseConnections,
+    Count,
+    Page,
+    QueueOrder,
+    RowsWanted,
+    TableRow,
+    page_of,
+    plain,
+)
+from fluxmq.routing.topology.effective import policy_of
+from fluxmq.routing.topology.names import internal_name, public_name
+from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.sessions.amqp091.channel import Channel
+from fluxmq.sessions.amqp091.client import Client, Stage
+from fluxmq.sessions.mqtt.session import Client as MqttClient
+from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.wiring import Queues
+from fluxmq.storage.queue_log import QueueLog
+
+PROTOCOL = "AMQP 0-9-1"
+MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
+QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
+
+
+class ShardDesk:
+    """Implements control's ``Desk`` for one shard."""
+
+    def __init__(self, broker: AmqpBroker, queues: Queues) -> None:
+        self._broker = broker
+        self._queues = queues
+
+    def rows(self, wanted: RowsWanted, done: Callable[[Page | Failure], None]) -> None:
+        """Tell rows, with the columns that were asked for."""
+        if wanted.what == CONNECTIONS:
+            found = self._connections()
+        elif wanted.what == CHANNELS:
+            found = (_channel_row(each) for each in self._channels())
+        elif wanted.what == CONSUMERS:
+            found = self._consumers()
+        else:
+            found = self._queue_rows(wanted.names)
+        columns = wanted.columns
+        cut = ({name: row[name] for name in columns if name in row} for row in found)
+        done(page_of(cut, wanted.after))
+
+    # Queues
+
+    def _queue_rows(self, names: tuple[tuple[str, str], ...]) -> Iterator[TableRow]:
+        if names:
+            for vhost, name in names:
+                internal = internal_name(vhost, name)
+                group = self._queues.service.find(self._queues.names.info(internal).group)
+                if group is not None and group.machine.queue(internal) is not None:
+                    yield self._queue_row(group, internal)
+            return
+        for group in self._queues.service.all_groups():
+            for state in list(group.machine.queues.values()):
+                yield self._queue_row(group, state.config.name)
+
+    def _queue_row(self, group: Group, internal: str) -> TableRow:
+        state = group.machine.queue(internal)
+        assert state is not None
+        vhost, name = public_name(internal)
+        ready, unsettled, consumers = group.dispatch.counts(state.id)
+        row: TableRow = {
+            "name": name,
+            "vhost": vhost,
+            "type": QUEUE_TYPES[state.config.type],
+            "messages": ready + unsettled,
+            "messages_ready": ready,
+            "messages_unacknowledged": unsettled,
+            "messages_persistent": ready + unsettled,
+            "consumers": consumers,
+            "group": group.name,
+            "leader": f"shard-{self._broker.shard}",
+            "pid": f"<{group.name}.{state.id}>",
+            "state": "stopped" if group.failed else "running",
+        }
+        log = group.logs.get(state.id)
+        if isinstance(log, QueueLog):
+            row["message_bytes"] = log.bytes
+        known = self._broker.topology.queue(vhost, name)
+        if known is not None:
+            row.update(self._declared_columns(known))
+        return row
+
+    def _declared_columns(self, queue: Queue) -> TableRow:
+        policy = policy_of(self._broker.topology, queue)
+        operator = policy_of(self._broker.topology, queue, operator=True)
+        return {
+            "type": queue.type,
+            "durable": queue.durable,
+            "auto_delete": queue.auto_delete,
+            "exclusive": queue.exclusive,
+            "owner_pid": queue.owner,
+            "arguments": plain(queue.arguments),
+            "policy": policy.name if policy is not None else "",
+            "operator_policy": operator.name if operator is not None else "",
+        }
+
+    # Connections
+
+    def _connections(self) -> Iterator[TableRow]:
+        for connection in list(self._broker.reactor.connections.values()):
+            if isinstance(connection.identity, Client):
+                if connection.identity.entered:
+                    yield _connection_row(connection.identity)
+            elif isinstance(connection.identity, MqttClient) and connection.open:
+                yield _mqtt_row(connection.identity)
+
+    def _channels(self) -> Iterator[Channel]:
+        for client in list(self._broker.handler.clients):
+            yield from client.channels.values()
+
+    def _consumers(self) -> Iterator[TableRow]:
+        for channel in self._channels():
+            for tag, consumer in channel.consumers.items():
+                yield {
+                    "queue_name": consumer.queue.name,
+                    "vhost": consumer.queue.vhost,
+                    "channel_pid": _channel_pid(channel),
+                    "consumer_tag": tag,
+                    "ack_required": not consumer.automatic,
+                    "exclusive": consumer.exclusive,
+                    "prefetch_count": consumer.prefetch,
+                    "priority": consumer.priority,
+                    "active": not consumer.stopped,
+                    "arguments": plain(consumer.arguments or {}),
+                }
+
+    def close_connections(
+        self, wanted: CloseConnections, done: Callable[[Count | Failure], None]
+    ) -> None:
+        """Close connections of AMQP, by their pid, their vhost, or all."""
+        count = 0
+        for client in list(self._broker.handler.clients):
+            meant = wanted.pid in (None, client.owner)
+            if meant and wanted.vhost in (None, client.vhost) and client.stage is Stage.RUNNING:
+                count += 1
+                self._broker.handler.disconnect(client, wanted.reason)
+        self._broker.wake()
+        done(Count(count))
+
+    # Orders about queues
+
+    def purge_queue(self, order: QueueOrder, done: Callable[[Count | Failure], None]) -> None:
+        """Purge a queue, wherever it is."""
+        queue = self._broker.topology.queue(order.vhost, order.name)
+        if queue is None:
+            done(_unknown(order))
+        else:
+            self._broker.purge(queue, _counting(done))
+
+    def delete_queue(self, order: QueueOrder, done: Callable[[Count | Failure], None]) -> None:
+        """Delete a queue, wherever it is."""
+        queue = self._broker.topology.queue(order.vhost, order.name)
+        if queue is None:
+            done(_unknown(order))
+            return
+        try:
+            self._broker.topology.check_delete_queue(order.vhost, order.name)
+        except Refusal as refusal:
+            done(Failure(ERROR_FAILED, refusal.text))
+            return
+        self._broker.delete(queue, order.if_unused, order.if_empty, _counting(done))
+
+
+def _counting(done: Callable[[Count | Failure], None]) -> Callable[[int | Refusal], None]:
+    def answered(answer: int | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            done(Failure(ERROR_FAILED, answer.text))
+        else:
+            done(Count(answer))
+
+    return answered
+
+
+def _unknown(order: QueueOrder) -> Failure:
+    return Failure(ERROR_NOT_FOUND, f"no queue '{order.name}' in vhost '{order.vhost}'")
+
+
+def _channel_pid(channel: Channel) -> str:
+    return f"<{channel.client.owner}.{channel.number}>"
+
+
+def _connection_row(client: Client) -> TableRow:
+    connection = client.connection
+    host, _, port = client.local.rpartition(":")
+    peer_host, _, peer_port = client.peer.rpartition(":")
+    return {
+        "pid": client.owner,
+        "name": client.name,
+        "host": host.strip("[]"),
+        "port": int(port),
+        "peer_host": peer_host.strip("[]"),
+        "peer_port": int(peer_port),
+        "ssl": connection.stream is not None,
+        "peer_cert_subject": client.certificate_name,
+        "state": _state(client),
+        "channels": len(client.channels),
+        "protocol": PROTOCOL,
+        "auth_mechanism": client.mechanism,
+        "user": client.user,
+        "vhost": client.vhost,
+        "timeout": client.heartbeat,
+        "frame_max": connection.frame_max,
+        "channel_max": client.channel_max,
+        "client_properties": plain(client.properties),
+        "send_pend": connection.size,
+    }
+
+
+def _state(client: Client) -> str:
+    if client.stage is not Stage.RUNNING:
+        return "closing" if client.stage in (Stage.CLOSING, Stage.CLOSED) else "starting"
+    if client.blocked:
+        return "blocked"
+    return "flow" if client.connection.paused else "running"
+
+
+def _mqtt_row(client: MqttClient) -> TableRow:
+    peer_host, _, peer_port = client.peer.rpartition(":")
+    session = client.session
+    return {
+        "pid": session.client_id if session is not None else "",
+        "name": session.client_id if session is not None else client.peer,
+        "peer_host": peer_host.strip("[]"),
+        "peer_port": int(peer_port or 0),
+        "ssl": bool(client.certificate_name),
+        "peer_cert_subject": client.certificate_name,
+        "state": "running",
+        "channels": 0,
+        "protocol": MQTT_PROTOCOLS.get(client.connection.version, "MQTT"),
+        "user": client.username,
+        "vhost": "/",
+        "send_pend": client.connection.size,
+    }
+
+
+def _channel_row(channel: Channel) -> TableRow:
+    client = channel.client
+    window, transaction = channel.window, channel.transaction
+    row: dict[str, Any] = {
+        "pid": _channel_pid(channel),
+        "connection": client.owner,
+        "name": f"{client.name} ({channel.number})",
+        "number": channel.number,
+        "user": client.user,
+        "vhost": client.vhost,
+        "transactional": transaction is not None,
+        "confirm": window is not None,
+        "consumer_count": len(channel.consumers),
+        "messages_unacknowledged": channel.ledger.unsettled,
+        "messages_unconfirmed": window.unanswered if window is not None else 0,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.shared_limit,
+        "state": "running",
+    }
+    return row

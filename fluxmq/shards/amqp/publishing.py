@@ -1,0 +1,241 @@
+"""What an AMQP publish leads to: queues by exchanges and bindings, and MQTT's subscribers where topics are meant.
+
+A run becomes batches once, whatever the number of queues. ``amq.topic`` of the first vhost and the topics of MQTT are
+one space: a run published there reaches the subscribers and capturing queues of the topic as well, and what MQTT
+clients publish reaches the queues bound to that exchange (`MqttBindings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from xxhash import xxh3_64_intdigest
+
+from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
+from fluxmq._hot.batches import delivery_runs, parse
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.route import Route
+from fluxmq._hot.tickets import Ticket
+from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
+from fluxmq.protocols.mqtt.message_properties import from_block
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.records import Exchange, Queue
+from fluxmq.routing.topology.routing import route
+from fluxmq.routing.topology.topology import Topology
+from fluxmq.sessions.amqp091.ports import Confirming
+from fluxmq.shards.queues.clients import QueueClients
+from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.sinks import QueueSink
+
+TOPIC_EXCHANGE = "amq.topic"
+"""The exchange whose routing keys are MQTT's topics."""
+QUEUE_PREFIX = "$queue/"
+"""A routing key of the default exchange that begins so is an address as MQTT's."""
+MQTT_5 = 5
+
+
+Place = tuple[str, str]
+"""A queue's replication group and its internal name."""
+
+
+class Way(NamedTuple):
+    """How a queue gets a run: after how many milliseconds, and by which header it knows what it has had."""
+
+    delay_ms: int
+    deduplicates: str
+
+
+AT_ONCE = Way(0, "")
+
+
+class Publishing:
+    """Publishes of one shard's AMQP clients."""
+
+    def __init__(
+        self,
+        topology: Callable[[], Topology],
+        host: Callable[[str], QueueHost],
+        clients: QueueClients,
+        reactor: Reactor,
+        mqtt_route: Callable[[bytes], Route | None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._topology = topology
+        self._host = host
+        self._clients = clients
+        self._reactor = reactor
+        self._mqtt_route = mqtt_route
+        self._clock = clock
+
+    def publish(
+        self,
+        run: PublishRun,
+        exchange: Exchange,
+        block: bytes,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        confirmation: Confirming | None,
+        expiry_ms: int | None,
+        properties: Mapping[str, object] | None,
+    ) -> int:
+        """Route and store a run; to how many queues and subscribers it went. See ``ports.Broker.publish``."""
+        topology = self._topology()
+        found: dict[Place, Way] = {}
+        topics: list[bytes] = []
+        first = exchange.vhost == DEFAULT_VHOST
+        for key in keys:
+            routed = route(topology, exchange.vhost, exchange.name, key, headers, properties)
+            for queue in routed.delayed:
+                way = Way(routed.delayed_ms, _deduplicates(queue))
+                found.setdefault(self._place(queue), way)
+            for queue in routed.queues:
+                found[self._place(queue)] = Way(0, _deduplicates(queue))
+            if not first:
+                continue
+            if exchange.name == TOPIC_EXCHANGE:
+                topics.append(routing_key_to_topic(key.encode()))
+            elif not exchange.name and not routed.queues and key.startswith(QUEUE_PREFIX):
+                for sink in self._clients.sinks(key.encode()) or ():
+                    found[sink.info.group, sink.info.name] = AT_ONCE
+        routes = {topic: each for topic in topics if (each := self._route_of(topic)) is not None}
+        receivers = 0
+        for each in routes.values():
+            receivers += len(each.targets) + len(each.links) + len(each.groups)
+            for sink in each.queues:
+                found.setdefault((sink.info.group, sink.info.name), AT_ONCE)
+        if found:
+            self._store(run, block, keys[0], found, headers, confirmation, expiry_ms)
+        if receivers:
+            self._to_subscribers(run, block, routes, confirmation, expiry_ms)
+        return len(found) + receivers
+
+    def _place(self, queue: Queue) -> Place:
+        name = queue.internal_name
+        return self._clients.names.group_of(name, queue.group), name
+
+    def _route_of(self, topic: bytes) -> Route | None:
+        """Where a topic leads, from the routes of MQTT's publishers."""
+        known = self._reactor.routes.get(topic)
+        return known if known is not None else self._mqtt_route(topic)
+
+    def _store(
+        self,
+        run: PublishRun,
+        block: bytes,
+        key: str,
+        found: Mapping[Place, Way],
+        headers: Mapping[str, object] | None,
+        confirmation: Confirming | None,
+        expiry_ms: int | None,
+    ) -> None:
+        """Append a run to queues; its batches are built once for all that get them alike."""
+        now = self._clock()
+        expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
+        built: dict[tuple[int, object], list[bytes]] = {}
+        room = True
+        for (group, name), way in found.items():
+            value = (headers or {}).get(way.deduplicates) if way.deduplicates else None
+            producer, sequence = identity(way.deduplicates, value) if value is not None else (0, 0)
+            batches = built.get((way.delay_ms, sequence))
+            if batches is None:
+                delay = now + way.delay_ms * 1000 if way.delay_ms else 0
+                # All messages of a run have the same headers: the others are duplicates of the first.
+                source = run if value is None else _first_of(run)
+                batches = built[way.delay_ms, sequence] = build_amqp_batches(
+                    source, key.encode(), block, now, expiry, delay, producer, sequence
+                )
+            host = self._host(group)
+            for batch in batches:
+                if confirmation is not None:
+                    confirmation.hold()
+                room &= host.append(
+                    name, batch, confirmation.done if confirmation is not None else None
+                )
+        if not room:
+            self._reactor.link_full = True
+
+    def _to_subscribers(
+        self,
+        run: PublishRun,
+        block: bytes,
+        routes: Mapping[bytes, Route],
+        confirmation: Confirming | None,
+        expiry_ms: int | None,
+    ) -> None:
+        """Give a run to MQTT's subscribers, here and on other shards."""
+        reactor = self._reactor
+        qos = 1 if confirmation is not None else 0
+        properties = from_block(block, reserved=False)
+        seconds = 0 if expiry_ms is None else max(expiry_ms // 1000, 1)
+        for data in build_amqp_batches(run, b"", b"", self._clock()):
+            batch = parse(data)
+            for topic, each in routes.items():
+                reactor.ticket = None
+                for made in delivery_runs(
+                    batch, 0, batch.count, MQTT_5, topic, properties, None, qos, seconds
+                ):
+                    if expiry_ms is not None:
+                        made.deadline = reactor.tally.now + expiry_ms / 1000
+                    reactor.deliver(made, each)
+                    for link in each.links:
+                        link.send_run(made)
+                    for group in each.groups:
+                        group.offer(made)
+                ticket = _taken(reactor)
+                if ticket is not None and ticket.waiting and confirmation is not None:
+                    confirmation.hold()
+                    ticket.notify = confirmation.done
+
+
+class MqttBindings:
+    """Queues that what MQTT clients publish goes to because of bindings."""
+
+    def __init__(self, topology: Callable[[], Topology], sink: Callable[[str], QueueSink]) -> None:
+        self._topology = topology
+        self._sink = sink
+
+    def sinks(self, topic: bytes) -> list[QueueSink]:
+        """The queues bound to ``amq.topic`` for a topic; none for those of the broker's own kinds (``$...``)."""
+        if topic.startswith(b"$"):
+            return []
+        try:
+            key = topic_to_routing_key(topic).decode()
+        except UnicodeDecodeError:
+            return []
+        routed = route(self._topology(), DEFAULT_VHOST, TOPIC_EXCHANGE, key, None)
+        return [self._sink(queue.internal_name) for queue in (*routed.queues, *routed.delayed)]
+
+
+def _taken(reactor: Reactor) -> Ticket | None:
+    """The ticket that whoever took up the last run may hold."""
+    ticket = reactor.ticket
+    reactor.ticket = None
+    return ticket
+
+
+def identity(header: str, value: object) -> tuple[int, int]:
+    """Producer and sequence that a header's value stands for, where a queue is to keep each value once."""
+    producer = xxh3_64_intdigest(header.encode()) | 1
+    text = value if isinstance(value, bytes) else str(value).encode()
+    return producer, xxh3_64_intdigest(text) >> 1
+
+
+def _first_of(run: PublishRun) -> PublishRun:
+    if run.count == 1:
+        return run
+    return PublishRun.of(
+        run.channel,
+        run.exchange,
+        run.routing_key,
+        run.mandatory,
+        run.immediate,
+        run.properties,
+        run.payload(0),
+    )
+
+
+def _deduplicates(queue: Queue) -> str:
+    """The header by whose value a queue knows messages it has had, empty for none."""
+    header = queue.arguments.get("x-deduplication-header")
+    return header if isinstance(header, str) else ""

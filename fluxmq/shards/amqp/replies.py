@@ -1,0 +1,128 @@
+"""Direct replies: addresses that stand for a channel, known to every shard by themselves.
+
+An address names its shard and a number there, and ends in a secret that nobody guesses. Between shards goes::
+
+    REPLY    u8 kind, u16 length of the address, address, batch
+
+Source: the pseudo-queue ``amq.rabbitmq.reply-to`` as RabbitMQ documents it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable
+
+from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
+from fluxmq._hot.batches import BatchError, parse
+from fluxmq.sessions.amqp091.ports import ConsumerPort
+from fluxmq.shards import frames
+from fluxmq.shards.links import Link
+
+HEAD = struct.Struct("<BH")
+ASKED_MAX = 65_536
+"""Questions to other shards that may be open; further ones are answered with no."""
+WAIT_SECONDS = 5.0
+"""How long another shard's answer is waited for."""
+
+
+class Replies:
+    """The addresses of one shard, and the ways to those of others."""
+
+    def __init__(
+        self,
+        shard: int,
+        links: dict[int, Link],
+        unique: Callable[[], str],
+        clock: Callable[[], int],
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._shard = shard
+        self._links = links
+        self._unique = unique
+        self._clock = clock
+        self._later = later
+        self._ports: dict[str, ConsumerPort] = {}
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, Callable[[bool], None]] = {}
+
+    def open(self, port: ConsumerPort) -> str:
+        """A new address."""
+        address = f"{self._shard}.{self._unique()}"
+        self._ports[address] = port
+        return address
+
+    def close(self, address: str) -> None:
+        """The address is used no longer."""
+        self._ports.pop(address, None)
+
+    def send(self, address: str, run: PublishRun, block: bytes) -> bool:
+        """Send a run to an address; False: there is none as far as is known here."""
+        shard = shard_in(address)
+        if shard == self._shard:
+            port = self._ports.get(address)
+            if port is None:
+                return False
+            for data in build_amqp_batches(run, address.encode(), block, self._clock()):
+                batch = parse(data)
+                port.deliver(batch, 0, batch.count, 1)
+            return True
+        link = self._links.get(shard)
+        if link is None or not link.up:
+            return False
+        encoded = address.encode()
+        head = HEAD.pack(frames.REPLY, len(encoded)) + encoded
+        for data in build_amqp_batches(run, encoded, block, self._clock()):
+            link.send_frame(head + data)
+        return True
+
+    def exists(self, address: str, done: Callable[[bool], None]) -> None:
+        """Whether somebody waits at an address, wherever."""
+        shard = shard_in(address)
+        if shard == self._shard:
+            done(address in self._ports)
+            return
+        link = self._links.get(shard)
+        if link is None or not link.up or len(self._asked) >= ASKED_MAX:
+            done(False)
+            return
+        number = next(self._numbers)
+        self._asked[number] = done
+        link.send_control("reply asked", number, address)
+        self._later(WAIT_SECONDS, lambda: self._answered(number, False))
+
+    def _answered(self, number: int, there: bool) -> None:
+        done = self._asked.pop(number, None)
+        if done is not None:
+            done(there)
+
+    # From other shards
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {"reply asked": self._on_asked, "reply told": self._on_told}
+
+    def _on_asked(self, link: Link, number: int, address: str) -> None:
+        link.send_control("reply told", number, address in self._ports)
+
+    def _on_told(self, _link: Link, number: int, there: bool) -> None:
+        self._answered(number, there)
+
+    def received(self, frame: bytes) -> None:
+        """A REPLY frame has come."""
+        _, length = HEAD.unpack_from(frame)
+        at = HEAD.size + length
+        port = self._ports.get(frame[HEAD.size : at].decode())
+        if port is None:
+            return  # whoever asked has gone
+        try:
+            batch = parse(frame[at:])
+        except BatchError:
+            return
+        port.deliver(batch, 0, batch.count, 1)
+
+
+def shard_in(address: str) -> int:
+    """The shard that an address names, -1 for text that is no address."""
+    number, dot, _ = address.partition(".")
+    return int(number) if dot and number.isascii() and number.isdigit() and len(number) < 6 else -1

@@ -1,0 +1,184 @@
+"""Builds AMQP's part of a shard and joins it to the rest: the one place that knows all of it."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from fluxmq._hot.connection import Connection
+from fluxmq.control.conversation import Order
+from fluxmq.control.row_messages import orders_of
+from fluxmq.control.topology_client import TopologyClient
+from fluxmq.routing.topology.changes import DropGroup
+from fluxmq.routing.topology.routing import route
+from fluxmq.routing.topology.topology import Delta
+from fluxmq.sessions.amqp091.client import Client
+from fluxmq.sessions.amqp091.handler import Handler
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.broker import AmqpBroker
+from fluxmq.shards.amqp.declared import DeclaredQueues
+from fluxmq.shards.amqp.desk import ShardDesk
+from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
+from fluxmq.shards.amqp.replies import Replies
+from fluxmq.shards.broker import ShardBroker
+from fluxmq.shards.links import Link
+from fluxmq.shards.queues.names import EPHEMERAL
+from fluxmq.shards.queues.wiring import Queues, microseconds_now
+from fluxmq.shards.streams.tls import TlsStream
+
+WIRE = 1
+"""What a connection of AMQP 0.9.1 is to the reactor."""
+BOOT_BYTES = 6
+"""Random bytes that tell this run of the process from others, in the ids of its connections."""
+DISK_ALARM = "low on disk"
+"""Why publishing is blocked while appends are refused: RabbitMQ's words."""
+
+
+class ShardHandler(Handler):
+    """The sessions' handler, which learns here who a client of TLS is."""
+
+    def protocol_header(self, connection: Connection, header: bytes) -> None:
+        """The first bytes: the handshake of TLS is over by now."""
+        stream = connection.stream
+        if isinstance(stream, TlsStream):
+            identity = stream.peer_identity()
+            if identity is not None:
+                connection.identity.certificate_name = identity.common_name or ""
+        super().protocol_header(connection, header)
+
+
+class Amqp:
+    """Everything about AMQP on one shard."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        broker: ShardBroker,
+        queues: Queues,
+        links: dict[int, Link],
+        later: Callable[[float, Callable[[], None]], None],
+    ) -> None:
+        self._shard = shard
+        self._broker = broker
+        self._queues = queues
+        self._reactor = broker.reactor
+        self._boot = secrets.token_urlsafe(BOOT_BYTES)
+        self._numbers = itertools.count(1)
+        self._blocked = False
+        self.topology = TopologyClient(
+            lambda: self._reactor.tally.now,
+            self._changed,
+            first=[DropGroup(f"{EPHEMERAL}-{shard}")],
+        )
+        self.replies = Replies(shard, links, secrets.token_urlsafe, microseconds_now, later)
+        publishing = Publishing(
+            lambda: self.topology.topology,
+            queues.host,
+            queues.clients,
+            self._reactor,
+            broker.route,
+            microseconds_now,
+        )
+        self.broker = AmqpBroker(
+            shard, settings, broker, queues, self.topology, publishing, self.replies
+        )
+        self.handler = ShardHandler(self.broker)
+        self.broker.handler = self.handler
+        self.declared = DeclaredQueues(
+            queues,
+            lambda: self.topology.topology,
+            self.topology.change,
+            self._routes_changed,
+            settings.amqp.consumer_timeout,
+        )
+        self.desk = ShardDesk(self.broker, queues)
+        bindings = MqttBindings(lambda: self.topology.topology, queues.clients.sink)
+        queues.clients.bound = bindings.sinks
+        queues.flush_others = self.broker.flush_marked
+        queues.service.dead_letters.route = self._dead_letter_route
+
+    @property
+    def orders(self) -> dict[str, Order]:
+        """What control may order."""
+        return {**self.topology.orders, **orders_of(self.desk)}
+
+    @property
+    def known(self) -> bool:
+        """Whether this shard knows what there is."""
+        return self.topology.known
+
+    def adopt(self, connection: Connection, peer: str, seconds: float) -> None:
+        """Make a new connection one of AMQP, which has to be open in so many seconds."""
+        sock = socket.socket(fileno=connection.fd)
+        try:
+            host, port = sock.getsockname()[:2]
+        finally:
+            sock.detach()
+        local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        owner = f"{self._shard}.{self._boot}.{next(self._numbers)}"
+        client = Client(connection, peer, local, connection.listener, owner)
+        connection.handler = self.handler
+        connection.identity = client
+        connection.wire = WIRE
+        client.deadline = self._reactor.tally.now + seconds
+        self.broker.schedule(client, client.deadline)
+
+    def _changed(self, delta: Delta) -> None:
+        """The copy of the topology is another."""
+        self.declared.changed(delta.rows)
+        topology = self.topology.topology
+        for client in list(self.handler.clients):
+            if client.entered and topology.vhost(client.vhost) is None:
+                self.handler.disconnect(client, f"vhost '{client.vhost}' is down")
+        self._broker.schedule()
+
+    def _routes_changed(self) -> None:
+        self._reactor.routes.clear()
+
+    def users_changed(self) -> None:
+        """Clients whose user may not be here any more are disconnected."""
+        for client in list(self.handler.clients):
+            if not client.user:
+                continue
+            if self._broker.authentication.user(client.user) is None:
+                self.handler.disconnect(client, f"user '{client.user}' is deleted or disabled")
+            elif client.entered and self.broker.permissions(client.user, client.vhost) is None:
+                self.handler.disconnect(
+                    client, f"access to vhost '{client.vhost}' of user '{client.user}' ended"
+                )
+
+    def _dead_letter_route(
+        self, vhost: str, exchange: str, routing_key: str, headers: Mapping[str, object]
+    ) -> Sequence[str] | None:
+        """Internal names of the queues that a dead letter goes to; None: there is no such exchange."""
+        topology = self.topology.topology
+        if topology.exchange(vhost, exchange) is None:
+            return None
+        routed = route(topology, vhost, exchange, routing_key, headers)
+        return [queue.internal_name for queue in (*routed.queues, *routed.delayed)]
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        self.broker.run_timers()
+        self.topology.tick()
+        blocked = self._queues.service.full
+        if blocked != self._blocked:
+            self._blocked = blocked
+            if blocked:
+                self.handler.block(DISK_ALARM)
+            else:
+                self.handler.unblock()
+
+    def configure(self, settings: Settings) -> None:
+        """Take new settings."""
+        self.broker.configure(settings)
+
+    def shut_down(self) -> None:
+        """Tell every client that the node ends."""
+        for connection in list(self._reactor.connections.values()):
+            if isinstance(connection.identity, Client):
+                text = "broker forced connection closure with reason 'shutdown'"
+                self.handler.disconnect(connection.identity, text)
