@@ -58,6 +58,7 @@ def route(
 ) -> Routed:
     """Where a message goes that is published to an exchange; nowhere when there is none.
 
+    Keys that were not UTF-8 have surrogates, as ``surrogateescape`` makes them.
     ``properties``: ``correlation_id``, ``message_id`` and ``timestamp``, for exchanges that hash one of them.
     """
     space = topology.space(vhost)
@@ -86,11 +87,11 @@ def default_queue(space: Space, routing_key: str) -> Queue | None:
     queue = space.queues.get(routing_key)
     if queue is None and routing_key.startswith(_PREFIXES):
         try:
-            address = parse_publish(routing_key.encode())
+            address = parse_publish(routing_key.encode("utf-8", "surrogateescape"))
         except MalformedAddressError:
             return None
         if address is not None and not address.verb:
-            return space.queues.get(address.queue.decode())
+            return space.queues.get(address.queue.decode("utf-8", "surrogateescape"))
     return queue
 
 

@@ -204,7 +204,9 @@ class _HashTable:
             value = key
         if value is None:
             return b""
-        return value if isinstance(value, bytes) else shown(value).encode()
+        return (
+            value if isinstance(value, bytes) else shown(value).encode("utf-8", "surrogateescape")
+        )
 
 
 _TABLES: Final[dict[str, type[_DirectTable | _FanoutTable | _TopicTable | _HeadersTable]]] = {

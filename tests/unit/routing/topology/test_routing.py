@@ -198,6 +198,17 @@ def test_a_hash_gives_each_message_to_one() -> None:
     assert by_property == {"q", "r", "s"}
 
 
+def test_keys_that_are_not_utf8_lead_where_they_match() -> None:
+    key = b"$queue/\xff".decode("utf-8", "surrogateescape")
+    topology = made(
+        bind("amq.topic", "q", "#"), exchange("h", "x-consistent-hash"), bind("h", "r", "1")
+    )
+    found = {
+        source: names(topology, source, key) for source in ("", "amq.topic", "amq.direct", "h")
+    }
+    assert found == {"": "", "amq.topic": "q", "amq.direct": "", "h": "r"}
+
+
 def test_a_delay() -> None:
     topology = made(
         exchange("d", "x-delayed-message", x_delayed_type="topic"),
