@@ -1,0 +1,117 @@
+"""Debian's RabbitMQ as a node of its own: own port mapper, own cookie, own data directory, gone when stopped.
+
+The system's service need not run and is not touched. ``control`` is ``rabbitmqctl`` on this node.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf import amqp, brokers, handshake
+from perf.brokers import HOST, Broker, BrokerError
+
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+CONTROL = Path("/usr/lib/rabbitmq/bin/rabbitmqctl")
+START_S = 60.0
+STOP_S = 20.0
+CONTROL_S = 60.0
+PLUGINS = ("rabbitmq_mqtt",)
+
+CONF = """\
+listeners.tcp.1 = 127.0.0.1:{amqp}
+mqtt.listeners.tcp.1 = 127.0.0.1:{mqtt}
+mqtt.allow_anonymous = true
+mqtt.default_user = guest
+mqtt.default_pass = guest
+loopback_users = none
+log.file = false
+log.console = true
+log.console.level = critical
+"""
+
+
+@dataclass(slots=True)
+class Node:
+    """A running node, and what its tools need to find it."""
+
+    broker: Broker
+    amqp_port: int
+    mqtt_port: int
+    environment: dict[str, str]
+
+    def control(self, *arguments: str) -> tuple[int, str]:
+        """``rabbitmqctl`` with these arguments: its exit code and what it printed."""
+        done = subprocess.run(
+            [str(CONTROL), *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=CONTROL_S,
+            check=False,
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def answers_amqp(port: int) -> None:
+    """Raises ``OSError`` unless an AMQP client is let in."""
+    with handshake.dial(HOST, port) as connection:
+        amqp.open_channel(connection)
+
+
+def installed() -> bool:
+    """Whether there is a RabbitMQ to start."""
+    return SERVER.exists() and shutil.which("epmd") is not None
+
+
+def start(
+    name: str, cores: str | None = None, mqtt: bool = False, plugins: Sequence[str] = PLUGINS
+) -> Node:
+    """Start a node; ``mqtt``: publishers speak MQTT. Raises ``BrokerError`` where it is not installed."""
+    mapper = shutil.which("epmd")
+    if not SERVER.exists() or mapper is None:
+        raise BrokerError("rabbitmq-server is not installed")
+    kept = tempfile.TemporaryDirectory(prefix=f"perf-{name}-", ignore_cleanup_errors=True)
+    folder = Path(kept.name)
+    ports = {kind: brokers.free_port() for kind in ("amqp", "mqtt", "mapper", "distribution")}
+    (folder / "rabbitmq.conf").write_text(CONF.format(**ports))
+    (folder / "plugins").write_text(f"[{','.join(plugins)}].\n")
+    environment = {
+        **os.environ,
+        "HOME": str(folder),
+        "ERL_EPMD_PORT": str(ports["mapper"]),
+        "ERL_EPMD_ADDRESS": HOST,
+        "RABBITMQ_NODENAME": f"perf{ports['amqp']}@localhost",
+        "RABBITMQ_NODE_PORT": str(ports["amqp"]),
+        "RABBITMQ_NODE_IP_ADDRESS": HOST,
+        "RABBITMQ_DIST_PORT": str(ports["distribution"]),
+        "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(folder / "log"),
+        "RABBITMQ_LOGS": "-",
+        "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+    }
+    # Started by hand, else the node would start one that outlives it.
+    attendant = brokers.spawn(
+        [mapper, "-port", str(ports["mapper"]), "-address", HOST],
+        folder,
+        environment,
+        folder / "mapper",
+    )
+    command = [str(SERVER)]
+    if cores is not None:
+        command = ["taskset", "-c", cores, *command]
+    process = brokers.spawn(command, folder, environment, folder / "output")
+    broker = Broker(name, ports["amqp"], process, kept, folder / "output")
+    broker.attendants, broker.stop_timeout_s = [attendant], STOP_S
+    brokers.await_answer(broker, answers_amqp, START_S)
+    if mqtt:
+        broker.port, broker.subscriber_port = ports["mqtt"], ports["amqp"]
+        brokers.await_answer(broker, brokers.answers_mqtt, START_S)
+    return Node(broker, ports["amqp"], ports["mqtt"], environment)
