@@ -22,7 +22,7 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.admin import placing, vitals
+from fluxmq.admin import listings, placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
 from fluxmq.admin.first_user import first_user
@@ -84,6 +84,7 @@ class ControlProcess:
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
         self._keeper: TopologyKeeper | None = None
+        self._listings: listings.Listings | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
@@ -123,6 +124,7 @@ class ControlProcess:
             parameters = parameters_of(self._settings)
             await keeper.load(node, configured(self._settings), lambda: first_user(parameters))
             self._keeper = keeper
+            self._listings = listings.Listings(lambda: keeper.topology, self._shards)
             users = await self._thread.run(store.users)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
@@ -230,6 +232,8 @@ class ControlProcess:
             return await self._directory.answer(message)
         if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:
             return await self._keeper.answer(message.body)
+        if message.kind in listings.KINDS and self._listings is not None:
+            return await self._listings.answer(message)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
 
     async def _status(self) -> NodeStatus:

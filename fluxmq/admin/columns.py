@@ -1,0 +1,183 @@
+"""What can be listed, and the columns of each list, named as rabbitmqctl names them.
+
+Those of RabbitMQ that mean nothing here (mirrors, paging to disk, Erlang's own) are left out, so that asking for
+one is refused rather than answered with something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+QUEUE_STATIC: Final = (
+    "name",
+    "vhost",
+    "durable",
+    "auto_delete",
+    "exclusive",
+    "arguments",
+    "type",
+    "policy",
+    "operator_policy",
+    "effective_policy_definition",
+    "owner_pid",
+)
+"""Columns of queues that control knows; all others the shard tells that holds the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One list: its columns, those shown when none are asked for, and whether it is of one virtual host."""
+
+    columns: tuple[str, ...]
+    shown: tuple[str, ...]
+    scoped: bool
+    title: str
+
+
+LISTS: Final[dict[str, Listing]] = {
+    "queues": Listing(
+        (
+            *QUEUE_STATIC,
+            "pid",
+            "state",
+            "messages",
+            "messages_ready",
+            "messages_unacknowledged",
+            "messages_persistent",
+            "message_bytes",
+            "consumers",
+            "leader",
+            "group",
+        ),
+        ("name", "messages"),
+        True,
+        "Listing queues for vhost {vhost} ...",
+    ),
+    "exchanges": Listing(
+        ("name", "type", "durable", "auto_delete", "internal", "arguments", "policy"),
+        ("name", "type"),
+        True,
+        "Listing exchanges for vhost {vhost} ...",
+    ),
+    "bindings": Listing(
+        (
+            "source_name",
+            "source_kind",
+            "destination_name",
+            "destination_kind",
+            "routing_key",
+            "arguments",
+        ),
+        (
+            "source_name",
+            "source_kind",
+            "destination_name",
+            "destination_kind",
+            "routing_key",
+            "arguments",
+        ),
+        True,
+        "Listing bindings for vhost {vhost}...",
+    ),
+    "connections": Listing(
+        (
+            "pid",
+            "name",
+            "host",
+            "port",
+            "peer_host",
+            "peer_port",
+            "ssl",
+            "peer_cert_subject",
+            "state",
+            "channels",
+            "protocol",
+            "auth_mechanism",
+            "user",
+            "vhost",
+            "timeout",
+            "frame_max",
+            "channel_max",
+            "client_properties",
+            "send_pend",
+        ),
+        ("user", "peer_host", "peer_port", "state"),
+        False,
+        "Listing connections ...",
+    ),
+    "channels": Listing(
+        (
+            "pid",
+            "connection",
+            "name",
+            "number",
+            "user",
+            "vhost",
+            "transactional",
+            "confirm",
+            "consumer_count",
+            "messages_unacknowledged",
+            "messages_unconfirmed",
+            "prefetch_count",
+            "global_prefetch_count",
+            "state",
+        ),
+        ("pid", "user", "consumer_count", "messages_unacknowledged"),
+        False,
+        "Listing channels ...",
+    ),
+    "consumers": Listing(
+        (
+            "queue_name",
+            "channel_pid",
+            "consumer_tag",
+            "ack_required",
+            "prefetch_count",
+            "active",
+            "exclusive",
+            "priority",
+            "arguments",
+            "vhost",
+        ),
+        (
+            "queue_name",
+            "channel_pid",
+            "consumer_tag",
+            "ack_required",
+            "prefetch_count",
+            "active",
+            "arguments",
+        ),
+        True,
+        "Listing consumers in vhost {vhost} ...",
+    ),
+    "vhosts": Listing(
+        ("name", "description", "tags", "default_queue_type"),
+        ("name",),
+        False,
+        "Listing vhosts ...",
+    ),
+    "vhost_limits": Listing(
+        ("vhost", "limits"), ("limits",), True, 'Listing limits for vhost "{vhost}" ...'
+    ),
+    "policies": Listing(
+        ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
+        ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
+        True,
+        'Listing policies for vhost "{vhost}" ...',
+    ),
+    "operator_policies": Listing(
+        ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
+        ("vhost", "name", "pattern", "apply-to", "definition", "priority"),
+        True,
+        'Listing operator policy overrides for vhost "{vhost}" ...',
+    ),
+    "explained": Listing(
+        ("key", "value", "source", "others"),
+        ("key", "value", "source", "others"),
+        True,
+        "Settings of {subject} in vhost {vhost}, and where they come from ...",
+    ),
+}
+"""By what the list is of."""
