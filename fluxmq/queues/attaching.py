@@ -100,7 +100,7 @@ class Attaching:
             filter_=filter_,
             limit=limit or UNSETTLED_MAX,
             credit=0 if taking else credit,
-            auto_commit=auto_commit,
+            auto_commit=auto_commit and not temporary,
             priority=priority,
             exclusive=exclusive,
             automatic=automatic,

@@ -280,6 +280,7 @@ class Desk:
         ranges: list[Range] = []
         others: list[tuple[int, int, int]] = []
         given = 0
+        wanted = self.wanted
         while (
             given < share
             and position < end
@@ -288,7 +289,7 @@ class Desk:
         ):
             batch = self._batch_at(position)
             base = batch.base_offset
-            for first, last, verdict in portions(batch, position - base, now, ttl, self.wanted):
+            for first, last, verdict in portions(batch, position - base, now, ttl, wanted, True):
                 if verdict == GIVE:
                     count = step.fit(batch, min(last - first + 1, share - given))
                     step.deliveries.append(Delivery(consumer, batch, first, count, 1))

@@ -183,7 +183,8 @@ class PriorityDesk(Desk):
         while new.position < end and new.pieces < _PIECES_MAX and new.ready.count < READY_MAX:
             batch = self._batch_at(new.position)
             base = batch.base_offset
-            for first, last, verdict in portions(batch, new.position - base, now, ttl, self.wanted):
+            index = new.position - base
+            for first, last, verdict in portions(batch, index, now, ttl, self.wanted, True):
                 new.pieces += 1
                 new.position = base + last + 1
                 if verdict == GIVE:

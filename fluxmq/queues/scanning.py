@@ -17,6 +17,9 @@ PASS: Final = -2
 EXPIRED: Final = -1
 """Verdicts below zero; above, the time in µs before which the message waits."""
 
+AT_ONCE: Final = 1
+"""Microseconds: a message that lives no longer expires unless somebody takes it at once, as AMQP's time of 0 means."""
+
 Portion = tuple[int, int, int]
 """First and last index in the batch, and their verdict."""
 
@@ -36,9 +39,12 @@ def may_expire(batch: Batch, ttl: int, now: int) -> bool:
 
 
 def portions(
-    batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None
+    batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None, taken: bool = False
 ) -> Iterator[Portion]:
-    """The batch from `index` on, in portions of one verdict, in order and without gaps."""
+    """The batch from `index` on, in portions of one verdict, in order and without gaps.
+
+    `taken`: somebody is there to take them, which keeps those from expiring that live for no time at all.
+    """
     last = batch.count - 1
     if wanted is not None and batch.uniform_key:
         if not wanted(batch.key(0)):
@@ -49,25 +55,31 @@ def portions(
     if not expiring and wanted is None and not batch.flags & DELAY:
         yield index, last, GIVE
         return
-    if not batch.flags & EXPIRY and wanted is None and ttl and batch.last_time + ttl <= now:
+    alike = not batch.flags & (EXPIRY | DELAY) and wanted is None
+    if alike and ttl and batch.last_time + ttl <= now:
+        if taken and ttl <= AT_ONCE:
+            yield index, last, GIVE
+            return
         yield index, last, EXPIRED
         return
     first = index
-    before = verdict(batch, index, now, ttl, wanted)
+    before = verdict(batch, index, now, ttl, wanted, taken)
     for at in range(index + 1, last + 1):
-        each = verdict(batch, at, now, ttl, wanted)
+        each = verdict(batch, at, now, ttl, wanted, taken)
         if each != before:
             yield first, at - 1, before
             first, before = at, each
     yield first, last, before
 
 
-def verdict(batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None) -> int:
+def verdict(
+    batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None, taken: bool = False
+) -> int:
     """What becomes of one message that nobody was given yet."""
     if wanted is not None and not wanted(batch.key(index)):
         return PASS
     expiry = expires_at(batch, index, ttl)
-    if expiry and expiry <= now:
+    if expiry and expiry <= now and not (taken and expiry <= batch.time(index) + AT_ONCE):
         return EXPIRED
     delay = batch.delay(index)
     return delay if delay > now else GIVE
