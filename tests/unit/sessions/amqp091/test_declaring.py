@@ -1,0 +1,666 @@
+"""Queues, exchanges and bindings: what is answered, in RabbitMQ 3.10's words."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluxmq.protocols.amqp091.methods import (
+    BasicConsume,
+    BasicConsumeOk,
+    BasicGet,
+    BasicGetEmpty,
+    BasicQos,
+    BasicQosOk,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from fluxmq.routing.topology.changes import SetVhostLimits
+from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
+from tests.unit.sessions.amqp091.scripts import (
+    Publish,
+    Script,
+    check,
+    closed,
+    ended,
+    locked,
+    named,
+    play,
+)
+
+DEFAULT = "operation not permitted on the default exchange"
+QUORUM = {"x-queue-type": "quorum"}
+STREAM = {"x-queue-type": "stream"}
+
+QUEUES = [
+    Script(
+        "server-named",
+        [QueueDeclare(""), QueueBind("", "amq.direct", "")],
+        [QueueDeclareOk("amq.gen-0000000000000000000002", 0, 0), QueueBindOk()],
+    ),
+    Script(
+        "reserved",
+        [QueueDeclare("amq.foo")],
+        [closed(403, "queue name 'amq.foo' contains reserved prefix 'amq.*'", QueueDeclare)],
+    ),
+    Script(
+        "reserved, passive",
+        [QueueDeclare("amq.foo", passive=True)],
+        [closed(404, "no queue 'amq.foo' in vhost '/'", QueueDeclare)],
+    ),
+    Script(
+        "passive, unnamed",
+        [QueueDeclare("", passive=True)],
+        [closed(404, "no queue '' in vhost '/'", QueueDeclare)],
+    ),
+    Script(
+        "passive, missing",
+        [QueueDeclare("nope", passive=True)],
+        [closed(404, "no queue 'nope' in vhost '/'", QueueDeclare)],
+    ),
+    Script(
+        "declared again as another",
+        [QueueDeclare("q", durable=True), QueueDeclare("q")],
+        [
+            QueueDeclareOk("q", 0, 0),
+            closed(
+                406,
+                "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+                QueueDeclare,
+            ),
+        ],
+    ),
+    Script(
+        "exclusive, declared again as shared",
+        [QueueDeclare("q", exclusive=True), QueueDeclare("q")],
+        [QueueDeclareOk("q", 0, 0), locked("q", QueueDeclare)],
+    ),
+    Script(
+        "argument of another type",
+        [QueueDeclare("q", arguments={"x-max-length": "a"})],
+        [
+            closed(
+                406,
+                "invalid arg 'x-max-length' for queue 'q' in vhost '/': \"expected integer, got longstr\"",
+                QueueDeclare,
+            )
+        ],
+    ),
+    Script("a name with line ends", [QueueDeclare("a\rb\nc")], [QueueDeclareOk("abc", 0, 0)]),
+    Script("delete, missing", [QueueDelete("nope")], [QueueDeleteOk(0)]),
+    Script(
+        "delete, unnamed",
+        [QueueDelete("")],
+        [closed(404, "no previously declared queue", QueueDelete)],
+    ),
+    Script(
+        "delete with messages",
+        [QueueDeclare("q"), Publish("", "q"), QueueDelete("q")],
+        [QueueDeclareOk("q", 0, 0), QueueDeleteOk(1)],
+    ),
+    Script(
+        "delete if-empty",
+        [QueueDeclare("q"), Publish("", "q"), QueueDelete("q", if_empty=True)],
+        [QueueDeclareOk("q", 0, 0), closed(406, "queue 'q' in vhost '/' not empty", QueueDelete)],
+    ),
+    Script(
+        "delete if-unused",
+        [QueueDeclare("q"), BasicConsume("q", "t"), QueueDelete("q", if_unused=True)],
+        [
+            QueueDeclareOk("q", 0, 0),
+            BasicConsumeOk("t"),
+            closed(406, "queue 'q' in vhost '/' in use", QueueDelete),
+        ],
+    ),
+    Script(
+        "delete a quorum queue if-unused",
+        [QueueDeclare("q", durable=True, arguments=QUORUM), QueueDelete("q", if_unused=True)],
+        [
+            QueueDeclareOk("q", 0, 0),
+            ended(
+                540,
+                "cannot delete queue 'q' in vhost '/'. queue.delete operations with if-unused flag set are not supported "
+                "by quorum queues",
+                QueueDelete,
+            ),
+        ],
+    ),
+    Script(
+        "delete a quorum queue if-empty",
+        [QueueDeclare("q", durable=True, arguments=QUORUM), QueueDelete("q", if_empty=True)],
+        [
+            QueueDeclareOk("q", 0, 0),
+            ended(
+                540,
+                "cannot delete queue 'q' in vhost '/'. queue.delete operations with if-empty flag set are not supported "
+                "by quorum queues",
+                QueueDelete,
+            ),
+        ],
+    ),
+    Script(
+        "delete a stream if-unused, which it ignores",
+        [
+            QueueDeclare("q", durable=True, arguments=STREAM),
+            BasicQos(0, 1),
+            BasicConsume("q", "t"),
+            QueueDelete("q", if_unused=True, if_empty=True),
+        ],
+        [QueueDeclareOk("q", 0, 0), BasicQosOk(), BasicConsumeOk("t"), QueueDeleteOk(0)],
+    ),
+    Script(
+        "purge",
+        [QueueDeclare("q"), Publish("", "q"), Publish("", "q"), QueuePurge(""), BasicGet("q")],
+        [QueueDeclareOk("q", 0, 0), QueuePurgeOk(2), BasicGetEmpty()],
+    ),
+    Script(
+        "purge, missing",
+        [QueuePurge("nope")],
+        [closed(404, "no queue 'nope' in vhost '/'", QueuePurge)],
+    ),
+    Script(
+        "purge, unnamed",
+        [QueuePurge("")],
+        [closed(404, "no previously declared queue", QueuePurge)],
+    ),
+    Script(
+        "purge a stream",
+        [QueueDeclare("q", durable=True, arguments=STREAM), QueuePurge("q")],
+        [
+            QueueDeclareOk("q", 0, 0),
+            ended(
+                540, "queue.purge not supported by stream queues queue 'q' in vhost '/'", QueuePurge
+            ),
+        ],
+    ),
+    Script(
+        "the last declared stays so when it is gone",
+        [QueueDeclare("q"), QueueDelete("q"), QueueDelete("")],
+        [QueueDeclareOk("q", 0, 0), QueueDeleteOk(0), QueueDeleteOk(0)],
+    ),
+    Script(
+        "the last declared is the last asked for as well",
+        [
+            QueueDeclare("a"),
+            QueueDeclare("b"),
+            QueueDeclare("a", passive=True),
+            Publish("", "a"),
+            QueuePurge(),
+        ],
+        [
+            QueueDeclareOk("a", 0, 0),
+            QueueDeclareOk("b", 0, 0),
+            QueueDeclareOk("a", 0, 0),
+            QueuePurgeOk(1),
+        ],
+    ),
+    Script(
+        "without waiting",
+        [
+            QueueDeclare("q", no_wait=True),
+            QueueDeclare("q", no_wait=True),
+            QueueBind("", "amq.direct", "k", no_wait=True),
+            QueuePurge("q", no_wait=True),
+            QueueDelete("q", no_wait=True),
+            QueueDelete("q", no_wait=True),
+        ],
+        [],
+    ),
+]
+
+BINDINGS = [
+    Script(
+        "bind, unnamed",
+        [QueueBind("", "amq.direct", "k")],
+        [closed(404, "no previously declared queue", QueueBind)],
+    ),
+    Script(
+        "bind, no queue",
+        [QueueBind("nope", "amq.direct", "k")],
+        [closed(404, "no queue 'nope' in vhost '/'", QueueBind)],
+    ),
+    Script(
+        "bind, no exchange",
+        [QueueDeclare("q"), QueueBind("q", "nope", "k")],
+        [QueueDeclareOk("q", 0, 0), closed(404, "no exchange 'nope' in vhost '/'", QueueBind)],
+    ),
+    Script(
+        "bind to the default exchange",
+        [QueueDeclare("q"), QueueBind("q", "", "k")],
+        [QueueDeclareOk("q", 0, 0), closed(403, DEFAULT, QueueBind)],
+    ),
+    Script(
+        "bind twice, unbind twice",
+        [
+            QueueDeclare("q"),
+            QueueBind("q", "amq.direct", "k"),
+            QueueBind("q", "amq.direct", "k"),
+            QueueUnbind("q", "amq.direct", "k"),
+            QueueUnbind("q", "amq.direct", "k"),
+        ],
+        [QueueDeclareOk("q", 0, 0), QueueBindOk(), QueueBindOk(), QueueUnbindOk(), QueueUnbindOk()],
+    ),
+    Script("unbind, no queue", [QueueUnbind("nope", "amq.direct", "k")], [QueueUnbindOk()]),
+    Script(
+        "unbind, no exchange",
+        [QueueDeclare("q"), QueueUnbind("q", "nope", "k")],
+        [QueueDeclareOk("q", 0, 0), QueueUnbindOk()],
+    ),
+    Script(
+        "unbind from the default exchange",
+        [QueueDeclare("q"), QueueUnbind("q", "", "q")],
+        [QueueDeclareOk("q", 0, 0), closed(403, DEFAULT, QueueUnbind)],
+    ),
+    Script(
+        "exchange to exchange",
+        [
+            ExchangeBind("amq.direct", "amq.fanout", "k"),
+            ExchangeUnbind("amq.direct", "amq.fanout", "k"),
+            ExchangeUnbind("amq.direct", "amq.fanout", "k"),
+        ],
+        [ExchangeBindOk(), ExchangeUnbindOk(), ExchangeUnbindOk()],
+    ),
+    Script(
+        "exchange to exchange, without waiting",
+        [
+            ExchangeBind("amq.direct", "amq.fanout", "k", no_wait=True),
+            ExchangeUnbind("amq.direct", "amq.fanout", "k", no_wait=True),
+        ],
+        [],
+    ),
+    Script(
+        "exchange to exchange, no destination",
+        [ExchangeBind("nope", "amq.direct", "k")],
+        [closed(404, "no exchange 'nope' in vhost '/'", ExchangeBind)],
+    ),
+    Script(
+        "exchange to exchange, no source",
+        [ExchangeBind("amq.direct", "nope", "k")],
+        [closed(404, "no exchange 'nope' in vhost '/'", ExchangeBind)],
+    ),
+    Script(
+        "exchange to exchange, default destination",
+        [ExchangeBind("", "amq.direct", "k")],
+        [closed(403, DEFAULT, ExchangeBind)],
+    ),
+    Script(
+        "exchange to exchange, default source",
+        [ExchangeBind("amq.direct", "", "k")],
+        [closed(403, DEFAULT, ExchangeBind)],
+    ),
+]
+
+EXCHANGES = [
+    Script(
+        "declare, again, delete, again",
+        [
+            ExchangeDeclare("e", "fanout"),
+            ExchangeDeclare("e", "fanout"),
+            ExchangeDeclare("e", "fanout", passive=True),
+            ExchangeDelete("e"),
+            ExchangeDelete("e"),
+        ],
+        [
+            ExchangeDeclareOk(),
+            ExchangeDeclareOk(),
+            ExchangeDeclareOk(),
+            ExchangeDeleteOk(),
+            ExchangeDeleteOk(),
+        ],
+    ),
+    Script(
+        "without waiting",
+        [ExchangeDeclare("e", "fanout", no_wait=True), ExchangeDelete("e", no_wait=True)],
+        [],
+    ),
+    Script("default", [ExchangeDeclare("", "direct")], [closed(403, DEFAULT, ExchangeDeclare)]),
+    Script(
+        "default, passive",
+        [ExchangeDeclare("", "direct", passive=True)],
+        [closed(403, DEFAULT, ExchangeDeclare)],
+    ),
+    Script(
+        "reserved",
+        [ExchangeDeclare("amq.foo", "direct")],
+        [closed(403, "exchange name 'amq.foo' contains reserved prefix 'amq.*'", ExchangeDeclare)],
+    ),
+    Script(
+        "reserved, passive",
+        [ExchangeDeclare("amq.foo", "direct", passive=True)],
+        [closed(404, "no exchange 'amq.foo' in vhost '/'", ExchangeDeclare)],
+    ),
+    Script(
+        "of the broker, equal",
+        [ExchangeDeclare("amq.direct", "direct", durable=True)],
+        [ExchangeDeclareOk()],
+    ),
+    Script(
+        "of the broker, as another",
+        [ExchangeDeclare("amq.direct", "fanout", durable=True)],
+        [
+            closed(
+                406,
+                "inequivalent arg 'type' for exchange 'amq.direct' in vhost '/': received 'fanout' but current is "
+                "'direct'",
+                ExchangeDeclare,
+            )
+        ],
+    ),
+    Script(
+        "passive does not look at the type",
+        [ExchangeDeclare("amq.direct", "nonsense", passive=True)],
+        [ExchangeDeclareOk()],
+    ),
+    Script(
+        "unknown type",
+        [ExchangeDeclare("e", "nonsense")],
+        [ended(503, "unknown exchange type 'nonsense'", ExchangeDeclare)],
+    ),
+    Script(
+        "delete the default",
+        [ExchangeDelete("")],
+        [closed(403, DEFAULT, ExchangeDelete)],
+    ),
+    Script(
+        "delete one of the broker's",
+        [ExchangeDelete("amq.direct")],
+        [
+            closed(
+                403,
+                "deletion of system exchange 'amq.direct' in vhost '/' not allowed",
+                ExchangeDelete,
+            )
+        ],
+    ),
+    Script(
+        "delete if-unused",
+        [
+            ExchangeDeclare("e", "fanout"),
+            QueueDeclare("q"),
+            QueueBind("q", "e"),
+            ExchangeDelete("e", if_unused=True),
+        ],
+        [
+            ExchangeDeclareOk(),
+            QueueDeclareOk("q", 0, 0),
+            QueueBindOk(),
+            closed(406, "exchange 'e' in vhost '/' in use", ExchangeDelete),
+        ],
+    ),
+]
+
+ACCESS = [
+    Script(
+        "declare a queue",
+        [QueueDeclare("a")],
+        [closed(403, "access to queue 'a' in vhost '/' refused for user 'bob'", QueueDeclare)],
+    ),
+    Script(
+        "passive needs nothing",
+        [QueueDeclare("a", passive=True)],
+        [closed(404, "no queue 'a' in vhost '/'", QueueDeclare)],
+    ),
+    Script(
+        "declare a server-named queue",
+        [QueueDeclare("")],
+        [
+            closed(
+                403,
+                "access to queue 'amq.gen-0000000000000000000002' in vhost '/' refused for user 'bob'",
+                QueueDeclare,
+            )
+        ],
+    ),
+    Script(
+        "bind: the source",
+        [QueueDeclare("bq"), QueueBind("bq", "amq.direct")],
+        [
+            QueueDeclareOk("bq", 0, 0),
+            closed(
+                403,
+                "access to exchange 'amq.direct' in vhost '/' refused for user 'bob'",
+                QueueBind,
+            ),
+        ],
+    ),
+    Script(
+        "bind: the topic",
+        [ExchangeDeclare("bt", "topic"), QueueDeclare("bq"), QueueBind("bq", "bt", "no")],
+        [
+            ExchangeDeclareOk(),
+            QueueDeclareOk("bq", 0, 0),
+            closed(
+                403,
+                "access to topic 'no' in exchange 'bt' in vhost '/' refused for user 'bob'",
+                QueueBind,
+            ),
+        ],
+    ),
+    Script(
+        "bind: all of it",
+        [ExchangeDeclare("bt", "topic"), QueueDeclare("bq"), QueueBind("bq", "bt", "ok")],
+        [ExchangeDeclareOk(), QueueDeclareOk("bq", 0, 0), QueueBindOk()],
+    ),
+    Script(
+        "consume",
+        [BasicConsume("q")],
+        [closed(403, "access to queue 'q' in vhost '/' refused for user 'bob'", BasicConsume)],
+    ),
+    Script(
+        "get",
+        [BasicGet("zz")],
+        [closed(403, "access to queue 'zz' in vhost '/' refused for user 'bob'", BasicGet)],
+    ),
+    Script(
+        "purge",
+        [QueuePurge("q")],
+        [closed(403, "access to queue 'q' in vhost '/' refused for user 'bob'", QueuePurge)],
+    ),
+    Script(
+        "delete a queue",
+        [QueueDelete("q")],
+        [closed(403, "access to queue 'q' in vhost '/' refused for user 'bob'", QueueDelete)],
+    ),
+    Script(
+        "declare an exchange",
+        [ExchangeDeclare("ax", "topic")],
+        [
+            closed(
+                403, "access to exchange 'ax' in vhost '/' refused for user 'bob'", ExchangeDeclare
+            )
+        ],
+    ),
+    Script(
+        "delete an exchange",
+        [ExchangeDelete("ax")],
+        [
+            closed(
+                403, "access to exchange 'ax' in vhost '/' refused for user 'bob'", ExchangeDelete
+            )
+        ],
+    ),
+    Script(
+        "alternate exchange",
+        [ExchangeDeclare("be", "fanout", arguments={"alternate-exchange": "amq.fanout"})],
+        [
+            closed(
+                403,
+                "access to exchange 'amq.fanout' in vhost '/' refused for user 'bob'",
+                ExchangeDeclare,
+            )
+        ],
+    ),
+    Script(
+        "dead-letter exchange",
+        [QueueDeclare("bq", arguments={"x-dead-letter-exchange": "amq.fanout"})],
+        [
+            closed(
+                403,
+                "access to exchange 'amq.fanout' in vhost '/' refused for user 'bob'",
+                QueueDeclare,
+            )
+        ],
+    ),
+    Script(
+        "exchange to exchange: the source",
+        [ExchangeBind("bb", "amq.fanout")],
+        [
+            closed(
+                403,
+                "access to exchange 'amq.fanout' in vhost '/' refused for user 'bob'",
+                ExchangeBind,
+            )
+        ],
+    ),
+    Script(
+        "exchange to exchange: the destination",
+        [ExchangeBind("amq.fanout", "bb")],
+        [
+            closed(
+                403,
+                "access to exchange 'amq.fanout' in vhost '/' refused for user 'bob'",
+                ExchangeBind,
+            )
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(**named(QUEUES))
+def test_queues(script: Script) -> None:
+    check(script)
+
+
+@pytest.mark.parametrize(**named(BINDINGS))
+def test_bindings(script: Script) -> None:
+    check(script)
+
+
+@pytest.mark.parametrize(**named(EXCHANGES))
+def test_exchanges(script: Script) -> None:
+    check(script)
+
+
+@pytest.mark.parametrize(**named(ACCESS))
+def test_access(script: Script) -> None:
+    check(script._replace(user="bob"))
+
+
+def test_declare_ok_counts_what_is_ready_and_who_consumes() -> None:
+    peer = Peer(MemoryBroker())
+    play(
+        peer,
+        [
+            QueueDeclare("q"),
+            BasicQos(0, 1),
+            BasicConsume("q", "t"),
+            Publish("", "q"),
+            Publish("", "q"),
+            Publish("", "q"),
+        ],
+    )
+    peer.receive()
+    peer.send(1, QueueDeclare("q"), QueueDeclare("q", passive=True))
+    assert peer.got() == [QueueDeclareOk("q", 2, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        QueueDeclare("q"),
+        QueueDeclare("q", passive=True),
+        BasicConsume("q"),
+        BasicGet("q"),
+        QueueBind("q", "amq.direct"),
+        QueueDelete("q"),
+        QueuePurge("q"),
+    ],
+)
+def test_an_exclusive_queue_is_locked_for_other_connections(method: QueueDeclare) -> None:
+    broker = MemoryBroker()
+    owner, other = Peer(broker), Peer(broker)
+    owner.send(1, QueueDeclare("q", exclusive=True))
+    assert owner.one() == QueueDeclareOk("q", 0, 0)
+    other.send(1, method)
+    assert other.one() == locked("q", type(method))
+
+
+def test_exclusive_queues_go_with_their_connection() -> None:
+    broker = MemoryBroker()
+    owner, other = Peer(broker), Peer(broker)
+    owner.send(1, QueueDeclare("q", exclusive=True), QueueDeclare("shared"))
+    owner.receive()
+    broker.handler.lost(owner.connection)
+    assert [queue.name for queue in broker.topology.queues()] == ["shared"]
+    other.send(1, QueueDeclare("q", passive=True))
+    assert other.one() == closed(404, "no queue 'q' in vhost '/'", QueueDeclare)
+
+
+def test_the_last_declared_queue_is_the_channels_own() -> None:
+    peer = Peer(MemoryBroker())
+    play(peer, [QueueDeclare("q"), BasicGet("nope")])
+    peer.receive()
+    peer.send(1, ChannelCloseOk(), ChannelOpen(), BasicGet(""))
+    assert peer.got() == [ChannelOpenOk(), closed(404, "no previously declared queue", BasicGet)]
+
+
+def test_a_vhosts_limit_of_queues() -> None:
+    broker = MemoryBroker()
+    broker.topology.apply(SetVhostLimits("/", {"max-queues": 1}))
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("one"), QueueDeclare("two"))
+    assert peer.got() == [
+        QueueDeclareOk("one", 0, 0),
+        closed(
+            406,
+            "cannot declare queue 'two': queue limit in vhost '/' (1) is reached",
+            QueueDeclare,
+        ),
+    ]
+
+
+def test_a_queue_that_cannot_be_asked_is_said_to_be_down() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("q", durable=True))
+    peer.receive()
+    del broker.queues["/", "q"]
+    peer.send(1, QueueDeclare("q", passive=True))
+    assert peer.one() == closed(
+        404,
+        "home node 'fluxmq@localhost' of durable queue 'q' in vhost '/' is down or inaccessible",
+        QueueDeclare,
+    )
+
+
+def test_a_change_refused_by_who_decides_is_answered_as_one_refused_here() -> None:
+    broker = MemoryBroker()
+    one, two = Peer(broker), Peer(broker)
+    broker.slow = True
+    one.send(1, QueueDeclare("q", durable=True))
+    two.send(1, QueueDeclare("q"))
+    broker.release()
+    assert one.one() == QueueDeclareOk("q", 0, 0)
+    assert two.one() == closed(
+        406,
+        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
+        QueueDeclare,
+    )
