@@ -162,6 +162,7 @@ class ModelQueue:
         target: int,
         ranges: Ranges,
         others: list[tuple[int, int, int]],
+        automatic: bool = False,
     ) -> tuple[int, int]:
         group = self.group_at(id_)
         if group is None:
@@ -185,6 +186,8 @@ class ModelQueue:
                 limit = self.rules.delivery_limit
                 if each.due <= now and not (limit and each.attempts >= limit):
                     group.pending[o] = Message(holder, due, each.attempts + 1)
+                    if automatic:
+                        del group.pending[o]
                     claimed += 1
         for o in range(low, target):
             if o in later:
@@ -193,7 +196,8 @@ class ModelQueue:
                 else:
                     group.pending[o] = Message(0, later[o], 0)
             elif o in listed:
-                group.pending[o] = Message(holder, due, 1)
+                if not automatic:
+                    group.pending[o] = Message(holder, due, 1)
                 claimed += 1
         group.cursor = max(low, target)
         return OK, claimed

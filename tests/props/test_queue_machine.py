@@ -178,18 +178,21 @@ def act(pair: Pair, step: tuple[Any, ...]) -> None:
     elif action == "claim":
         target = min(model.end, cursor + b) if flag else cursor + b
         ranges = [(cursor, cursor + b - 1)] if b else []
-        result = model.claim(now, id_, holder, cursor, target, ranges, [])
-        pair.put(commands.claim(1, id_, holder, cursor, target, ranges), result)
+        automatic = bool(d & 1)
+        result = model.claim(now, id_, holder, cursor, target, ranges, [], automatic)
+        pair.put(commands.claim(1, id_, holder, cursor, target, ranges, (), automatic), result)
     elif action == "mixed":
         base = max(0, cursor + d - 1)
         ranges = [(base, base + b), (base + b + 2, base + b + 2 + c)]
         others = [(base + b + 1, base + b + 1, -1 if c & 1 else now + c * SECOND)]
         target = min(base + a + 3, model.end) if flag else base + a + 3
-        result = model.claim(now, id_, holder, base, target, ranges, others)
-        pair.put(commands.claim(1, id_, holder, base, target, ranges, others), result)
+        automatic = bool(c & 2)
+        result = model.claim(now, id_, holder, base, target, ranges, others, automatic)
+        pair.put(commands.claim(1, id_, holder, base, target, ranges, others, automatic), result)
     elif action == "again":
-        result = model.claim(now, id_, holder, cursor, cursor, near_range, [])
-        pair.put(commands.claim(1, id_, holder, cursor, cursor, near_range), result)
+        automatic = bool(d & 1)
+        result = model.claim(now, id_, holder, cursor, cursor, near_range, [], automatic)
+        pair.put(commands.claim(1, id_, holder, cursor, cursor, near_range, (), automatic), result)
     elif action == "settle":
         delay = -1 if b & 1 else d * SECOND
         verb = 1 + a % 4
