@@ -7,6 +7,7 @@ from typing import Final
 
 import fluxmq
 from fluxmq.admin import log_command
+from fluxmq.admin.verb_arguments import add_verbs
 
 TIMEOUT_SECONDS: Final = 5.0
 WATCH_SECONDS: Final = 1.0
@@ -26,7 +27,7 @@ def _seconds(text: str) -> float:
 def parser() -> argparse.ArgumentParser:
     """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
     top = argparse.ArgumentParser(
-        prog="fluxmqctl", description="Look at a FluxMQ node, place its groups, keep its users."
+        prog="fluxmqctl", description="Look at a FluxMQ node and keep what it has."
     )
     top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
     where = top.add_mutually_exclusive_group()
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     log_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
+    add_verbs(commands)
     return top
 
 

@@ -1,0 +1,71 @@
+"""Rows as text: for people, for scripts that know rabbitmqctl, and for programs. Pure: values in, lines out."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from fluxmq.logs import escape
+
+FORMATTERS: Final = ("table", "pretty_table", "json", "csv")
+"""``table``: one line per row with tabs between, as rabbitmqctl prints by itself."""
+
+_CELL_CHARACTERS_MAX: Final = 65_536
+
+
+def render(
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    formatter: str,
+    *,
+    titles: bool = True,
+) -> list[str]:
+    """Return the lines of a list in one of `FORMATTERS`; with or without a line of titles."""
+    if formatter == "json":
+        return [orjson.dumps([{name: row.get(name) for name in columns} for row in rows]).decode()]
+    cells = [[text(row.get(name)) for name in columns] for row in rows]
+    if formatter == "csv":
+        return _csv([list(columns), *cells] if titles else cells)
+    safe = [[escape(cell, _CELL_CHARACTERS_MAX) for cell in line] for line in cells]
+    if formatter == "pretty_table":
+        return _framed(list(columns), safe, titles) if rows else []
+    return ["\t".join(line) for line in ([list(columns), *safe] if titles and rows else safe)]
+
+
+def text(value: Any) -> str:
+    """Return a value as a cell has it: nothing for None, lists in brackets, maps as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(text(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return orjson.dumps(dict(value)).decode() if value else "[]"
+    return str(value)
+
+
+def _csv(lines: Sequence[Sequence[str]]) -> list[str]:
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(lines)
+    return written.getvalue().splitlines()
+
+
+def _framed(columns: list[str], cells: list[list[str]], titles: bool) -> list[str]:
+    everything = [columns, *cells] if titles else cells
+    widths = [max(len(line[index]) for line in everything) for index in range(len(columns))]
+
+    def rule(left: str, middle: str, right: str) -> str:
+        return left + middle.join("─" * (width + 2) for width in widths) + right
+
+    lines = [rule("┌", "┬", "┐")]
+    for number, line in enumerate(everything):
+        if number:
+            lines.append(rule("├", "┼", "┤"))
+        padded = (f" {cell:<{width}} " for cell, width in zip(line, widths, strict=True))
+        lines.append("│" + "│".join(padded) + "│")
+    return [*lines, rule("└", "┴", "┘")]
