@@ -17,7 +17,6 @@ import cython
 from fluxmq._hot.batch_format import Batch
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.fluxmq._hot.amqp_wire import load_end, store_u16, store_u32, store_u64
     from cython.cimports.fluxmq._hot.batch_format import Batch
@@ -30,6 +29,7 @@ FRAME_BYTES = 8
 
 # The same for C, typed in the declarations: public names are looked up as Python's.
 _FRAME = FRAME_BYTES
+_SHORT_MAX = SHORT_MAX
 
 _DELIVER = b"\x00\x3c\x00\x3c"
 _GET_OK = b"\x00\x3c\x00\x47"
@@ -63,42 +63,58 @@ def encode_deliveries(
     Raises IndexError for messages that the batch does not have, ValueError for names that no frame can hold, a
     ``frame_max`` without room and an ``offset_at`` outside of the properties.
     """
-    tag_at: cython.Py_ssize_t = 12 + len(consumer_tag)
+    front: cython.Py_ssize_t
     if first < 0 or count < 1 or first > batch.count - count:
         raise IndexError(first)
-    method: bytes = _method(
-        channel,
-        b"".join(
-            (
-                _DELIVER,
-                _short(consumer_tag),
-                bytes(8),
-                b"\x01" if redelivered else b"\x00",
-                _short(exchange),
-                _short(routing_key),
-            )
-        ),
-    )
-    header: bytes = _header(channel, 0, properties)
-    size_at: cython.Py_ssize_t = len(method) + 11
-    patch: cython.Py_ssize_t = _patch(len(method) + 19, properties, offset_at)
+    if (
+        len(consumer_tag) > _SHORT_MAX
+        or len(exchange) > _SHORT_MAX
+        or len(routing_key) > _SHORT_MAX
+    ):
+        raise ValueError("a name that no frame can hold")
     _check(frame_max)
-    if cython.compiled:
-        return _deliveries(
-            batch,
-            first,
-            count,
+    # Bytes of the method frame, which the content header follows.
+    front = 24 + len(consumer_tag) + len(exchange) + len(routing_key)
+    offset_at = _patch(front + 19, properties, offset_at)
+    if not cython.compiled:
+        method = _method(
             channel,
-            bytearray(method + header),
-            tag_at,
-            size_at,
-            patch,
-            first_tag,
-            frame_max,
+            b"".join(
+                (
+                    _DELIVER,
+                    _short(consumer_tag),
+                    bytes(8),
+                    b"\x01" if redelivered else b"\x00",
+                    _short(exchange),
+                    _short(routing_key),
+                )
+            ),
         )
-    return _deliveries_uncompiled(
-        batch, first, count, channel, method + header, tag_at, size_at, patch, first_tag, frame_max
+        template = method + _header(channel, 0, properties)
+        return _deliveries_uncompiled(
+            *(batch, first, count, channel, template, 12 + len(consumer_tag), front + 11),
+            *(offset_at, first_tag, frame_max),
+        )
+    total: cython.Py_ssize_t = front + 20 + len(properties)
+    out: bytes = PyBytes_FromStringAndSize(
+        cython.NULL, _size(batch, first, count, total, frame_max - _FRAME)
     )
+    target: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out))
+    _write_front(target, channel, consumer_tag, redelivered, exchange, routing_key, properties)
+    _write(
+        target,
+        total,
+        batch,
+        first,
+        count,
+        channel,
+        12 + len(consumer_tag),
+        front + 11,
+        offset_at,
+        first_tag,
+        frame_max - _FRAME,
+    )
+    return out
 
 
 def encode_get_ok(
@@ -186,7 +202,7 @@ def encode_delivery(
 @cython.cfunc
 def _short(text: bytes) -> bytes:
     """A short string."""
-    if len(text) > SHORT_MAX:
+    if len(text) > _SHORT_MAX:
         raise ValueError("a name that no frame can hold")
     return bytes((len(text),)) + text
 
@@ -248,50 +264,105 @@ def _content(
 if cython.compiled:
 
     @cython.cfunc
-    def _deliveries(
+    def _size(
+        batch: Batch,
+        first: cython.Py_ssize_t,
+        count: cython.Py_ssize_t,
+        front: cython.Py_ssize_t,
+        room: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """Bytes of all frames; ``front``: of those before each body."""
+        ends: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
+        total: cython.Py_ssize_t = count * front
+        before: cython.Py_ssize_t
+        end: cython.Py_ssize_t
+        index: cython.Py_ssize_t
+        ends += batch.payload_ends_at + 4 * first
+        before = load_end(ends, 0)
+        for index in range(1, count + 1):
+            end = load_end(ends, 4 * index)
+            total += end - before
+            if end - before <= room:
+                total += _FRAME if end > before else 0
+            else:
+                total += _FRAME * ((end - before + room - 1) // room)
+            before = end
+        return total
+
+    @cython.cfunc
+    def _write_name(
+        target: cython.p_uchar, at: cython.Py_ssize_t, name: bytes
+    ) -> cython.Py_ssize_t:
+        """Write a short string; where it ends."""
+        length: cython.Py_ssize_t = len(name)
+        target[at] = length
+        memcpy(target + at + 1, PyBytes_AS_STRING(name), length)
+        return at + 1 + length
+
+    @cython.cfunc
+    def _write_front(
+        target: cython.p_uchar,
+        channel: cython.int,
+        consumer_tag: bytes,
+        redelivered: cython.bint,
+        exchange: bytes,
+        routing_key: bytes,
+        properties: bytes,
+    ) -> cython.int:
+        """What all messages have before their body, without tag, size and offset."""
+        at: cython.Py_ssize_t
+        target[0] = 1
+        store_u16(target, 1, channel)
+        store_u32(target, 7, 0x003C003C)
+        at = _write_name(target, 11, consumer_tag)
+        target[at + 8] = 1 if redelivered else 0
+        at = _write_name(target, at + 9, exchange)
+        at = _write_name(target, at, routing_key)
+        store_u32(target, 3, at - 7)
+        target[at] = 0xCE
+        target += at + 1
+        target[0] = 2
+        store_u16(target, 1, channel)
+        store_u32(target, 3, 12 + len(properties))
+        store_u32(target, 7, 0x003C0000)
+        memcpy(target + 19, PyBytes_AS_STRING(properties), len(properties))
+        target[19 + len(properties)] = 0xCE
+        return 0
+
+    @cython.cfunc
+    def _write(
+        target: cython.p_uchar,
+        front: cython.Py_ssize_t,
         batch: Batch,
         first: cython.Py_ssize_t,
         count: cython.Py_ssize_t,
         channel: cython.int,
-        template: bytearray,
         tag_at: cython.Py_ssize_t,
         size_at: cython.Py_ssize_t,
         patch: cython.Py_ssize_t,
         tag: cython.ulonglong,
-        frame_max: cython.Py_ssize_t,
-    ) -> bytes:
-        """The frames of ``encode_deliveries``; writes in the template."""
-        fixed: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(template))
-        front: cython.Py_ssize_t = len(template)
+        room: cython.Py_ssize_t,
+    ) -> cython.int:
+        """Write all; the first ``front`` bytes are there, and are copied for the messages after the first."""
+        model: cython.p_uchar = target
         source: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         ends: cython.p_uchar = source + batch.payload_ends_at + 4 * first
-        target: cython.p_uchar
-        room: cython.Py_ssize_t = frame_max - _FRAME
-        total: cython.Py_ssize_t = count * front
-        begin: cython.Py_ssize_t = load_end(ends, 0)
-        before: cython.Py_ssize_t = begin
+        before: cython.Py_ssize_t = load_end(ends, 0)
         end: cython.Py_ssize_t
         size: cython.Py_ssize_t
         length: cython.Py_ssize_t
         index: cython.Py_ssize_t
-        for index in range(1, count + 1):
-            end = load_end(ends, 4 * index)
-            size = end - before
-            before = end
-            total += size + _FRAME * ((size + room - 1) // room)
-        out: bytes = PyBytes_FromStringAndSize(cython.NULL, total)
-        target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(out))
-        source += batch.payloads_at + begin
-        before = begin
+        source += batch.payloads_at + before
         for index in range(count):
             end = load_end(ends, 4 * index + 4)
             size = end - before
             before = end
-            store_u64(fixed, tag_at, tag + index)
-            store_u64(fixed, size_at, size)
+            if index:
+                memcpy(target, model, front)
+            store_u64(target, tag_at, tag + index)
+            store_u64(target, size_at, size)
             if patch >= 0:
-                store_u64(fixed, patch, batch.base_offset + first + index)
-            memcpy(target, fixed, front)
+                store_u64(target, patch, batch.base_offset + first + index)
             target += front
             while size:
                 length = size if size < room else room
@@ -303,7 +374,7 @@ if cython.compiled:
                 target += length + _FRAME
                 source += length
                 size -= length
-        return out
+        return 0
 
 
 def _deliveries_uncompiled(

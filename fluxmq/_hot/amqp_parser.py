@@ -61,17 +61,19 @@ _HANDLED = -1
 _SINGLE = 0
 _HOLD = 1
 _RUN = 2
+_SETTLED = 3
 
 
 class AmqpParser:
     """Hands the frames of any connection to its handler. ``capacity``: bytes of the receive buffer.
 
-    ``needed``, ``run``: what the last look for a run found.
+    ``needed``, ``run``: what the last look for a run found; ``following``: where the run handed over last ended.
     """
 
     def __init__(self, capacity: cython.Py_ssize_t) -> None:
         self.capacity = capacity
         self.needed = 0
+        self.following = 0
         self.run = None
 
     def process(
@@ -124,23 +126,16 @@ class AmqpParser:
                         if connection.ledgers is not None:
                             ledger = connection.ledgers.get(channel)
                     if ledger is not None and ledger.direct:
-                        if method == _BASIC_ACK:
-                            if size == _ACK_BYTES and ledger.acknowledge(
-                                load_u64(data, at + 11), data[at + 19] & 1
-                            ):
-                                at = following
-                                continue
-                        elif ledger.publishing:
-                            found = self.publishes(buffer, at, end, connection.frame_max)
-                            if found == _HOLD:
-                                needed = self.needed
-                                break
-                            if found == _RUN:
-                                run = self.run
-                                self.run = None
-                                following = run.end
-                                connection.handler.publish_run(connection, channel, run)
-                                kind = _HANDLED
+                        found = self.direct(connection, ledger, buffer, at, end, method)
+                        if found == _HOLD:
+                            needed = self.needed
+                            break
+                        if found == _SETTLED:
+                            at = following
+                            continue
+                        if found == _RUN:
+                            following = self.following
+                            kind = _HANDLED
             elif kind == _HEARTBEAT and size == 0 and channel == 0:
                 at = following
                 continue
@@ -161,6 +156,45 @@ class AmqpParser:
         if at < end:
             connection.gather(buffer, at, end, needed, self.capacity)
         return 0
+
+    def direct(
+        self,
+        connection: Connection,
+        ledger: ChannelLedger,
+        buffer: bytearray,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        method: cython.uint,
+    ) -> cython.int:
+        """Handle the basic.ack or basic.publish at ``at``, whose frame is whole, without showing the handler frames.
+
+        _SETTLED: the ledger knew the acknowledgement. _RUN: the handler got a run, which ends at ``following``. _HOLD
+        and _SINGLE as ``publishes`` says.
+        """
+        data: cython.p_uchar
+        found: cython.int
+        behind: cython.Py_ssize_t
+        run: PublishRun
+        if method == _BASIC_ACK:
+            if cython.compiled:
+                data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+            else:
+                data = buffer
+            if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
+                load_u64(data, at + 11), data[at + 19] & 1
+            ):
+                return _SETTLED
+            return _SINGLE
+        if not ledger.publishing:
+            return _SINGLE
+        found = self.publishes(buffer, at, end, connection.frame_max)
+        if found == _RUN:
+            run = self.run
+            self.run = None
+            behind = run.end  # a run that is kept looks into another buffer afterwards
+            connection.handler.publish_run(connection, run.channel, run)
+            self.following = behind
+        return found
 
     def protocol_header(
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t

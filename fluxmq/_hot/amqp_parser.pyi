@@ -20,6 +20,7 @@ SNIPPET_BYTES: Final = 16
 class AmqpParser:
     capacity: int
     needed: int
+    following: int
     run: PublishRun | None
 
     def __init__(self, capacity: int) -> None: ...

@@ -1,5 +1,7 @@
 cdef Py_ssize_t _FRAME_HEADER, _BODY_SIZE_AT, _MESSAGES_MAX, _PAYLOADS_MAX
 
+cdef int _ATTRIBUTES
+
 cdef class PublishRun:
     cdef public object buffer
     cdef public Py_ssize_t start, end, count, stride, method_size, header_size

@@ -45,6 +45,7 @@ BODY_SIZE_AT = 11
 _FRAME_HEADER = FRAME_HEADER_BYTES
 _BODY_SIZE_AT = BODY_SIZE_AT
 _MESSAGES_MAX = MESSAGES_MAX
+_ATTRIBUTES = ATTRIBUTES
 _PAYLOADS_MAX = PAYLOAD_BYTES_MAX
 
 
@@ -178,7 +179,7 @@ def build_amqp_batches(
     total: cython.Py_ssize_t
     place: cython.Py_ssize_t
     following: cython.Py_ssize_t
-    flags: cython.int = ATTRIBUTES
+    flags: cython.int = _ATTRIBUTES
     columns: bytes
     built: list = []
     attributes |= PROTOCOL_AMQP_0_9_1
@@ -205,8 +206,12 @@ def build_amqp_batches(
                 following = place
                 total += run.body_length
                 count += 1
-        columns = _columns(count, expiry_us, delay_us, producer, sequence, attributes)
-        built.append(_filled(run, offset, count, total, flags, columns, key, block, now_us))
+        columns = b""
+        if flags != _ATTRIBUTES:
+            columns = _columns(count, expiry_us, delay_us, producer, sequence)
+        built.append(
+            _filled(run, offset, count, total, flags, columns, attributes, key, block, now_us)
+        )
         left -= count
         offset = following
         if sequence:
@@ -221,9 +226,8 @@ def _columns(
     delay_us: cython.longlong,
     producer: cython.ulonglong,
     sequence: cython.longlong,
-    attributes: cython.uint,
 ) -> bytes:
-    """The columns before the ends."""
+    """The columns of eight bytes."""
     columns: bytes = b""
     if expiry_us:
         columns = struct.pack("<q", expiry_us) * count
@@ -235,7 +239,7 @@ def _columns(
             columns += struct.pack(f"<{count}q", *range(sequence, sequence + count))
         else:
             columns += bytes(8 * count)
-    return columns + attributes.to_bytes(4, "little") * count
+    return columns
 
 
 @cython.cfunc
@@ -246,13 +250,14 @@ def _filled(
     total: cython.Py_ssize_t,
     flags: cython.int,
     columns: bytes,
+    attributes: cython.uint,
     key: bytes,
     block: bytes,
     now_us: cython.longlong,
 ) -> bytes:
-    """A batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload; ``columns``: those before the ends."""
+    """A batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload; ``columns``: those of eight bytes."""
     areas: bytes = key + block
-    at: cython.Py_ssize_t = 64 + len(columns)
+    at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
     padding: cython.Py_ssize_t = -length & 7
     target: cython.p_uchar
@@ -261,12 +266,14 @@ def _filled(
         batch: bytes = PyBytes_FromStringAndSize(cython.NULL, length + padding)
         target = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch))
         memcpy(target + 64, PyBytes_AS_STRING(columns), len(columns))
+        _fill(target + at - 4 * count, count, attributes)
         memcpy(target + at + 4 * (count + 1), PyBytes_AS_STRING(areas), len(areas))
         memset(target + length, 0, padding)
         _copy_payloads(run, offset, count, target + at, target + length - total)
         check = xxh3_64_intdigest(memoryview(batch)[64:])
     else:
-        body = _body_uncompiled(run, offset, count, columns + _ends(run, offset, count), areas)
+        columns += attributes.to_bytes(4, "little") * count + _ends(run, offset, count)
+        body = _body_uncompiled(run, offset, count, columns, areas)
         body += bytes(padding)
         check = xxh3_64_intdigest(body)
     header = encode_header(
@@ -279,6 +286,20 @@ def _filled(
 
 
 if cython.compiled:
+
+    @cython.cfunc
+    @cython.exceptval(check=False)
+    def _fill(
+        target: cython.p_uchar, count: cython.Py_ssize_t, attributes: cython.uint
+    ) -> cython.void:
+        """The attributes' column, the same for every message."""
+        index: cython.Py_ssize_t
+        for index in range(count):
+            target[0] = attributes & 0xFF
+            target[1] = (attributes >> 8) & 0xFF
+            target[2] = (attributes >> 16) & 0xFF
+            target[3] = attributes >> 24
+            target += 4
 
     @cython.cfunc
     def _copy_payloads(
