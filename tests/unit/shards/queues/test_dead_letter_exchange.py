@@ -20,6 +20,12 @@ from tests.unit.shards.queues.support import QueueNode
 Bindings = dict[tuple[str, str, str], list[str]]
 
 
+def deaths_of(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the header says."""
+    found: list[dict[str, Any]] = headers["x-death"]
+    return found
+
+
 class Exchanges:
     """Where exchanges lead, by vhost, exchange and routing key; a test changes it. `asked`: headers of each question."""
 
@@ -46,7 +52,9 @@ def declare(
     config = QueueConfig(name, QueueType.CLASSIC, **values)
     for each in node:
         each.queues.names.declare(QueueInfo(name, group, config.type), config)
-    node[shard].queues.service.find(group).declare(config)
+    found = node[shard].queues.service.find(group)
+    assert found is not None
+    found.declare(config)
     node.run()
 
 
@@ -92,7 +100,7 @@ def test_a_rejected_message_goes_where_the_exchange_leads(make_queues: MakeQueue
     exchanges = Exchanges(node, {("/", "dlx", "key"): ["target", "work"]})
     reject(node, b"a")
     assert node.machine("source").kept == 1
-    (event,) = exchanges.asked[0]["x-death"]  # type: ignore[attr-defined]
+    (event,) = deaths_of(exchanges.asked[0])
     assert (event["queue"], event["reason"]) == ("source", "rejected")
     batch = node.group("target").logs[node.machine("target").id].read(0)
     assert address_of(batch.properties(0), batch.key(0)) == (b"dlx", b"key")
@@ -119,7 +127,7 @@ def test_the_exchange_is_one_of_the_queues_vhost(make_queues: MakeQueues) -> Non
     consumer.settle(Verb.REJECT, 0)
     node.advance(0.1)
     assert letters(node, "work") == [b"a"]
-    (event,) = exchanges.asked[0]["x-death"]  # type: ignore[attr-defined]
+    (event,) = deaths_of(exchanges.asked[0])
     assert event["queue"] == "source"
 
 
@@ -248,7 +256,7 @@ def test_a_retry_queue_gives_back_what_a_consumer_rejected(make_queues: MakeQueu
         node.advance(6)
         machine = node.machine("source")
         batch = node.group("source").logs[machine.id].read(machine.next_offset - 1)
-        events = block_headers(batch.properties(0))["x-death"]
+        events = deaths_of(block_headers(batch.properties(0)))
         assert [(each["queue"], each["count"]) for each in events] == [
             ("retry", expected),
             ("source", expected),
@@ -264,7 +272,7 @@ def test_expiration_is_told_and_taken_out(make_queues: MakeQueues) -> None:
     node.run()
     node.advance(3)
     batch = node.group("target").logs[node.machine("target").id].read(0)
-    (event,) = block_headers(batch.properties(0))["x-death"]
+    (event,) = deaths_of(block_headers(batch.properties(0)))
     assert (event["reason"], event["original-expiration"]) == ("expired", "1000")
     node.advance(3)
     assert letters(node) == [b"a"], "it has no time to live any more"
@@ -279,7 +287,7 @@ def test_what_a_full_queue_refuses_goes_to_its_exchange(make_queues: MakeQueues)
     assert answers == [0, 0x97]
     assert node.machine("source").next_offset == 1
     batch = node.group("target").logs[node.machine("target").id].read(0)
-    (event,) = block_headers(batch.properties(0))["x-death"]
+    (event,) = deaths_of(block_headers(batch.properties(0)))
     assert (event["reason"], event["queue"]) == ("maxlen", "source")
     assert letters(node) == [b"b"]
 

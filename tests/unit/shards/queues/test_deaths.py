@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +15,12 @@ from fluxmq.shards.queues.deaths import Letter, letter
 
 TIME = 1_700_000_000_000_001
 AMQP = [Item(Kind.PROTOCOL, 2), Item(Kind.EXCHANGE, b"orders"), Item(Kind.PUBLISHER, b"guest")]
+
+
+def deaths_of(headers: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the header says."""
+    found: list[dict[str, Any]] = headers["x-death"]
+    return found
 
 
 def die(
@@ -54,7 +61,7 @@ def test_the_first_death() -> None:
             }
         ],
     }
-    (event,) = block_headers(dead.block)["x-death"]
+    (event,) = deaths_of(block_headers(dead.block))
     assert isinstance(event["time"], Timestamp)
     assert [item for item in decode(dead.block) if item.kind is not Kind.HEADER] == [
         AMQP[0],
@@ -93,7 +100,7 @@ def test_reasons(reason: int, word: str) -> None:
 
 def test_an_expiration_is_told_and_does_not_count_again() -> None:
     dead = die(encode([*AMQP, Item(Kind.EXPIRATION, b"5000")]), reason=Reason.EXPIRED)
-    (event,) = block_headers(dead.block)["x-death"]
+    (event,) = deaths_of(block_headers(dead.block))
     assert event["original-expiration"] == "5000"
     assert all(item.kind is not Kind.EXPIRATION for item in decode(dead.block))
 
@@ -107,14 +114,14 @@ def test_copies_go_with_the_old_routing_key_only() -> None:
     dead = die(block, routing_key=b"new")
     assert dead.keys == (b"new",)
     assert "CC" not in block_headers(dead.block)
-    (event,) = block_headers(dead.block)["x-death"]
+    (event,) = deaths_of(block_headers(dead.block))
     assert event["routing-keys"] == ["eu.new", "a", "b"]
 
 
 def test_what_came_by_mqtt_was_published_to_the_topic_exchange() -> None:
     block = encode([Item(Kind.HEADER, text(b"v"), b"k"), Item(Kind.PROTOCOL, 1)])
     dead = die(block, key=b"shop/7")
-    (event,) = block_headers(dead.block)["x-death"]
+    (event,) = deaths_of(block_headers(dead.block))
     assert (event["exchange"], event["routing-keys"]) == ("amq.topic", ["shop.7"])
     assert address_of(dead.block, dead.keys[0]) == (b"dlx", b"shop.7")
     assert block_headers(dead.block)["k"] == "v"
@@ -129,9 +136,7 @@ def test_what_a_dead_letter_queue_said_is_not_said_again() -> None:
 @pytest.mark.parametrize("value", [text(b"x"), Value("A", (text(b"x"),)), Value("I", 1)])
 def test_a_header_that_is_no_list_of_deaths(value: Value) -> None:
     dead = die(encode([*AMQP, Item(Kind.HEADER, value, b"x-death")]))
-    events = block_headers(dead.block)["x-death"]
-    assert isinstance(events, list)
-    assert events[0]["queue"] == "work"
+    assert deaths_of(block_headers(dead.block))[0]["queue"] == "work"
     assert not dead.goes_round(b"x")
 
 
@@ -140,7 +145,7 @@ def test_deaths_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch)
     dead = die()
     for number in range(5):
         dead = die(dead.block, queue=b"%d" % number)
-    queues = [each["queue"] for each in block_headers(dead.block)["x-death"]]
+    queues = [each["queue"] for each in deaths_of(block_headers(dead.block))]
     assert queues == ["4", "3", "2"]
     assert block_headers(dead.block)["x-first-death-queue"] == "work"
 
@@ -160,8 +165,8 @@ def test_deaths_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_a_circle_without_a_reject_in_it_is_one(
     events: list[tuple[bytes, int]], queue: bytes, round_and_round: bool
 ) -> None:
-    block = encode(AMQP)
-    for where, reason in events:
-        dead = die(block, queue=where, reason=reason)
-        block = dead.block
+    (where, reason), *later = events
+    dead = die(queue=where, reason=reason)
+    for where, reason in later:
+        dead = die(dead.block, queue=where, reason=reason)
     assert dead.goes_round(queue) is round_and_round
