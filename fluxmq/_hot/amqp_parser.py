@@ -102,10 +102,7 @@ class AmqpParser:
             needed = 0
             if end - at < _FRAME - 1:
                 break
-            if cython.compiled:
-                data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-            else:
-                data = buffer
+            data = _bytes(buffer) if cython.compiled else buffer
             kind = data[at]
             channel = load_u16(data, at + 1)
             size = load_u32(data, at + 3)
@@ -122,9 +119,7 @@ class AmqpParser:
                 if method == _BASIC_PUBLISH or method == _BASIC_ACK:
                     if channel != channel_known:
                         channel_known = channel
-                        ledger = None
-                        if connection.ledgers is not None:
-                            ledger = connection.ledgers.get(channel)
+                        ledger = _ledger(connection, channel)
                     if ledger is not None and ledger.direct:
                         found = self.direct(connection, ledger, buffer, at, end, method)
                         if found == _HOLD:
@@ -151,7 +146,6 @@ class AmqpParser:
             if connection.fd < 0 or connection.closing:
                 return 0
             if connection.paused:
-                needed = 0
                 break
         if at < end:
             connection.gather(buffer, at, end, needed, self.capacity)
@@ -176,10 +170,7 @@ class AmqpParser:
         behind: cython.Py_ssize_t
         run: PublishRun
         if method == _BASIC_ACK:
-            if cython.compiled:
-                data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-            else:
-                data = buffer
+            data = _bytes(buffer) if cython.compiled else buffer
             if load_u32(data, at + 3) == _ACK_BYTES and ledger.acknowledge(
                 load_u64(data, at + 11), data[at + 19] & 1
             ):
@@ -246,10 +237,7 @@ class AmqpParser:
         header: cython.Py_ssize_t
         body: cython.Py_ssize_t
         length: cython.ulonglong
-        if cython.compiled:
-            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
-        else:
-            data = buffer
+        data = _bytes(buffer) if cython.compiled else buffer
         size = load_u32(data, at + 3)
         exchange = data[at + 13]
         if _PUBLISH_BYTES_MIN + exchange > size:
@@ -355,7 +343,7 @@ class AmqpParser:
         front: cython.Py_ssize_t = total - length - 1 if length else total
         count: cython.Py_ssize_t = 1
         if cython.compiled:
-            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+            data = _bytes(buffer)
             while position + total <= end:
                 if data[position + total - 1] != _END:
                     break
@@ -397,7 +385,7 @@ class AmqpParser:
         total: cython.Py_ssize_t
         length: cython.ulonglong
         if cython.compiled:
-            data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+            data = _bytes(buffer)
         else:
             data = buffer
             head = bytes(memoryview(buffer)[at : at + front])
@@ -435,6 +423,22 @@ class AmqpParser:
             position += total
         run.end = position
         return 0
+
+
+if cython.compiled:
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def _bytes(buffer: bytearray) -> cython.p_uchar:
+        """The bytes of a buffer, until it is resized."""
+        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
+
+
+@cython.cfunc
+def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger:
+    """A channel's ledger, or None."""
+    return None if connection.ledgers is None else connection.ledgers.get(channel)
 
 
 @cython.cfunc
