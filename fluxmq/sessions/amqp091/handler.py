@@ -171,12 +171,13 @@ class Handler:
 
     def handle_frame(self, channel: Channel, kind: int, payload: bytes) -> None:
         """A frame of an open channel whose turn has come."""
-        method: Method | None = None
+        method: Method | type[Method] | None = None
         try:
             content = channel.content
             if content is not None:
                 if content.add(kind, payload, self.broker.limits.max_message):
                     channel.content = None
+                    method = BasicPublish
                     publishing.publish(channel, content.run(channel.number))
                 return
             check_method_due(kind)

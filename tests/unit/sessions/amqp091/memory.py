@@ -115,6 +115,7 @@ class MemoryHeld:
 
     def detach(self) -> None:
         self.port = None
+        self.queue.attached.remove(self)
         for offset in self.held:
             insort(self.queue.ready, offset)
         self.held.clear()
@@ -132,6 +133,7 @@ class MemoryQueue:
         self.attempts: dict[int, int] = {}
         self.settled: list[tuple[Verb, int]] = []
         self.consumers: list[MemoryHeld] = []
+        self.attached: list[MemoryHeld] = []
         self.next_offset = 0
 
     def full(self, count: int) -> bool:
@@ -287,7 +289,8 @@ class MemoryBroker:
             later, self.later = self.later, []
             for do in later:
                 do()
-            busy = any([queue.dispatch() for queue in list(self.queues.values())])
+            gave = [queue.dispatch() for queue in list(self.queues.values())]
+            busy = any(gave)
             busy = busy or bool(self.later or self.handler.marked)
 
     # Connecting
@@ -335,7 +338,7 @@ class MemoryBroker:
                 self.queues[key] = MemoryQueue(self, queue)  # type: ignore[index]
         for key in [key for key in self.queues if key not in known]:
             queue_gone = self.queues.pop(key)
-            for held in list(queue_gone.consumers):
+            for held in list(queue_gone.attached):
                 assert held.port is not None
                 held.port.cancelled()
 
@@ -438,6 +441,7 @@ class MemoryBroker:
                 done(refusals.exclusive_use(wanted.queue))
                 return
             held = MemoryHeld(queue, wanted, port)
+            queue.attached.append(held)
             if not wanted.taking:
                 queue.consumers.append(held)
             done(held)
@@ -612,7 +616,7 @@ class Peer:
                     found.append((channel, method))
                 continue
             if kind not in (FRAME_HEADER, FRAME_BODY):
-                assert kind == 8 and channel == 0 and size == 0, "a heartbeat"
+                assert (kind, channel, size) == (8, 0, 0), "a heartbeat"
                 continue
             method, wanted, properties, body = content[channel]
             if kind == FRAME_HEADER:
