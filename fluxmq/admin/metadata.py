@@ -42,6 +42,8 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.user_messages import SNAPSHOT_BYTES_MAX, USERS_MAX, Users
 from fluxmq.model.errors import FluxmqError
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.records import VHOST
 
 FILE_NAME: Final = "meta.db"
 # Marks the file as ours ("FlMQ"); another program's database is refused, not overwritten.
@@ -300,6 +302,9 @@ class MetadataStore:
             user = self._find(name)
             if user is None:
                 raise _unknown(name)
+            if not self._has_vhost(permission.vhost):
+                text = f"virtual host {permission.vhost!r} does not exist"
+                raise ChangeError(ERROR_NOT_FOUND, text)
             database.execute(
                 f"INSERT OR REPLACE INTO {table} (user, {', '.join(columns)})"
                 f" VALUES (?{', ?' * len(columns)})",
@@ -312,6 +317,12 @@ class MetadataStore:
                     f"{name!r} has {PERMISSIONS_MAX} permissions, which is the limit",
                 )
             return self._checked_snapshot()
+
+    def _has_vhost(self, name: str) -> bool:
+        """Whether there is a virtual host; before the first node ran, whether it will make it."""
+        if self.topology.has(VHOST, (name,)):
+            return True
+        return name == DEFAULT_VHOST and not self.seeded
 
     def _clear(self, name: str, statement: str, *values: str | None) -> Users:
         with self._change() as database:

@@ -8,12 +8,10 @@ it outlives this process, but nobody waits for the disk for it, and the node's n
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
-
-KIND_CHARACTERS_MAX: Final = 32
 
 
 class Write(NamedTuple):
@@ -55,6 +53,13 @@ class TopologyRows:
         """Return all rows as kind, key, value. Raises ValueError when one is damaged."""
         found = self._database.execute("SELECT kind, key, value FROM topology ORDER BY kind, key")
         return [(kind, unpack(key), unpack(value)) for kind, key, value in found]
+
+    def has(self, kind: str, key: Sequence[str | bytes]) -> bool:
+        """Say whether there is a row."""
+        found = self._database.execute(
+            "SELECT 1 FROM topology WHERE kind = ? AND key = ?", (kind, pack(list(key)))
+        )
+        return found.fetchone() is not None
 
     def durable(self, writes: Iterable[Write]) -> bool:
         """Say whether some of these writes must outlive the machine: whether to sync them."""

@@ -126,6 +126,26 @@ def test_a_refused_change_leaves_no_trace(store, change, code):
     assert store.add(BOB).revision == before.revision + 1
 
 
+VHOST = Write("vhost", pack(["/"]), pack({"name": "/"}), transient=False)
+
+
+def test_permissions_are_for_virtual_hosts_that_exist(store):
+    store.add(ANN)
+    everything = VhostPermission("/", ".*", ".*", ".*")
+    with pytest.raises(ChangeError, match="does not exist") as caught:
+        store.set_permission("ann", VhostPermission("b", "", "", ""))
+    assert caught.value.code == ERROR_NOT_FOUND
+    with pytest.raises(ChangeError, match="does not exist"):
+        store.set_topic_permission("ann", TopicPermission("b", "x", "", ""))
+    # The first node will make this one, unless it made and lost it already.
+    store.set_permission("ann", everything)
+    store.seed(lambda: EVE, [])
+    with pytest.raises(ChangeError, match="does not exist"):
+        store.set_permission("ann", everything)
+    store.write_topology([VHOST], 1)
+    store.set_permission("ann", everything)
+
+
 def test_tags_and_permissions_are_replaced_and_cleared(store):
     store.add(ANN)
     (user,) = store.set_tags("ann", ("a", "b")).users
@@ -154,6 +174,7 @@ def test_tags_and_permissions_are_replaced_and_cleared(store):
 )
 def test_restrictions_are_lifted_for_one_exchange_or_all(store, vhost, exchange, left):
     store.add(ANN)
+    store.write_topology([VHOST, VHOST._replace(key=pack(["b"]))], 1)
     for host, name in (("/", "logs"), ("/", "x"), ("b", "logs")):
         store.set_topic_permission("ann", TopicPermission(host, name, "", ""))
     (user,) = store.clear_topic_permission("ann", vhost, exchange).users
@@ -163,6 +184,7 @@ def test_restrictions_are_lifted_for_one_exchange_or_all(store, vhost, exchange,
 def test_the_number_of_permissions_is_bounded(store, monkeypatch):
     monkeypatch.setattr(metadata, "PERMISSIONS_MAX", 1)
     store.add(ANN)
+    store.write_topology([VHOST._replace(key=pack([name])) for name in "ab"], 1)
     store.set_permission("ann", VhostPermission("a", "", "", ""))
     store.set_permission("ann", VhostPermission("a", "x", "", ""))
     before = store.users()
@@ -202,14 +224,11 @@ def test_a_database_of_the_first_schema_is_brought_up(path):
     database.close()
 
 
-VHOST = Write("vhost", pack("/"), pack(["/"]), transient=False)
-
-
 def test_the_first_node_makes_a_user_where_there_is_none_once(path):
     store = MetadataStore(path)
     store.seed(lambda: EVE, [VHOST])
     assert store.users().users == (EVE,)
-    assert store.topology.rows() == [("vhost", "/", ["/"])]
+    assert store.topology.rows() == [("vhost", ["/"], {"name": "/"})]
     store.delete("eve")
     store.write_topology([VHOST._replace(value=None)], 1)
     store.close()
@@ -223,7 +242,7 @@ def test_the_first_node_makes_no_user_beside_others(store):
     store.add(ANN)
     store.seed(lambda: EVE, [VHOST])
     assert store.users().users == (ANN,)
-    assert store.topology.rows() == [("vhost", "/", ["/"])]
+    assert store.topology.rows() == [("vhost", ["/"], {"name": "/"})]
 
 
 DURABLE = Write("queue", pack(["/", "d"]), pack({"durable": True}), transient=False)
