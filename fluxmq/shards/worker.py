@@ -258,9 +258,9 @@ class Worker:
         self.boot_failure = self.queues.service.failure
         if self.boot_failure:
             self.stopping.set()
-        loaded = self.queues.service.ready and self.durable.loaded and self.amqp.known
-        if self.boot_failure or not loaded:
+        if self.boot_failure or not self.queues.service.ready or not self.durable.loaded:
             return
+        told = told and self.amqp.known
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
             gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from fluxmq._hot.connection import Connection
 from fluxmq.control.conversation import Order
 from fluxmq.control.row_messages import orders_of
 from fluxmq.control.topology_client import TopologyClient
+from fluxmq.control.topology_messages import connection_id
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
@@ -30,8 +32,6 @@ from fluxmq.shards.streams.tls import TlsStream
 
 WIRE = 1
 """What a connection of AMQP 0.9.1 is to the reactor."""
-BOOT_BYTES = 6
-"""Random bytes that tell this run of the process from others, in the ids of its connections."""
 DISK_ALARM = "low on disk"
 """Why publishing is blocked while appends are refused: RabbitMQ's words."""
 
@@ -65,7 +65,6 @@ class Amqp:
         self._broker = broker
         self._queues = queues
         self._reactor = broker.reactor
-        self._boot = secrets.token_urlsafe(BOOT_BYTES)
         self._numbers = itertools.count(1)
         self._blocked = False
         self.topology = TopologyClient(
@@ -118,7 +117,7 @@ class Amqp:
         finally:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        owner = f"{self._shard}.{self._boot}.{next(self._numbers)}"
+        owner = connection_id(self._shard, os.getpid(), next(self._numbers))
         client = Client(connection, peer, local, connection.listener, owner)
         connection.handler = self.handler
         connection.identity = client

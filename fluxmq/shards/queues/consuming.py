@@ -242,7 +242,7 @@ class Consuming(ABC):
         state = self.machine.queues.get(consumer.queue_id)
         if state is None or consumer.taking:
             return
-        if not self.dispatch.counts(consumer.queue_id)[2]:
+        if not self.dispatch.in_use(consumer.queue_id):
             self.on_unused(state.config.name)
 
     # Taking and counting

@@ -18,7 +18,11 @@ import pytest
 from fluxmq.control import handoff
 from fluxmq.control.launch import Launch, write_settings
 from fluxmq.control.table import ProcessTable
+from fluxmq.control.topology_messages import FROM_NOTHING, TOPOLOGY, parts
 from fluxmq.control.user_messages import Users
+from fluxmq.routing.topology.changes import AddVhost
+from fluxmq.routing.topology.records import Vhost
+from fluxmq.routing.topology.topology import Topology
 from fluxmq.settings.schema import Settings
 from fluxmq.shards import worker as module
 from fluxmq.shards.worker import Worker
@@ -60,6 +64,15 @@ class Bench:
         storage = settings.storage.model_copy(update={"data_dir": str(directory)})
         settings = settings.model_copy(update={"storage": storage})
         self.worker = Worker(launch, settings, self.table)
+
+    def tell(self, users: Users) -> None:
+        """What control tells first: who there is, and what."""
+        self.worker.set_users(users)
+        topology = Topology()
+        topology.apply(AddVhost(Vhost("/")))
+        snapshot = topology.snapshot()
+        for part in parts(FROM_NOTHING, snapshot.revision, snapshot.rows):
+            self.worker.amqp.orders[TOPOLOGY](part.to_body(), lambda _answer: None)
 
     def write(self, settings: Settings) -> None:
         """What the supervisor does before SIGHUP."""
@@ -148,7 +161,7 @@ def test_a_shard_is_ready_when_it_knows_the_users(run: Callable[..., None]) -> N
         await eventually(lambda: bench.worker._turn > 2, "some turns of the timer")
         assert bench.table.heartbeat(0)
         assert not bench.ready()
-        bench.worker.set_users(users())
+        bench.tell(users())
         await eventually(bench.ready, "ready")
         assert not gc.isenabled(), "garbage is collected when there is nothing else to do"
 
@@ -184,7 +197,7 @@ def test_a_shard_serves_and_stops_in_order(run: Callable[..., None]) -> None:
     listeners: list[asyncio.Task[None]] = []
 
     async def play(bench: Bench) -> None:
-        bench.worker.set_users(users())
+        bench.tell(users())
         await eventually(bench.ready, "ready")
         client, silent = bench.client(), bench.client()
         socks.extend((client, silent))
@@ -227,7 +240,7 @@ def test_a_shard_stops_before_it_was_ready(run: Callable[..., None]) -> None:
 
 def test_a_shard_whose_acceptor_has_gone_stops_all_the_same(run: Callable[..., None]) -> None:
     async def play(bench: Bench) -> None:
-        bench.worker.set_users(users())
+        bench.tell(users())
         await eventually(bench.ready, "ready")
         bench.acceptor.close()
         # What is left to watch is the disk.
@@ -241,7 +254,7 @@ def test_settings_are_read_again(run: Callable[..., None]) -> None:
     """SIGHUP: what may change live changes, for who is here and for who comes."""
 
     async def play(bench: Bench) -> None:
-        bench.worker.set_users(users())
+        bench.tell(users())
         await eventually(bench.ready, "ready")
         with closing(bench.client()) as here:
             here.send(wire.connect(5, "here"))
@@ -279,7 +292,7 @@ def test_settings_are_read_again(run: Callable[..., None]) -> None:
 
 def test_what_a_shard_reports(run: Callable[..., None]) -> None:
     async def play(bench: Bench) -> None:
-        bench.worker.set_users(users())
+        bench.tell(users())
         await eventually(bench.ready, "ready")
         with closing(bench.client()) as sock:
             sock.send(
