@@ -5,7 +5,7 @@ The half of ``dispatch`` that consumers ask something of; the other half hands o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fluxmq.model.errors import FluxmqError
@@ -49,6 +49,8 @@ class Attaching:
         self._joining: dict[int, list[Consumer]] = {}
         self._cancelled: list[Consumer] = []
         self._woken: dict[int, None] = {}
+        self._exclusive: dict[int, Consumer] = {}
+        """The consumer of a queue that wanted to be the only one, perhaps gone by now."""
 
     def attach(
         self,
@@ -86,10 +88,9 @@ class Attaching:
         existing = queue.group(name)
         if existing is not None and (existing.mode != mode or existing.filter != filter_):
             raise AttachError(f"consumer group {name} of {queue.name} works in another mode")
-        if not taking:
-            others = [each for each in self.consumers_of(queue_id) if each.counts]
-            if any(each.exclusive for each in others) or (exclusive and others):
-                raise ExclusiveError(f"queue {queue.name} is in exclusive use")
+        in_use = self._is_exclusive(queue_id) or (exclusive and self.in_use(queue_id))
+        if in_use and not taking:
+            raise ExclusiveError(f"queue {queue.name} is in exclusive use")
         self._number += 1
         consumer = Consumer(
             queue_id,
@@ -107,6 +108,8 @@ class Attaching:
             taking=taking,
             temporary=temporary,
         )
+        if exclusive:
+            self._exclusive[queue_id] = consumer
         proposals = []
         if existing is None:
             proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
@@ -142,11 +145,21 @@ class Attaching:
         name, holder, member = consumer.group_name, consumer.holder, consumer.member
         return [commands.join(consumer.queue_id, name, holder, member, visiting=True)]
 
-    def consumers_of(self, queue_id: int) -> list[Consumer]:
+    def consumers_of(self, queue_id: int) -> Iterator[Consumer]:
         """The consumers of a queue, those included that have not begun."""
-        desks = self._desks.get(queue_id, {}).values()
-        served = [consumer for desk in desks for consumer in desk.consumers.values()]
-        return served + self._joining.get(queue_id, [])
+        for desk in self._desks.get(queue_id, {}).values():
+            yield from desk.consumers.values()
+        yield from self._joining.get(queue_id, [])
+
+    def in_use(self, queue_id: int) -> bool:
+        """Whether a queue has a consumer for whom it is in use."""
+        return any(each.counts for each in self.consumers_of(queue_id))
+
+    def _is_exclusive(self, queue_id: int) -> bool:
+        consumer = self._exclusive.get(queue_id)
+        if consumer is None or not consumer.counts:
+            return False
+        return consumer.active or consumer in self._joining.get(queue_id, [])
 
     def may_give(self, consumer: Consumer) -> bool:
         """Whether a consumer that takes may find a message yet, at once or when more entries were applied."""
@@ -158,7 +171,7 @@ class Attaching:
     def counts(self, queue_id: int) -> tuple[int, int, int]:
         """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
         queue = self._machine.queues[queue_id]
-        consumers = self.consumers_of(queue_id)
+        consumers = list(self.consumers_of(queue_id))
         counting = sum(each.counts for each in consumers)
         if queue.owns_itself() or queue.is_stream:
             return queue.next_offset - queue.start, 0, counting

@@ -84,9 +84,10 @@ class Desk:
 
     def pass_on(self) -> None:
         """A consumer has gone or stopped: with a single active consumer it is the next one's turn."""
-        active = self.active
-        if active is not None and self.queue.config.single_active_consumer:
-            self.feed(active)
+        if self.queue.config.single_active_consumer:
+            active = self.active
+            if active is not None:
+                self.feed(active)
 
     @property
     def active(self) -> Consumer | None:

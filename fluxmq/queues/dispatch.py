@@ -80,6 +80,7 @@ class Dispatch(Attaching):
         self._desks.clear()
         self._known.clear()
         self._joining.clear()
+        self._exclusive.clear()
         self._cancelled.clear()
         self._woken.clear()
         self._alarms.clear()
@@ -185,7 +186,14 @@ class Dispatch(Attaching):
         for desk in self._desks.pop(queue_id, {}).values():
             self._cancel(desk)
         self._cancelled += self._joining.pop(queue_id, [])
-        for table in (self._known, self._alarms, self._swept, self._dead_retry, self._woken):
+        for table in (
+            self._known,
+            self._alarms,
+            self._swept,
+            self._dead_retry,
+            self._woken,
+            self._exclusive,
+        ):
             table.pop(queue_id, None)
 
     def _sweep(self, queue: Queue, step: Step, now: int) -> None:

@@ -15,11 +15,11 @@ from fluxmq.queues.spans import Spans
 
 
 class _Flight(NamedTuple):
-    """`again`: of messages given before; `count`: pending ranges it may make; `target`: where a claim of new messages
+    """`again`: of messages given before; `ranges`: pending ranges it may make; `target`: where a claim of new messages
     moves the cursor, else -1."""
 
     again: Sequence[Range]
-    count: int
+    ranges: int
     target: int
 
 
@@ -57,14 +57,14 @@ class Flights:
             at -= 1
         before = under_way[at - 1]
         assert before.target >= 0, "only claims of new messages are joined"
-        under_way[at - 1] = _Flight((), before.count + under_way[at].count, target)
+        under_way[at - 1] = _Flight((), before.ranges + under_way[at].ranges, target)
         del under_way[at]
 
     def applied(self) -> None:
         """The oldest was applied."""
         assert self._under_way, "a claim that this desk never proposed"
         flight = self._under_way.popleft()
-        self.ranges -= flight.count
+        self.ranges -= flight.ranges
         for first, last in flight.again:
             self._claiming.remove(first, last)
 
