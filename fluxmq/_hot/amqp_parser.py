@@ -57,6 +57,18 @@ _PUBLISH_BYTES_MIN = 9
 _ACK_BYTES = 13
 _HEADER_BYTES_MIN = 14
 
+_ESCAPES = {
+    8: "\\b",
+    9: "\\t",
+    10: "\\n",
+    11: "\\v",
+    12: "\\f",
+    13: "\\r",
+    27: "\\e",
+    34: '\\"',
+    92: "\\\\",
+}
+
 _HANDLED = -1
 _SINGLE = 0
 _HOLD = 1
@@ -469,6 +481,13 @@ def refusal(frame: bytes, reason: str, limit: int) -> tuple[int, str]:
     elif kind == _HEARTBEAT and not size and channel:
         code = UNEXPECTED_FRAME
         error = ""
-    snippet = ",".join(map(str, payload[:SNIPPET_BYTES]))
+    snippet = _snippet(payload[:SNIPPET_BYTES])
     amount = "all" if len(payload) <= SNIPPET_BYTES else f"first {SNIPPET_BYTES}"
     return code, f"type {kind}, {amount} octets = <<{snippet}>>{error}"
+
+
+def _snippet(payload: bytes) -> str:
+    """Bytes as Erlang shows them: quoted where all are ASCII text, else as numbers."""
+    if payload and all(32 <= byte < 127 or byte in _ESCAPES for byte in payload):
+        return '"' + "".join(_ESCAPES.get(byte, chr(byte)) for byte in payload) + '"'
+    return ",".join(map(str, payload))

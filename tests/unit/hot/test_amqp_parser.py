@@ -282,7 +282,19 @@ def test_heartbeats_are_for_nobody(line: Callable[..., Line]) -> None:
 @pytest.mark.parametrize(
     ("data", "code", "text"),
     [
-        (frame(4, 1, b"ab"), 501, "type 4, all octets = <<97,98>>: unknown_frame"),
+        (frame(4, 1, b"ab"), 501, 'type 4, all octets = <<"ab">>: unknown_frame'),
+        (frame(4, 1, b"ab\x7f"), 501, "type 4, all octets = <<97,98,127>>: unknown_frame"),
+        (frame(4, 1, b"\xc8b"), 501, "type 4, all octets = <<200,98>>: unknown_frame"),
+        (
+            frame(4, 1, b'a"b\\c\n\t~'),
+            501,
+            r'type 4, all octets = <<"a\"b\\c\n\t~">>: unknown_frame',
+        ),
+        (
+            frame(4, 1, b"GET / HTTP/1.1\r\nHost: x"),
+            501,
+            r'type 4, first 16 octets = <<"GET / HTTP/1.1\r\n">>: unknown_frame',
+        ),
         (frame(0, 1, b""), 501, "type 0, all octets = <<>>: unknown_frame"),
         (frame(8, 0, b"\x01"), 501, "type 8, all octets = <<1>>: unknown_frame"),
         (frame(8, 5, b""), 505, "type 8, all octets = <<>>"),
