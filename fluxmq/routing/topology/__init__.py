@@ -13,6 +13,7 @@ Nothing here stores, sends or reads a clock; queues are known by name, what is i
 * `arguments`     what the arguments of queues, exchanges and bindings may be
 * `policies`      what definitions of policies may be, and which policy applies
 * `effective`     what arguments and policies come to
+* `configured`    queues of the settings file
 * `queue_config`  the same as values of the queue engine
 * `tables`        bindings of one exchange, by type; `topic_trie` those of topic exchanges
 * `routing`       from exchange and routing key to queues

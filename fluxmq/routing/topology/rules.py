@@ -129,8 +129,6 @@ def _remove(store: Store, vhost: str, what: tuple[str, str]) -> None:
     waiting = [what]
     while waiting:
         kind, name = waiting.pop()
-        if name not in (space.exchanges if kind == EXCHANGE else space.queues):
-            continue
         sources: dict[str, None] = {}
         if kind == EXCHANGE:
             for binding in list(space.from_source.get(name, {}).values()):
