@@ -17,7 +17,7 @@ from fluxmq.auth.users import User
 from fluxmq.control.placements import number_of
 from fluxmq.control.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.routing.topology.changes import Change, DeleteQueue
+from fluxmq.routing.topology.changes import Change, DeclareQueue, DeleteQueue
 from fluxmq.routing.topology.records import Exchange, Queue
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal
 from fluxmq.routing.topology.topology import Topology
@@ -172,13 +172,27 @@ class AmqpBroker:
     # Topology
 
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
-        """Change the topology everywhere."""
+        """Change the topology everywhere; a queue that was declared is there when ``done`` is called."""
 
         def answered(refusal: Refusal | None) -> None:
+            declared = [each.queue for each in changes if isinstance(each, DeclareQueue)]
+            if refusal is None and declared:
+                self._when_there(declared[-1], done)
+                return
             done(refusal)
             self._broker.schedule()
 
         self._client.change(list(changes), answered)
+
+    def _when_there(self, queue: Queue, done: Callable[[Refusal | None], None]) -> None:
+        """Wait for the queue's host, which declares it where messages are kept: its answer comes behind that."""
+
+        def told(status: Status) -> None:
+            there = status.outcome == Outcome.OK
+            done(None if there else consuming.refusal_of(queue, status.outcome))
+            self._broker.schedule()
+
+        self._host(queue).status(queue.internal_name, told)
 
     def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
         """The replication group of a new queue."""
