@@ -72,7 +72,7 @@ def on_consume(channel: Channel, method: BasicConsume) -> None:
         replying.on_consume(channel, method)
         return
     tag = method.consumer_tag
-    if tag in channel.consumers or replying.has_tag(channel, tag):
+    if tag in channel.consumers:
         text = f"attempt to reuse consumer tag '{tag}'"
         raise HardError(ReplyCode.NOT_ALLOWED, text)
     check_room(channel)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fluxmq._hot.amqp_confirms import Confirmation
+from fluxmq._hot.amqp_delivery import encode_return
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.permissions import Permissions
 from fluxmq.protocols.amqp091.constants import ReplyCode
@@ -22,11 +23,9 @@ from fluxmq.protocols.amqp091.content import (
     Properties,
     decode_properties,
     encode_properties,
-    frames_of_content,
 )
 from fluxmq.protocols.amqp091.errors import HardError, SoftError
 from fluxmq.protocols.amqp091.message_properties import to_block
-from fluxmq.protocols.amqp091.methods import BasicReturn
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
 from fluxmq.routing.topology.values import type_name
@@ -103,36 +102,47 @@ def send(
     """Route a run, and return it when it is mandatory and goes nowhere."""
     broker = channel.handler.broker
     if prepared.reply is not None:
-        routed = int(broker.reply(prepared.reply, run, prepared.block))
-    else:
-        routed = broker.publish(
-            channel,
-            run,
-            prepared.exchange,
-            prepared.block,
-            prepared.keys,
-            prepared.headers,
-            confirmation,
-            prepared.expiry_ms,
-            prepared.properties,
-        )
-    if routed:
+        # Sent to whoever asked, and yet not routed to a queue, which is what mandatory is about.
+        if not broker.reply(prepared.reply, run, prepared.block):
+            broker.count_drop("reply_gone", run.count)
+        if run.mandatory:
+            give_back(channel, prepared, run)
         return
-    if run.mandatory:
-        give_back(channel, prepared, run)
-    else:
-        broker.count_drop("unroutable", run.count)
+    routed = broker.publish(
+        channel,
+        run,
+        prepared.exchange,
+        prepared.block,
+        prepared.keys,
+        prepared.headers,
+        confirmation,
+        prepared.expiry_ms,
+        prepared.properties,
+    )
+    if not routed:
+        if run.mandatory:
+            give_back(channel, prepared, run)
+        else:
+            broker.count_drop("unroutable", run.count)
 
 
 def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
     """basic.return for every message of the run."""
     client = channel.client
     code = ReplyCode.NO_ROUTE
-    method = BasicReturn(code, code.name, prepared.exchange.name, prepared.keys[0])
     for payload in run.payloads():
-        channel.send(method)
-        for each in frames_of_content(channel.number, prepared.returned, payload, client.frame_max):
-            client.connection.append(each)
+        client.connection.append(
+            encode_return(
+                channel.number,
+                code,
+                code.name.encode(),
+                run.exchange,
+                run.routing_key,
+                prepared.returned,
+                payload,
+                client.frame_max,
+            )
+        )
 
 
 def hold(transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:

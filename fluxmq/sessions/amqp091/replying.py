@@ -2,7 +2,7 @@
 
 A client consumes from the pseudo-queue ``amq.rabbitmq.reply-to`` and names it in ``reply_to``; the broker writes in its place an
 address of that channel, to which whoever answers publishes through the default exchange. An answer that does not find its
-channel, or finds it with full output, is lost.
+channel, or finds it with full output, is lost. As an address is no queue, a mandatory answer is returned in any case.
 
 Source: RabbitMQ's direct reply-to.
 """
@@ -55,7 +55,7 @@ class ReplyConsumer(Consumer):
 def on_consume(channel: Channel, method: BasicConsume) -> None:
     """Begin to consume replies. Raises AmqpError."""
     tag = method.consumer_tag
-    if tag and (tag in channel.consumers or has_tag(channel, tag)):
+    if tag in channel.consumers:
         text = f"attempt to reuse consumer tag '{tag}'"
         raise HardError(ReplyCode.NOT_ALLOWED, text)
     if not method.no_ack:
