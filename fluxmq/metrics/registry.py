@@ -128,6 +128,11 @@ _DECLARED: Final = (
     ),
     Metric("fluxmq_dead_letters_total", _C, "Messages moved to dead-letter queues."),
     Metric("fluxmq_dead_letters_failed_total", _C, "Attempts to move one that were refused."),
+    Metric(
+        "fluxmq_dead_letters_dropped_total",
+        _C,
+        "Dead messages that their exchange led nowhere, or to a full queue, and that need not be kept.",
+    ),
     # Replication groups and their log
     Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
     Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),

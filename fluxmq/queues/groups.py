@@ -74,6 +74,11 @@ class Group:
         first = self.pending.first
         return self.cursor if first is None else first
 
+    @property
+    def consumers(self) -> int:
+        """Members for whom the queue is in use."""
+        return len(self.members) - len(self.visiting)
+
     def unsettled(self, next_offset: int) -> int:
         """Messages not settled, held ones included."""
         return next_offset - self.cursor + self.pending.count

@@ -120,7 +120,7 @@ class Queue:
 
     def consumers(self) -> int:
         """How many consumers use the queue."""
-        return sum(len(group.members) - len(group.visiting) for group in self.groups.values())
+        return sum(group.consumers for group in self.groups.values())
 
     def primary_progress(self) -> int:
         """The offset that a stream's primary group has come to; -1 when there is no such group to speak of."""

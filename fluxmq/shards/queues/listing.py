@@ -121,12 +121,12 @@ class Listing:
             first=queue.start,
             next=queue.next_offset,
             dead_lettered=service.counts.dead[queue.name],
-            consumers=sum(len(each.members) for each in groups),
+            consumers=queue.consumers(),
             groups=tuple(
                 ConsumerGroupRow(
                     name=each.name,
                     mode="stream" if each.mode == Mode.STREAM else "work",
-                    members=len(each.members),
+                    members=each.consumers,
                     lag=max(0, queue.next_offset - max(each.cursor, queue.start)),
                     unsettled=each.pending.count,
                 )

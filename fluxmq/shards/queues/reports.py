@@ -64,6 +64,7 @@ class QueueReports:
             yield "fluxmq_queue_batches_refused_total", labels, counts.refused[reason]
         yield "fluxmq_dead_letters_total", {}, service.dead_letters.moved
         yield "fluxmq_dead_letters_failed_total", {}, service.dead_letters.failed
+        yield "fluxmq_dead_letters_dropped_total", {}, service.dead_letters.dropped
         for state, count in self._states().items():
             yield "fluxmq_groups", {"state": state}, count
         yield "fluxmq_groups_released_total", {}, self._queues.handovers.moved
@@ -108,7 +109,7 @@ def _numbers(group: Group, queue: Queue) -> list[int]:
         queue.next_offset - queue.start,
         bytes_of(group, queue),
         sum(each.pending.count for each in groups),
-        sum(len(each.members) for each in groups),
+        queue.consumers(),
     ]
 
 
