@@ -84,7 +84,8 @@ def test_what_a_run_says(line: Callable[..., Line]) -> None:
         publish(b"x", bits=1),
         publish(b"x", channel=2),
         publish(b"x", properties=b"\x10\x00\x01"),
-        publish(b"x", properties=b"\x10\x00\x01")[:-10] + publish(b"x")[-10:],
+        publish(b"x", properties=b"\x00\x01"),
+        publish(b"yy", properties=b"\x00\x01"),
     ],
 )
 @pytest.mark.parametrize("count", [1, UNIFORM_RUN_MIN + 1])
@@ -157,6 +158,16 @@ SPLIT = publish(b"0123456789", piece=4)
         pytest.param(
             publish_method(1, b"", b"q") + content_header(1, 2) + ack(1, channel=9),
             id="an ack between",
+        ),
+        pytest.param(
+            publish_method(1, b"", b"q") + content_header(2, 0), id="another channel's header"
+        ),
+        pytest.param(
+            publish_method(1, b"", b"q") + content_header(257, 0), id="a far channel's header"
+        ),
+        pytest.param(
+            publish_method(1, b"", b"q") + content_header(1, 1) + frame(3, 2, b"x"),
+            id="another channel's body",
         ),
         pytest.param(content_header(1, 0), id="a header alone"),
         pytest.param(frame(3, 1, b"x"), id="a body alone"),
