@@ -315,12 +315,13 @@ class Reactor:
         stream = connection.stream
         plain: bytes = stream.feed(data)
         connection.buffer()  # the filter may have something to say (handshake, pong)
-        if connection.gathering is not None:
+        while connection.gathering is not None:
             plain = connection.fill(plain)
-            if connection.gathered == connection.needed:
-                whole = connection.gathering
-                connection.gathering = None
-                self.process(connection, whole, len(whole))
+            if connection.gathered < connection.needed:
+                break
+            whole = connection.gathering
+            connection.gathering = None
+            self.process(connection, whole, len(whole))  # which may find that more is needed
         if plain and connection.fd >= 0:
             if connection.tail is not None:
                 plain = connection.tail + plain

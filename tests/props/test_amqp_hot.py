@@ -23,10 +23,10 @@ GIVEN = 30
 
 
 def received(
-    hot: Hot, pieces: list[bytes], receive_bytes: int = 65536
+    hot: Hot, pieces: list[bytes], receive_bytes: int = 65536, *, filtered: bool = False
 ) -> tuple[list[Any], dict[int, set[int]]]:
     """What the handler got, errors without their text, and the tags left outstanding."""
-    line = Line(hot, receive_bytes=receive_bytes)
+    line = Line(hot, receive_bytes=receive_bytes, filtered=filtered)
     ledgers = {number: line.ledger(number) for number in (1, 2)}
     for ledger in ledgers.values():
         ledger.given("consumer", GIVEN, 1)
@@ -51,11 +51,13 @@ def test_a_stream_means_what_its_frames_say(data: bytes) -> None:
     assert received(INSTALLED, [data]) == expected(data)
 
 
-@given(st.data(), st.sampled_from([16, 64, 700, 65536]))
-def test_any_cutting_means_the_same(data: st.DataObject, receive_bytes: int) -> None:
+@given(st.data(), st.sampled_from([16, 64, 700, 65536]), st.booleans())
+def test_any_cutting_means_the_same(
+    data: st.DataObject, receive_bytes: int, filtered: bool
+) -> None:
     stream = data.draw(streams())
     pieces = data.draw(cuts(stream, 12))
-    assert received(INSTALLED, pieces, receive_bytes) == expected(stream)
+    assert received(INSTALLED, pieces, receive_bytes, filtered=filtered) == expected(stream)
 
 
 @differential

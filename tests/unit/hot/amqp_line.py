@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tests.unit.hot.variants import INSTALLED, Hot
@@ -78,6 +78,24 @@ def cut(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         yield kind, channel, payload
 
 
+class Passing:
+    """A stream filter that changes nothing: bytes take the way of TLS and WebSocket."""
+
+    closed = False
+
+    def feed(self, data: bytes) -> bytes:
+        """What came."""
+        return data
+
+    def pending(self) -> bytes:
+        """Nothing of its own."""
+        return b""
+
+    def encode(self, chunks: Sequence[bytes | bytearray]) -> bytes:
+        """What goes."""
+        return b"".join(chunks)
+
+
 class Line:
     """One AMQP connection of a reactor, the client's end of it, and the handler.
 
@@ -86,7 +104,12 @@ class Line:
     """
 
     def __init__(
-        self, hot: Hot = INSTALLED, *, receive_bytes: int = 65536, header: bool = False
+        self,
+        hot: Hot = INSTALLED,
+        *,
+        receive_bytes: int = 65536,
+        header: bool = False,
+        filtered: bool = False,
     ) -> None:
         self.hot = hot
         self.events: list[tuple[Any, ...]] = []
@@ -104,6 +127,7 @@ class Line:
         self.connection.version = 0 if header else 1
         self.connection.frame_max = FRAME_MAX
         self.connection.handler = self
+        self.connection.stream = Passing() if filtered else None
         self.connection.ledgers = {}
         self.reactor.add(self.connection)
 

@@ -138,6 +138,19 @@ def test_a_body_larger_than_the_receive_buffer_is_still_a_run(line: Callable[...
     ]
 
 
+@pytest.mark.parametrize("receive_bytes", [16, 64, 65536])
+def test_a_stream_filter_may_yield_more_than_was_waited_for(
+    line: Callable[..., Line], receive_bytes: int
+) -> None:
+    one = line(receive_bytes=receive_bytes, filtered=True)
+    one.ledger()
+    payloads = [b"a" * 200, b"", b"b" * 5000, b"c"]
+    one.connection.frame_max = 1 << 17
+    data = b"".join(publish(payload, piece=1 << 17) for payload in payloads)
+    one.send(data[:10], data[10:220], data[220:])
+    assert one.events == list(map(published, payloads))
+
+
 SPLIT = publish(b"0123456789", piece=4)
 
 
