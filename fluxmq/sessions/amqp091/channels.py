@@ -65,6 +65,7 @@ def on_close(channel: Channel, _method: ChannelClose) -> None:
     """The client ends the channel."""
     channel.handler.release_channel(channel)
     channel.send(ChannelCloseOk())
+    channel.handler.let_go(channel)
 
 
 def on_flow(channel: Channel, method: ChannelFlow) -> None:

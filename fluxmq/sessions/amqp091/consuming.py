@@ -233,6 +233,8 @@ def stop(channel: Channel, consumer: Consumer) -> None:
 def cancelled(channel: Channel, consumer: Consumer) -> None:
     """The queue has gone: tell a client that wants to know."""
     channel.ledger.forget(consumer)
+    # There may be room for others now.
+    channel.mark()
     if consumer in channel.leaving:
         channel.leaving.remove(consumer)
     if channel.consumers.get(consumer.tag) is consumer:

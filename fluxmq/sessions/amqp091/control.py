@@ -41,9 +41,9 @@ def on_update_secret(handler: Handler, client: Client, method: ConnectionUpdateS
     def done(result: Authenticated) -> None:
         if client.stage is not Stage.RUNNING:
             return
-        handler.resume(client)
         if result.user == client.user:
             client.connection.append(frame(0, ConnectionUpdateSecretOk()))
+            handler.resume(client)
             return
         text = "New secret was refused by one of the backends"
         handler.fail(client, None, HardError(ReplyCode.NOT_ALLOWED, text), method)

@@ -13,6 +13,7 @@ from typing import Final
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq._hot.batches import Batch
 from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import (
     FRAME_METHOD,
     HEARTBEAT,
@@ -36,6 +37,7 @@ from fluxmq.protocols.amqp091.methods import (
     ids,
 )
 from fluxmq.routing.topology.changes import DropOwner
+from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091 import channels, consuming, control, handshake, publishing
 from fluxmq.sessions.amqp091.channel import (
     BACKLOG_BYTES_MAX,
@@ -50,6 +52,8 @@ from fluxmq.sessions.amqp091.deliveries import Heads
 from fluxmq.sessions.amqp091.ports import Broker
 
 BLOCKED_CAPABILITY: Final = "connection.blocked"
+ORPHANS_MAX: Final = 100_000
+"""Owners of exclusive queues that have ended while nothing could be changed: a name each, until something can."""
 SILENT_INTERVALS: Final = 2
 """Heartbeat intervals after which a client from which nothing came is taken for gone (section 4.2.7)."""
 
@@ -62,6 +66,7 @@ class Handler:
         self.marked: list[Channel] = []
         self.clients: dict[Client, None] = {}
         self.heads = Heads()
+        self.orphans: set[str] = set()
         self.blocked = ""
 
     # --- what comes from clients ---
@@ -325,6 +330,7 @@ class Handler:
                 client.channels[channel.number] = channel
                 text = reply_text(error)
                 channel.send(ChannelClose(error.code, text, error.class_id, error.method_id))
+                self.let_go(channel)
         elif client.stage in (Stage.OPEN, Stage.RUNNING):
             self.send_close(client, error)
         else:
@@ -332,16 +338,16 @@ class Handler:
 
     def send_close(self, client: Client, error: AmqpError) -> None:
         """Close from our side: end everything, say why, and give the client time to answer."""
+        client.stage = Stage.CLOSING
         self.release(client)
         text = reply_text(error)
         close = ConnectionClose(error.code, text, error.class_id, error.method_id)
         client.connection.append(frame(0, close))
-        client.stage = Stage.CLOSING
         client.deadline = self.broker.now() + self.broker.limits.close_timeout
+        self.reschedule(client)
         if client.held:
             client.held = 0
             self.broker.resume(client.connection)
-        self.reschedule(client)
 
     def disconnect(self, client: Client, text: str) -> None:
         """An operator, or the node's end, wants the connection closed: 320 with a text."""
@@ -360,8 +366,9 @@ class Handler:
         """The connection is over."""
         if client.stage is Stage.CLOSED:
             return
-        self.release(client)
         client.stage = Stage.CLOSED
+        self.release(client)
+        client.held = 0
         client.connection.feeding = False
         self.clients.pop(client, None)
         self.broker.count_closed(client, reason)
@@ -375,7 +382,19 @@ class Handler:
         client.connection.ledgers = None
         if client.exclusive:
             client.exclusive = False
-            self.broker.change([DropOwner(client.owner)], _dropped)
+            self.drop_owner(client.owner)
+
+    def drop_owner(self, owner: str) -> None:
+        """Have a connection's exclusive queues deleted, and those of earlier ones that could not be then."""
+        if len(self.orphans) < ORPHANS_MAX:
+            self.orphans.add(owner)
+        owners = sorted(self.orphans)
+
+        def done(refusal: Refusal | None) -> None:
+            if refusal is None:
+                self.orphans.difference_update(owners)
+
+        self.broker.change([DropOwner(each) for each in owners], done)
 
     def release_channel(self, channel: Channel) -> None:
         """The channel is open no longer: what it holds goes back, what it waits for is of no interest."""
@@ -395,10 +414,16 @@ class Handler:
         channel.backlog_bytes = 0
         # The ledger knows the channel, which knows the ledger: garbage is not collected while there is traffic.
         channel.ledger.mark = None
-        for reason in (channel.holding, channel.paced):
-            if reason:
-                self.resume(client)
+
+    def let_go(self, channel: Channel) -> None:
+        """A channel that was released no longer keeps its connection from being read.
+
+        What was received already is handled within this call, so that it comes last.
+        """
+        reasons = channel.holding + channel.paced
         channel.holding = channel.paced = False
+        for _ in range(reasons):
+            self.resume(channel.client)
 
     # --- time ---
 
@@ -427,8 +452,8 @@ class Handler:
             client.heartbeat_at = 0.0
             return
         connection = client.connection
-        if connection.paused:
-            client.heard = now
+        if connection.paused & ~PAUSED_OUTPUT:
+            client.heard = now  # not read for reasons that are not the client's
         if now - max(client.heard, connection.active) > SILENT_INTERVALS * client.heartbeat:
             seconds = client.heartbeat
             text = f"missed heartbeats from client, timeout: {seconds}s"
@@ -466,7 +491,3 @@ class Handler:
                 client.blocked = False
                 if client.stage is Stage.RUNNING:
                     client.connection.append(frame(0, ConnectionUnblocked()))
-
-
-def _dropped(_refusal: object) -> None:
-    """Nobody is left who could be told what became of exclusive queues."""

@@ -86,8 +86,8 @@ def on_start_ok(handler: Handler, client: Client, method: ConnectionStartOk) -> 
 
     def done(result: Authenticated) -> None:
         if client.stage is Stage.AUTHENTICATING:
-            handler.resume(client)
             on_authenticated(handler, client, result)
+            handler.resume(client)
 
     handler.pause(client)
     handler.broker.authenticate(client, method.mechanism, user, credentials.password, done)

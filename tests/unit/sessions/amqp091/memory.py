@@ -472,14 +472,19 @@ class MemoryBroker:
 
     def pause(self, connection: Connection) -> None:
         self.paused.append(connection)
-        connection.paused |= 1
+        connection.paused |= 2
 
     def resume(self, connection: Connection) -> None:
         self.paused.remove(connection)
-        connection.paused &= ~1
+        connection.paused &= ~2
+        if not connection.paused and not connection.closing and connection.tail is not None:
+            tail, connection.tail = bytearray(connection.tail), None
+            self.parser.process(connection, tail, len(tail))
 
     def close(self, connection: Connection, linger: bool) -> None:
         connection.closing = True
+        if connection in self.paused:
+            self.paused.remove(connection)
 
     def count_opened(self, client: Client) -> None:
         pass
@@ -557,6 +562,9 @@ class Peer:
             kept = bytes(connection.gathering[: connection.gathered])
             connection.gathering = None
         connection.active = self.broker.time
+        if connection.paused:
+            connection.tail = kept + data
+            return
         self.broker.parser.process(connection, bytearray(kept + data), len(kept + data))
 
     def send(self, channel: int, *methods: Method) -> None:
