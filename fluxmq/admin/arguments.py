@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Final
 
 import fluxmq
@@ -24,6 +25,26 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+_BEFORE_VERB: Final = {"-p", "--vhost", "--formatter"}
+_FLAGS_BEFORE_VERB: Final = {"-q", "--quiet", "-s", "--silent", "--no-table-headers"}
+_WITH_VALUE: Final = _BEFORE_VERB | {"--config", "--data-dir", "-t", "--timeout"}
+
+
+def ordered(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with options of a verb that stand before it, as rabbitmqctl takes them, put behind it."""
+    first: list[str] = []
+    moved: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        name, equals, _ = rest[0].partition("=")
+        known = name in _BEFORE_VERB or name in _FLAGS_BEFORE_VERB
+        alone = bool(equals) or name in _FLAGS_BEFORE_VERB or name not in _WITH_VALUE
+        taken = rest[: 1 if alone else 2]
+        del rest[: len(taken)]
+        (moved if known else first).extend(taken)
+    return [*first, *rest[:1], *moved, *rest[1:]]
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
     top = argparse.ArgumentParser(
@@ -38,6 +59,7 @@ def parser() -> argparse.ArgumentParser:
         "--data-dir", metavar="DIR", help="data directory of the node (default: ./data)"
     )
     top.add_argument(
+        "-t",
         "--timeout",
         metavar="SECONDS",
         type=_seconds,

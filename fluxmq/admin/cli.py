@@ -19,7 +19,7 @@ from typing import Final
 import orjson
 
 from fluxmq.admin import log_command, queue_commands, status_view, verbs
-from fluxmq.admin.arguments import parser
+from fluxmq.admin.arguments import ordered, parser
 from fluxmq.admin.data_directory import LockedError
 from fluxmq.admin.hashing import store_password
 from fluxmq.admin.metadata import ChangeError, MetadataError
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; messages go to standard output and error."""
-    options = parser().parse_args(arguments)
+    options = parser().parse_args(ordered(sys.argv[1:] if arguments is None else arguments))
     try:
         node = Node(options)
         _COMMANDS[options.command](node, options)

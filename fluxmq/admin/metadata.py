@@ -198,7 +198,8 @@ class MetadataStore:
             return
         with self._change() as database:
             database.execute("UPDATE state SET seeded = 1")
-            self.topology.put(writes)
+            # From here on a revision of 0 is that of a copy that has nothing.
+            self.topology.put(writes, 1)
             if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:
                 self._write(first())
 

@@ -118,20 +118,25 @@ class TopologyKeeper:
 
     async def _restore(self) -> None:
         """Be what is on disk, and in the settings."""
-        rows, revision = await self._thread.run(
-            lambda: (self._store.topology.rows(), self._store.topology.revision)
-        )
-        found = (Row(kind, tuple(key), row) for kind, key, row in rows)
-        kept = [row for row in found if (row.kind, row.key) not in self._configured]
-        unusable = self.topology.restore([*kept, *self._configured.values()], revision)
+        # On the store's thread: rows by the hundred thousand would stop the loop for seconds.
+        self.topology, unusable = await self._thread.run(self._read)
         for row in unusable:
             _log.error(
                 "a row of the topology is not usable", extra={"kind": row.kind, "key": row.key}
             )
-        self.revision = revision
+        self.revision = self.topology.revision
         self._damaged = False
         self._history.clear()
         self._history_rows = 0
+
+    def _read(self) -> tuple[Topology, list[Row]]:
+        """What is on disk and in the settings, and the rows that do not fit."""
+        stored = self._store.topology
+        found = (Row(kind, tuple(key), row) for kind, key, row in stored.rows())
+        kept = [row for row in found if (row.kind, row.key) not in self._configured]
+        topology = Topology()
+        unusable = topology.restore([*kept, *self._configured.values()], stored.revision)
+        return topology, unusable
 
     # Changing
 
@@ -273,10 +278,14 @@ class TopologyKeeper:
         previous = shard.topology_revision
         try:
             previous, revision, rows = await self._lacking(shard)
-            body: Body = {}
+            held = previous
             for part in parts(previous, revision, rows):
                 body = await shard.ask(TOPOLOGY, part.to_body(), PUSH_SECONDS)
-            shard.topology_revision = Confirmed.from_body(body).revision
+                held = Confirmed.from_body(body).revision
+                if held >= revision:
+                    # After the last part; or after the first, when the copy outlived our last connection.
+                    break
+            shard.topology_revision = held
         except TimeoutError:
             _log.warning("topology not confirmed in time", extra=extra)
             return True
@@ -304,7 +313,8 @@ class TopologyKeeper:
         async with self._writing:
             if self._damaged:
                 raise PeerError("the topology could not be read again")
-            return FROM_NOTHING, self.revision, self.topology.snapshot().rows
+            snapshot = await self._thread.run(self.topology.snapshot)
+            return FROM_NOTHING, self.revision, snapshot.rows
 
     def _missing(self, revision: int) -> tuple[str, ...]:
         held = {shard.name for shard in self._shards() if shard.topology_revision >= revision}

@@ -231,6 +231,11 @@ class TopologyClient:
         if part.number == 0:
             self._rows = []
         self._rows += part.rows
+        if self.known and part.revision <= self.topology.revision:
+            # Held already: control is told so before it sends the rest.
+            self._rows = []
+            answered(Confirmed(self.topology.revision).to_body())
+            return
         if part.more:
             answered(Confirmed(self.topology.revision).to_body())
             return
@@ -248,9 +253,8 @@ class TopologyClient:
     def _follow(self, delta: Delta) -> None:
         """Take a delta. Raises OutOfStepError."""
         if delta.previous is not None:
-            if delta.revision > self.topology.revision:
-                self.topology.take(delta)
-                self._on_changed(delta)
+            self.topology.take(delta)
+            self._on_changed(delta)
             return
         before = {(row.kind, row.key): row.row for row in self.topology.snapshot().rows}
         previous = self.topology.revision

@@ -160,12 +160,12 @@ def test_a_new_database_has_the_first_virtual_host_and_user(tmp_path):
         assert [vhost.name for vhost in node.topology.vhosts()] == ["/"]
         assert node.topology.exchange("/", "amq.topic").durable
         assert node.store.users().users == (GUEST,)
-        assert await node.change(DeleteVhost("/")) == TopologyChanged(1, (None,))
+        assert await node.change(DeleteVhost("/")) == TopologyChanged(2, (None,))
         assert node.topology.vhosts() == []
 
     async def second(node):
         assert node.topology.vhosts() == []
-        assert node.topology.revision == 1
+        assert node.topology.revision == 2
 
     run(Node(tmp_path), first)
     run(Node(tmp_path, "second"), second)
@@ -192,7 +192,7 @@ def test_what_is_durable_outlives_the_node_and_the_rest_this_process(tmp_path):
     async def again(node):
         assert {each.name for each in node.topology.queues()} == {"kept", "lost", "mine"}
         assert len(node.topology.bindings("/")) == 4
-        assert node.topology.revision == 1
+        assert node.topology.revision == 2
 
     async def second(node):
         assert {each.name for each in node.topology.queues()} == {"kept"}
@@ -200,7 +200,7 @@ def test_what_is_durable_outlives_the_node_and_the_rest_this_process(tmp_path):
         assert [each.key[:4] for each in node.topology.bindings("/")] == [
             ("/", "kept", "queue", "kept")
         ]
-        assert node.topology.revision == 1
+        assert node.topology.revision == 2
 
     run(Node(tmp_path), first)
     run(Node(tmp_path), again)
@@ -305,7 +305,7 @@ def test_a_shard_that_is_behind_gets_what_it_lacks_or_everything(tmp_path, monke
         await asyncio.gather(*waits, *later)
         assert slow_shard.topology.snapshot() == node.topology.snapshot()
         # Everything at first, then from where it was; several changes at once.
-        assert previous == [-1, 0, 3]
+        assert previous == [-1, 1, 4]
         monkeypatch.setattr(topology_keeper, "HISTORY_MAX", 1)
         waits = [asyncio.create_task(node.change(queue("f")))]
         await until(lambda: held)
@@ -315,8 +315,34 @@ def test_a_shard_that_is_behind_gets_what_it_lacks_or_everything(tmp_path, monke
         await until(lambda: held)
         catch_up()
         await asyncio.gather(*waits)
-        assert previous[3:] == [5, -1]
+        assert previous[3:] == [6, -1]
         assert slow_shard.topology.snapshot() == node.topology.snapshot()
+
+    run(Node(tmp_path), scenario)
+
+
+def test_a_copy_that_outlived_its_connection_is_not_sent_everything_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("fluxmq.control.topology_messages.PART_ROWS_MAX", 2)
+
+    async def scenario(node):
+        shard = await node.shard()
+        taken = []
+        take = shard.topics.orders[TOPOLOGY]
+
+        def count(body, answered):
+            taken.append(body["number"])
+            take(body, answered)
+
+        handlers = Handlers(lambda: (), ProcessNumbers, orders={TOPOLOGY: count})
+        control = ControlClient(node.path / "s", Hello("shard", 1, 1), handlers)
+        again = asyncio.create_task(control.run())
+        await until(lambda: len(node.listener.processes) == 2)
+        node.live.append("shard-1")
+        assert (await node.change()).unconfirmed == ()
+        assert taken == [0]
+        again.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await again
 
     run(Node(tmp_path), scenario)
 
@@ -460,7 +486,7 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
     async def third(node):
         assert node.topology.queue("/", "orders") is None
         assert node.topology.bindings("/") == []
-        assert await node.change(queue("orders")) == TopologyChanged(2, (None,))
+        assert await node.change(queue("orders")) == TopologyChanged(3, (None,))
 
     async def fourth(node):
         assert node.topology.queue("/", "orders") == configured

@@ -137,6 +137,16 @@ def test_a_snapshot_that_brings_nothing_new_tells_nobody(world):
     assert len(world.changed) == 1
 
 
+def test_a_copy_that_is_held_is_confirmed_with_the_first_part(world, monkeypatch):
+    world.push_all()
+    monkeypatch.setattr("fluxmq.control.topology_messages.PART_ROWS_MAX", 2)
+    first, *_others = parts(FROM_NOTHING, world.control.revision, world.control.snapshot().rows)
+    world.tell(Message(TOPOLOGY, 5, first.to_body()))
+    (answer,) = world.received()
+    assert Confirmed.from_body(answer.body).revision == world.control.revision
+    assert world.same()
+
+
 def test_a_snapshot_brings_what_is_different(world):
     world.control.apply(queue("old"))
     world.push_all()
