@@ -316,6 +316,8 @@ def test_a_copy_answers_before_a_change_is_asked_for(topology: Topology) -> None
     assert topology.check_exchange(Exchange("/", "e"))
     assert not topology.check_exchange(Exchange("/", "new"))
     assert topology.check_queue(Queue("/", "q", group="other"))
+    mine = Queue("/", "mine", exclusive=True, owner="me", durable=True)
+    assert topology.check_queue(mine)  # never durable, whatever its declarer says
     topology.apply(SetVhostLimits("/", {}))
     assert not topology.check_queue(Queue("/", "new"))
     assert topology.check_bind(Binding("/", "e", "q", routing_key="k"))
