@@ -135,7 +135,9 @@ class TopologyKeeper:
         found = (Row(kind, tuple(key), row) for kind, key, row in stored.rows())
         kept = [row for row in found if (row.kind, row.key) not in self._configured]
         topology = Topology()
-        unusable = topology.restore([*kept, *self._configured.values()], stored.revision)
+        # Another revision than the one on disk, which may have been without a configured queue.
+        revision = stored.revision + bool(self._configured)
+        unusable = topology.restore([*kept, *self._configured.values()], revision)
         return topology, unusable
 
     # Changing
@@ -221,7 +223,7 @@ class TopologyKeeper:
     async def _commit(self, deltas: Sequence[Delta]) -> None:
         """Write deltas, then tell them."""
         rows = [row for delta in deltas for row in delta.rows]
-        writes = [self._write(row) for row in rows if not _of_settings(row)]
+        writes = [self._write(row) for row in rows if (row.kind, row.key) not in self._configured]
         dropped = [str(row.key[0]) for row in rows if row.kind == VHOST and row.row is None]
         revision = deltas[-1].revision
         users = await self._thread.run(
@@ -240,8 +242,8 @@ class TopologyKeeper:
     def _write(self, row: Row) -> Write:
         if row.row is None:
             return Write(row.kind, pack(row.key), None, False)
-        transient = not self.topology.is_durable(row.kind, row.key)
-        return Write(row.kind, pack(row.key), pack(row.row), transient)
+        durable = self.topology.is_durable(row.kind, row.key) and not _of_settings(row)
+        return Write(row.kind, pack(row.key), pack(row.row), not durable)
 
     # Telling
 

@@ -425,6 +425,31 @@ def test_nothing_is_told_while_it_is_being_written(tmp_path):
     run(Node(tmp_path), scenario)
 
 
+def test_what_will_not_be_written_is_told_to_nobody(tmp_path):
+    async def scenario(node):
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def failing(*_arguments):
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(5)
+            raise sqlite3.OperationalError("disk full")
+
+        node.store.write_topology = failing
+        changing = asyncio.create_task(node.change(queue("q")))
+        await until(lambda: node.topology.queue("/", "q") is not None)
+        made = Shard(node.path / "s", 0, 1, None)
+        node.shards.append(made)
+        await until(lambda: made.control.established)
+        release.set()
+        with pytest.raises(RequestError):
+            await changing
+        await until(lambda: made.topics.known)
+        assert made.topology.queue("/", "q") is None
+        assert made.topology.snapshot() == node.topology.snapshot()
+
+    run(Node(tmp_path), scenario)
+
+
 def test_exclusive_queues_go_with_the_process_that_had_their_connection(tmp_path):
     owners = [connection_id(0, 1, 5), connection_id(0, 2, 5), connection_id(1, 1, 5)]
 
@@ -475,10 +500,14 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
         bind = Bind(Binding("/", "amq.topic", "orders", routing_key="o.#"))
         policy = SetPolicy(Policy("/", "p", "^o", definition={"max-length": 5}))
         assert await shard.change(bind, policy) is None
+        told = Queue("/", "told", durable=True, origin="settings")
+        assert await shard.change(DeclareQueue(told)) is None
+        assert shard.topology.queue("/", "told") == told
         assert ("queue", "/", "orders") not in await node.stored()
 
     async def second(node):
         assert node.topology.queue("/", "orders") == configured
+        assert node.topology.queue("/", "told") is None
         # A client's binding to it is on disk and is found again.
         assert [each.routing_key for each in node.topology.bindings("/")] == ["o.#"]
         assert [each.name for each in node.topology.policies("/")] == ["p"]
@@ -486,15 +515,39 @@ def test_queues_of_the_settings_are_rows_that_are_not_written(tmp_path):
     async def third(node):
         assert node.topology.queue("/", "orders") is None
         assert node.topology.bindings("/") == []
-        assert await node.change(queue("orders")) == TopologyChanged(3, (None,))
+        assert (await node.change(queue("orders"))).results == (None,)
 
     async def fourth(node):
         assert node.topology.queue("/", "orders") == configured
+
+    async def fifth(node):
+        # The client's own was kept meanwhile.
+        assert node.topology.queue("/", "orders") == Queue("/", "orders", durable=True)
 
     run(Node(tmp_path, configured=[configured]), first)
     run(Node(tmp_path, "second", [configured]), second)
     run(Node(tmp_path, "third"), third)
     run(Node(tmp_path, "fourth", [configured]), fourth)
+    run(Node(tmp_path, "fifth"), fifth)
+
+
+def test_a_queue_of_the_settings_that_expired_is_everywhere_again_or_nowhere(tmp_path):
+    configured = Queue("/", "orders", durable=True, origin="settings")
+    revisions = []
+
+    async def expires(node):
+        shard = await node.shard()
+        assert await shard.change(DeleteQueue("/", "orders", by_broker=True)) is None
+        assert shard.topology.queue("/", "orders") is None
+        revisions.append(node.topology.revision)
+
+    async def again(node):
+        # Control alone began anew: who has the last revision has to be told.
+        assert node.topology.queue("/", "orders") == configured
+        assert node.topology.revision > revisions[0]
+
+    run(Node(tmp_path, configured=[configured]), expires)
+    run(Node(tmp_path, configured=[configured]), again)
 
 
 def test_a_damaged_row_stops_the_start(tmp_path):

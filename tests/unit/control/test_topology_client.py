@@ -313,6 +313,19 @@ def test_a_control_that_does_not_answer_is_not_waited_for(world):
     assert len(answers) == 1
 
 
+def test_a_change_that_was_refused_is_not_made_later(world, monkeypatch):
+    monkeypatch.setattr(topology_client, "REQUESTS_MAX", 1)
+    answers = []
+    world.client.change([queue("slow")], answers.append)
+    world.client.change([queue("behind")], answers.append)
+    ((number, _),) = world.requests()
+    world.time += AWAY_SECONDS
+    world.client.tick()
+    assert [refusal.code for refusal in answers] == [541, 541]
+    world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
+    assert world.requests() == []
+
+
 def test_a_copy_that_does_not_get_there_is_not_waited_for(world):
     world.push_all()
     answers = []

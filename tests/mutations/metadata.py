@@ -1,0 +1,179 @@
+"""Mutations of the topology's and users' rules: what is kept, when it is told, and who is let in."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+KEEPER = "fluxmq/admin/topology_keeper.py"
+OF_KEEPER = "tests/unit/admin/test_topology_keeper.py::"
+STORE = "fluxmq/admin/metadata.py"
+OF_STORE = "tests/unit/admin/test_metadata.py::"
+CLIENT = "fluxmq/control/topology_client.py"
+OF_CLIENT = "tests/unit/control/test_topology_client.py::"
+PERMISSIONS = "fluxmq/auth/permissions.py"
+OF_PERMISSIONS = "tests/unit/auth/test_permissions.py::"
+PATTERNS = "fluxmq/model/patterns.py"
+OF_PATTERNS = "tests/unit/model/test_patterns.py::"
+
+MUTATIONS = [
+    # Kept
+    Mutation(
+        "topology_is_synced",
+        "A row that outlives the machine is synced before it is answered.",
+        STORE,
+        "        synced = self.topology.durable(writes)\n",
+        "        synced = False\n",
+        OF_STORE + "test_only_what_outlives_the_machine_is_synced",
+    ),
+    Mutation(
+        "deletions_are_synced",
+        "So is that it is gone.",
+        "fluxmq/admin/topology_rows.py",
+        "            if stored is not None and not stored[0]:\n                return True\n",
+        "",
+        OF_STORE + "test_only_what_outlives_the_machine_is_synced",
+    ),
+    Mutation(
+        "transient_ends_with_the_node",
+        "What is not durable is not there after the node's restart.",
+        KEEPER,
+        "durable = self.topology.is_durable(row.kind, row.key) and",
+        "durable =",
+        OF_KEEPER + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
+    ),
+    Mutation(
+        "transient_outlives_control",
+        "What is not durable is still there after the control process's restart.",
+        STORE,
+        "        if last == node:\n            return False\n",
+        "",
+        OF_KEEPER + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
+    ),
+    Mutation(
+        "settings_are_not_written",
+        "A queue of the settings that is taken out of them is gone.",
+        KEEPER,
+        " and not _of_settings(row)",
+        "",
+        OF_KEEPER + "test_queues_of_the_settings_are_rows_that_are_not_written",
+    ),
+    Mutation(
+        "unwritten_is_forgotten",
+        "What could not be written did not happen.",
+        KEEPER,
+        """        self._damaged = True
+        try:
+            await self._restore()""",
+        """        try:
+            pass""",
+        OF_KEEPER + "test_what_could_not_be_written_did_not_happen",
+    ),
+    Mutation(
+        "guest_once",
+        "The user that everybody knows does not come back when it was deleted.",
+        STORE,
+        'database.execute("UPDATE state SET seeded = 1")',
+        'database.execute("UPDATE state SET seeded = 0")',
+        OF_STORE + "test_the_first_node_makes_a_user_where_there_is_none_once",
+    ),
+    Mutation(
+        "guest_alone",
+        "A node that has users gets no user that everybody knows.",
+        STORE,
+        'if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:',
+        "if True:",
+        OF_STORE + "test_the_first_node_makes_no_user_beside_others",
+    ),
+    Mutation(
+        "old_permissions_go",
+        "A virtual host that is made again lets nobody in whom the old one did.",
+        STORE,
+        """database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))""",
+        "pass",
+        OF_STORE + "test_permissions_go_with_their_virtual_host",
+    ),
+    # Told
+    Mutation(
+        "told_when_written",
+        "No shard is told what is not on disk yet.",
+        KEEPER,
+        """        async with self._writing:
+            if self._damaged:""",
+        """        if True:
+            if self._damaged:""",
+        OF_KEEPER + "test_what_will_not_be_written_is_told_to_nobody",
+    ),
+    Mutation(
+        "answered_when_told",
+        "A change is answered when every live shard has it.",
+        KEEPER,
+        "        return tuple(sorted(set(self._live()) - held))",
+        "        return ()",
+        OF_KEEPER + "test_shards_that_do_not_confirm_in_time_are_named",
+    ),
+    Mutation(
+        "lost_owners",
+        "Exclusive queues of a shard that ended are dropped.",
+        KEEPER,
+        "where[1] != hello.pid",
+        "where[1] == hello.pid",
+        OF_KEEPER + "test_exclusive_queues_go_with_the_process_that_had_their_connection",
+    ),
+    Mutation(
+        "answered_when_held",
+        "A change is answered when this shard's copy has it.",
+        CLIENT,
+        "reached = [each for each in self._ahead if each[0] <= revision]",
+        "reached = list(self._ahead)",
+        OF_CLIENT + "test_a_change_is_answered_when_the_copy_has_it",
+    ),
+    Mutation(
+        "changes_keep_order",
+        "Changes that are sent again are sent in the order in which they were asked for.",
+        CLIENT,
+        "sorted([*unanswered, *self._waiting], key=lambda each: each.number)",
+        "[*self._waiting, *unanswered]",
+        OF_CLIENT + "test_changes_are_sent_again_in_order_when_control_is_back",
+    ),
+    Mutation(
+        "refused_is_not_made",
+        "A change that was answered with a refusal because control was away is not made later.",
+        CLIENT,
+        "self._waiting = deque(each for each in self._waiting if each.deadline > now)",
+        "self._waiting = deque(self._waiting)",
+        OF_CLIENT + "test_a_change_that_was_refused_is_not_made_later",
+    ),
+    # Let in
+    Mutation(
+        "empty_grants_nothing",
+        "An empty pattern permits nothing.",
+        PERMISSIONS,
+        'compile_pattern(text or "^$")',
+        "compile_pattern(text)",
+        OF_PERMISSIONS + "test_each_pattern_decides_about_its_operation_alone",
+    ),
+    Mutation(
+        "names_are_text",
+        "A name that a client chose is text in a pattern, and widens nothing.",
+        PERMISSIONS,
+        "quote(values[found[1]])",
+        "values[found[1]]",
+        OF_PERMISSIONS + "test_names_chosen_by_a_client_do_not_widen_a_grant",
+    ),
+    Mutation(
+        "nobody_has_no_name",
+        "A client without an id is not every client.",
+        PERMISSIONS,
+        r'or r"[^\s\S]"',
+        "",
+        OF_PERMISSIONS + "test_a_client_without_an_id_is_not_granted_everything",
+    ),
+    Mutation(
+        "look_aheads_of_all",
+        "A look-ahead of one alternative does not decide about the others.",
+        PATTERNS,
+        "or _alternatives(rest)",
+        "",
+        OF_PATTERNS + "test_patterns_refused",
+    ),
+]
