@@ -96,8 +96,9 @@ class Desk:
 
     def _room(self, consumer: Consumer) -> int:
         """Messages that a consumer may be given now."""
-        single = self.queue.config.single_active_consumer and not consumer.taking
-        return 0 if single and consumer is not self.active else consumer.room
+        if not self.queue.config.single_active_consumer or consumer.taking:
+            return consumer.room
+        return consumer.room if consumer is self.active else 0
 
     # --- what the machine says ---------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from fluxmq.queues.attaching import TEMPORARY, Attaching
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.limits import RUN_BYTES_MAX
-from fluxmq.queues.machine import Machine
+from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
@@ -60,6 +60,8 @@ class Dispatch(Attaching):
         self.reset()
         self._term = term
         left: list[bytes] = []
+        if self._machine.version < VERSION:
+            left.append(commands.raise_version(VERSION))
         for queue in self._machine.queues.values():
             self._woken[queue.id] = None
             for group in queue.groups.values():

@@ -8,7 +8,7 @@ queue keeps them. Group 0 of a queue is nobody's: it holds what died while no gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -86,6 +86,13 @@ class Group:
     def ready(self, next_offset: int) -> int:
         """Messages nobody holds."""
         return next_offset - self.cursor + self.pending.waiting
+
+    def waiting(self) -> Iterator[Range]:
+        """Ranges of messages that were given back, or wait for their time."""
+        if self.pending.waiting:
+            for pending in self.pending:
+                if pending.fate.holder == NOBODY:
+                    yield pending.first, pending.last
 
     # --- claiming ----------------------------------------------------------------------------------------------
 

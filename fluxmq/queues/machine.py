@@ -50,8 +50,12 @@ from fluxmq.queues.limits import (
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
-VERSION: Final = 1
-"""Behaviour of the machine; raised by an entry, so that all replicas change at one index."""
+VERSION: Final = 2
+"""Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count
+the payloads of ready messages alone, and hold when messages come back too."""
+FIRST_VERSION: Final = 1
+"""What a group begins as."""
+_EXACT: Final = 2
 SNAPSHOT_VERSION: Final = 2
 """Version 1 had no members that do not count as consumers; it is read."""
 
@@ -80,7 +84,7 @@ class Machine:
     """The queues of one replication group."""
 
     def __init__(self) -> None:
-        self.version = VERSION
+        self.version = FIRST_VERSION
         self.applied = 0
         """Index of the last entry applied."""
         self.time = 0
@@ -138,9 +142,8 @@ class Machine:
                 raise CommandError("an entry ends inside a command's header")
             kind, version, verb, length, queue_id, group_id = COMMAND.unpack_from(data, position)
             stop = position + length
-            if version != COMMAND_VERSION and (version, kind) != _SETTLING_CLAIM:
-                raise CommandError(f"a command of kind {kind} and version {version}")
-            if length < COMMAND.size or length & 7 or stop > end:
+            known = version == COMMAND_VERSION or (version, kind) == _SETTLING_CLAIM
+            if not known or length < COMMAND.size or length & 7 or stop > end:
                 raise CommandError(f"a command of version {version} and {length} bytes")
             queue = self.queues.get(queue_id)
             body = position + COMMAND.size
@@ -191,8 +194,13 @@ class Machine:
     def _raise_version(self, version: int) -> Result:
         if version > VERSION:
             raise CommandError(f"the group works as version {version}, this program as {VERSION}")
-        self.version = max(self.version, version)
+        self._behave_as(max(self.version, version))
         return _OK
+
+    def _behave_as(self, version: int) -> None:
+        self.version = version
+        for queue in self.queues.values():
+            queue.exact = version >= _EXACT
 
     # --- queues ------------------------------------------------------------------------------------------------
 
@@ -212,6 +220,7 @@ class Machine:
         self._next_queue += 1
         origin = struct.pack("<QQQ", applied.index, applied.time, id_) + config.name.encode()
         self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
+        self.queues[id_].exact = self.version >= _EXACT
         self._ids[config.name] = id_
         applied.declared.append(id_)
         applied.woken[id_] = None
@@ -320,7 +329,9 @@ class Machine:
             group.idle_since = applied.time
         queue.note_members(applied.time)
         applied.woken[queue.id] = None
-        return Result(Code.OK, group.release(queue.config, applied.time, holder))
+        released = group.release(queue.config, applied.time, holder)
+        queue.make_room_again(applied)
+        return Result(Code.OK, released)
 
     def _seek(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         group = queue.groups.get(group_id)
@@ -393,10 +404,11 @@ class Machine:
             raise SnapshotError(f"not a snapshot: {error}") from error
         if behaviour > VERSION:
             raise SnapshotError(f"a snapshot of machine version {behaviour}")
-        self.version, self.applied, self.time = behaviour, applied, time
+        self.applied, self.time = applied, time
         self._next_queue, self._hash = next_queue, rolling
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
+        self._behave_as(behaviour)
 
 
 def _checked(ranges: list[list[int]]) -> list[tuple[int, int]]:
@@ -461,10 +473,12 @@ def _settle(
     if group is None:
         return _NO_GROUP
     text = data[body : body + text_bytes] if text_bytes else b""
-    if verb != _ACK:
-        verb = Verb(verb)
-        applied.woken[queue.id] = None
-    return group.settle(queue.config, applied.time, verb, holder, ranges, delay, text)
+    if verb == _ACK:
+        return group.settle(queue.config, applied.time, verb, holder, ranges, delay, text)
+    applied.woken[queue.id] = None
+    result = group.settle(queue.config, applied.time, Verb(verb), holder, ranges, delay, text)
+    queue.make_room_again(applied)
+    return result
 
 
 _COLD: Final[dict[int, Cold]] = {

@@ -65,6 +65,19 @@ class Marks:
             return self.marks[at][0]
         return self.marks[-1][0] if self.marks else next_offset
 
+    def bytes_before(self, offset: int, next_offset: int) -> int:
+        """Bytes of everything before `offset` since the queue was made, up to what a mark's distance makes less."""
+        if offset >= next_offset:
+            return self.end_bytes
+        at = bisect_right(self.marks, offset, key=_OFFSET)
+        return self.marks[at - 1][1] if at else 0
+
+    def reach(self, first: int, size: int, next_offset: int) -> int:
+        """The lowest marked offset behind `first` with at least `size` bytes between them; the end where there is none."""
+        wanted = self.bytes_before(first, next_offset) + size
+        at = bisect_left(self.marks, wanted, key=_BYTES)
+        return max(self.marks[at][0], first + 1) if at < len(self.marks) else next_offset
+
     def older_than(self, time: int, next_offset: int) -> int:
         """The highest known offset before which every message is of `time` or older."""
         if not self.marks or self.last_time <= time:

@@ -44,6 +44,7 @@ class Queue:
     __slots__ = (
         "bounded",
         "config",
+        "exact",
         "group_changes",
         "group_ids",
         "groups",
@@ -64,6 +65,9 @@ class Queue:
         self.configure(config)
         self.identity = identity
         """64 bits that no other queue has, not even a later one of this name; the root of its transfer ids."""
+        self.exact = False
+        """Whether limits of length count the bytes of ready messages alone, and hold when messages come back too (the
+        machine's version 2)."""
         self.start = 0
         self.kept = 0
         self.next_offset = 0
@@ -171,7 +175,7 @@ class Queue:
                     return _TOO_LARGE
         if batch.flags & PRODUCER and config.deduplication_window:
             return self._append_once(applied, batch)
-        if not self._has_room(batch.count, batch.length):
+        if not self._has_room(batch.count, self._counted(batch)):
             return _FULL
         return self._store(applied, batch)
 
@@ -181,7 +185,7 @@ class Queue:
         fresh = self.producers.fresh(messages)
         if not fresh:
             return Result(Code.DUPLICATE)
-        if not self._has_room(len(fresh), batch.length):
+        if not self._has_room(len(fresh), self._counted(batch)):
             return _FULL
         self.producers.remember(
             [messages[index] for index in fresh],
@@ -220,7 +224,47 @@ class Queue:
                     return False
         if not config.max_length_bytes:
             return True
+        if self.exact:
+            used = max(self._ready_bytes(group) for group in self.owners())
+            return used + size <= config.max_length_bytes
         return self.size + size <= config.max_length_bytes
+
+    @property
+    def _by_message(self) -> bool:
+        """Whether marks are of single messages, and their bytes those of payloads: a limit has to be kept by them."""
+        return self.exact and bool(self.config.max_length_bytes) and not self.is_stream
+
+    def _counted(self, batch: Batch) -> int:
+        """Bytes of a batch, as a limit of length counts them."""
+        return batch.payload_bytes if self._by_message else batch.length
+
+    def _first_ready(self, group: Group) -> int:
+        """Where messages begin that nobody was ever given."""
+        return self.start if group.id == NOBODYS_GROUP else group.cursor
+
+    def _ready_bytes(self, group: Group) -> int:
+        """Bytes of a group's messages that nobody holds, up to what a mark's distance makes more."""
+        marks, end = self.marks, self.next_offset
+        used = marks.end_bytes - marks.bytes_before(self._first_ready(group), end)
+        for first, last in group.waiting():
+            used += marks.bytes_before(last + 1, end) - marks.bytes_before(first, end)
+        return used
+
+    def _over_bytes(self, group: Group) -> int:
+        """How many of the oldest messages that nobody holds have to go for their bytes to keep the limit."""
+        marks, end = self.marks, self.next_offset
+        over = self._ready_bytes(group) - self.config.max_length_bytes
+        count = 0
+        if over <= 0:
+            return 0
+        for first, last in group.waiting():
+            stop = min(marks.reach(first, over, end), last + 1)
+            over -= marks.bytes_before(stop, end) - marks.bytes_before(first, end)
+            count += stop - first
+            if over <= 0:
+                return count
+        first = self._first_ready(group)
+        return count + marks.reach(first, over, end) - first
 
     def _ready(self, group: Group) -> int:
         if group.id == NOBODYS_GROUP:
@@ -232,7 +276,11 @@ class Queue:
         base = self.next_offset
         batch.stamp(base, applied.time, applied.term)
         self.next_offset = base + batch.count
-        self.marks.append(base, batch.length, batch.last_time)
+        if self._by_message:
+            for index in range(batch.count):
+                self.marks.append(base + index, batch.payload_length(index), batch.time(index))
+        else:
+            self.marks.append(base, batch.length, batch.last_time)
         applied.batches.append((self.id, batch))
         applied.woken[self.id] = None
         return Result(_OK, base)
@@ -260,16 +308,24 @@ class Queue:
         if cut > self.start:
             self.forget_below(applied, cut)
 
+    def make_room_again(self, applied: Applied) -> None:
+        """After messages came back: what limits no longer allow goes."""
+        if self.exact and self.bounded:
+            self.give_way(applied)
+
     def _drop_head(self, applied: Applied) -> None:
         """The oldest ready messages beyond the maximum length go, dead-lettered if that is wanted."""
         config = self.config
         target = 0
-        if config.max_length_bytes and self.size > config.max_length_bytes:
+        by_bytes = bool(config.max_length_bytes)
+        if by_bytes and not self.exact and self.size > config.max_length_bytes:
             target = self.marks.at_most(config.max_length_bytes, self.next_offset)
         for group in self.owners():
             if group.id == NOBODYS_GROUP:
                 group.cursor = self.start
             over = group.ready(self.next_offset) - config.max_length if config.max_length else 0
+            if by_bytes and self.exact:
+                over = max(over, self._over_bytes(group))
             if over > 0 or target > group.cursor:
                 group.drop_ready(config, applied.time, over, target)
                 applied.woken[self.id] = None

@@ -60,3 +60,34 @@ def test_an_empty_log_has_nothing_to_cut() -> None:
     assert marks.at_most(10, 0) == 0
     assert marks.older_than(10**9, 0) == 0
     assert marks.next_time(0) is None
+
+
+def test_bytes_between_marks() -> None:
+    marks = Marks()
+    for offset, size in enumerate([10, 20, 30, 40]):
+        marks.append(offset, size, 0)
+    assert [marks.bytes_before(offset, 4) for offset in range(6)] == [0, 10, 30, 60, 100, 100]
+    assert [marks.reach(0, size, 4) for size in (1, 10, 11, 30, 60, 61, 200)] == [
+        1,
+        1,
+        2,
+        2,
+        3,
+        4,
+        4,
+    ]
+    assert [marks.reach(2, size, 4) for size in (0, 30, 31)] == [3, 3, 4]
+    assert Marks().bytes_before(0, 1) == 0
+
+
+def test_bytes_between_marks_that_have_become_rare() -> None:
+    marks = Marks()
+    count = 4 * MARKS_MAX
+    for offset in range(count):
+        marks.append(offset, 1, 0)
+    assert marks.stride > 1
+    for offset in (0, 777, 5_000, count - 1):
+        assert 0 <= offset - marks.bytes_before(offset, count) < marks.stride
+        reached = marks.reach(offset, 100, count)
+        assert min(100, count - offset) <= reached - offset + marks.stride
+        assert reached <= min(count, offset + 100 + marks.stride)

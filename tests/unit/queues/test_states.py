@@ -9,7 +9,7 @@ import pytest
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Mode, Verb, encode_entry
 from fluxmq.queues.config import Overflow, QueueType
-from fluxmq.queues.machine import Machine
+from fluxmq.queues.machine import FIRST_VERSION, VERSION, Machine
 from fluxmq.queues.results import Code, Result
 from tests.unit.queues.claiming import HOLDER, claim, from_producer, settle, started
 from tests.unit.queues.support import NOW, SECOND, Host, batch_of, group_of, pending, singles
@@ -24,8 +24,8 @@ from tests.unit.queues.support import NOW, SECOND, Host, batch_of, group_of, pen
         ({"max_message_size": 1}, 11, Code.TOO_LARGE),
         ({"max_length": 12, "overflow": Overflow.REJECT_PUBLISH}, 2, Code.OK),
         ({"max_length": 12, "overflow": Overflow.REJECT_PUBLISH}, 3, Code.FULL),
-        ({"max_length_bytes": 500, "overflow": Overflow.REJECT_PUBLISH}, 1, Code.OK),
-        ({"max_length_bytes": 190, "overflow": Overflow.REJECT_PUBLISH}, 1, Code.FULL),
+        ({"max_length_bytes": 11, "overflow": Overflow.REJECT_PUBLISH}, 1, Code.OK),
+        ({"max_length_bytes": 10, "overflow": Overflow.REJECT_PUBLISH}, 1, Code.FULL),
         ({"type": QueueType.STREAM, "max_depth": 3}, 9, Code.OK),
     ],
 )
@@ -66,14 +66,80 @@ def test_the_oldest_ready_messages_give_way_and_held_ones_do_not() -> None:
     assert (group.cursor, queue.start) == (9, 5)
 
 
-def test_bytes_give_way_by_batches_and_the_newest_stays() -> None:
+def test_bytes_of_payloads_give_way_message_by_message() -> None:
     host, queue = started(0, max_length_bytes=300)
+    host.do(commands.append(queue.id, batch_of([b"x" * 50] * 9)))
+    assert (queue.start, queue.next_offset) == (3, 9)
+    host.do(commands.append(queue.id, batch_of([b"x"] * 49)))
+    assert queue.start == 4
+    host.do(commands.append(queue.id, singles([b"x"])[0]))
+    assert queue.start == 4
+    host.do(commands.append(queue.id, singles([b"x" * 301])[0]))
+    assert queue.start == queue.next_offset, (
+        "one that is larger than the limit does not stay either"
+    )
+
+
+def test_bytes_that_consumers_hold_do_not_count() -> None:
+    host, queue = started(0, max_length_bytes=100)
+    host.do(commands.append(queue.id, batch_of([b"x" * 50] * 2)))
+    claim(host, queue, 0, 1)
+    host.do(commands.append(queue.id, batch_of([b"x" * 50] * 3)))
+    group = group_of(queue)
+    assert (group.cursor, group.ready(5)) == (3, 2)
+    settle(host, queue, Verb.RELEASE, (1, 1))
+    assert pending(group) == [(0, 0, HOLDER, 1)], "what came back was the oldest, and is too much"
+    settle(host, queue, Verb.ACK, (0, 0))
+    assert (queue.start, group.ready(5)) == (3, 2)
+
+
+def test_what_comes_back_is_too_much_as_well() -> None:
+    host, queue = started(2, max_length=2)
+    claim(host, queue, 0, 1)
+    host.publish(queue, 2)
+    group = group_of(queue)
+    assert group.ready(4) == 2
+    settle(host, queue, Verb.RELEASE, (0, 0))
+    assert pending(group) == [(1, 1, HOLDER, 1)]
+    host.do(commands.leave(queue.id, "g", HOLDER))
+    assert (pending(group), queue.start) == ([], 2)
+
+
+def test_a_publish_is_refused_for_the_bytes_of_ready_payloads() -> None:
+    host, queue = started(0, max_length_bytes=100, overflow=Overflow.REJECT_PUBLISH)
+    full = singles([b"x" * 50])[0]
+    codes = [host.do(commands.append(queue.id, full))[0].code for _ in range(3)]
+    assert codes == [Code.OK, Code.OK, Code.FULL]
+    claim(host, queue, 0, 0)
+    assert host.do(commands.append(queue.id, full))[0].code == Code.OK
+    settle(host, queue, Verb.RELEASE, (0, 0))
+    assert host.do(commands.append(queue.id, full))[0].code == Code.FULL
+
+
+def test_version_1_counts_bytes_of_batches_and_leaves_what_comes_back() -> None:
+    host = Host()
+    host.proposed.clear()  # what raises the version
+    queue = host.declare(max_length_bytes=300, max_length=5, message_ttl=0)
+    assert host.machine.version == FIRST_VERSION
+    host.do(commands.create_group(queue.id, "g"), commands.join(queue.id, "g", HOLDER, "m"))
     for payload in singles([b"x" * 50] * 9):
         host.do(commands.append(queue.id, payload))
     assert queue.size <= 300
     assert 0 < queue.start < 8
     host.do(commands.append(queue.id, singles([b"x" * 5_000])[0]))
     assert (queue.start, queue.next_offset) == (9, 10)
+    claim(host, queue, 9, 9)
+    host.do(commands.append(queue.id, singles([b"x"])[0]))
+    settle(host, queue, Verb.RELEASE, (9, 9))
+    assert group_of(queue).ready(11) == 2
+    restored = Machine()
+    restored.restore(host.machine.snapshot())
+    assert (restored.version, restored.queues[queue.id].exact) == (FIRST_VERSION, False)
+    host.do(commands.raise_version(VERSION))
+    assert queue.exact
+    restored.restore(host.machine.snapshot())
+    assert (restored.version, restored.queues[queue.id].exact) == (VERSION, True)
+    assert restored.snapshot() == host.machine.snapshot()
 
 
 @pytest.mark.parametrize("kind", [QueueType.CLASSIC, QueueType.STREAM])
