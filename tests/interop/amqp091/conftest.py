@@ -51,7 +51,11 @@ def amqp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AmqpBroker]:
             node.broker.stop()
         return
     (port,) = free_ports(1)
-    settings = {"server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}}}
+    settings = {
+        "server": {"amqp": {"tcp": {"addr": f"{HOST}:{port}"}}},
+        # "#" reaches no topic that begins with $: queues are granted by name.
+        "auth": {"anonymous": {"publish": ["#", "$queue/#"], "subscribe": ["#", "$queue/#"]}},
+    }
     folder = tmp_path_factory.mktemp("amqp")
     with running_broker(folder, workers=WORKERS, settings=settings) as broker:
         yield AmqpBroker("fluxmq", port, broker.port)
