@@ -168,6 +168,11 @@ class FileRow:
         """Why the next file could not be made; None when it is there or under way."""
         return self._supply.full
 
+    @property
+    def busy(self) -> bool:
+        """Whether a file is being made, recycled or removed."""
+        return self._supply.busy
+
     def at(self, sequence: int) -> LogFile:
         """A file in use."""
         return self.used[sequence - self.used[0].sequence]

@@ -120,13 +120,16 @@ class LogWriter:
 
     def flush(self) -> int:
         """See `WriteAheadLog.flush`."""
-        self.collect()
+        if self._syncing or self._row.busy or self._failure is not None:
+            self.collect()
         if self._number != self._durable or not self._buffer:
             return 0
         if self.buffered_bytes > self._capacity(len(self._row.ready)):
-            if self._row.full is not None:
-                raise DiskFull(str(self._row.full))
-            return 0
+            self.collect()  # another file is needed, and may be there now
+            if self.buffered_bytes > self._capacity(len(self._row.ready)):
+                if self._row.full is not None:
+                    raise DiskFull(str(self._row.full))
+                return 0
         self._writing, self._buffer = self._buffer, []
         self._writing_bytes, self.buffered_bytes = self.buffered_bytes, 0
         self._cursor = 0

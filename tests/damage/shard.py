@@ -17,8 +17,8 @@ from typing import Any
 from fluxmq._hot.batches import Batch
 from fluxmq._hot.reactor import Reactor
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.asked import PATIENCE_US
 from fluxmq.shards.queues.disk import Disk
-from fluxmq.shards.queues.group import PATIENCE_US
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.ports import Held

@@ -116,6 +116,8 @@ def test_a_log_that_ends_before_a_head_has_lost_something(start: Starts) -> None
     shard = start()
     publish(shard, "work", b"one")
     publish(shard, "work", b"two")
+    for hosted in shard.hosted.values():
+        assert hosted.group.write()  # also the head
     shard.kill()
     logs = Path(shard.queues.paths.wal(0))
     (logs / "wal.synced").unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 FOLDER = "tests/unit/shards/queues/"
+OF_ASKED = FOLDER + "test_asked.py::"
 OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
 OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
@@ -13,6 +14,7 @@ OF_LOG = FOLDER + "test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
 OF_REMOTE = FOLDER + "test_remote.py::"
 OF_SETTINGS = FOLDER + "test_settings.py::"
+OF_WRITING = FOLDER + "test_writing.py::"
 QUEUES = "fluxmq/shards/queues/"
 
 MUTATIONS = [
@@ -45,10 +47,50 @@ MUTATIONS = [
     Mutation(
         "queue_full_refuses",
         "A full disk refuses publishers and ends no group.",
-        QUEUES + "group.py",
-        "        except DiskFull:\n            self.unwritten[queue_id] = None\n            self.full = True\n",
+        QUEUES + "writing.py",
+        "        except DiskFull:\n            self.refused[queue_id] = None\n",
         "        except DiskFull:\n            raise\n",
         OF_DISKS + "test_a_full_disk_refuses_publishers_and_consumers_go_on",
+    ),
+    Mutation(
+        "queue_written_late",
+        "What was confirmed is in the files soon.",
+        QUEUES + "service.py",
+        "            if hosted.group.writes.waiting:\n",
+        "            if False:\n",
+        OF_WRITING + "test_a_confirmed_message_is_in_the_files_with_the_next_housekeeping",
+    ),
+    Mutation(
+        "queue_settled_first",
+        "A settlement stands behind the claims asked for before it.",
+        QUEUES + "asked.py",
+        "            self._add_settlement(command)\n",
+        "            self._quiet.insert(0, command)\n",
+        OF_ASKED + "test_a_settlement_never_precedes_its_claim",
+    ),
+    Mutation(
+        "queue_asked_out_of_order",
+        "A command with an answer stands behind everything asked before it.",
+        QUEUES + "asked.py",
+        "        if not weight:\n            self.close()\n",
+        "",
+        OF_ASKED + "test_a_command_with_an_answer_stands_behind_everything_asked_before",
+    ),
+    Mutation(
+        "queue_joined_unnoticed",
+        "A claim that became one with the last is applied once.",
+        QUEUES + "asked.py",
+        "                self._joined(*joining.target_of(command))\n",
+        "",
+        OF_CONSUMERS + "test_deliveries_of_many_ticks_are_claimed_together",
+    ),
+    Mutation(
+        "queue_limit_stale",
+        "What was settled makes room before the next publish is judged.",
+        QUEUES + "group.py",
+        "            self.asked.close()  # what has been settled makes room\n",
+        "            pass\n",
+        OF_CONSUMERS + "test_what_is_settled_makes_room_at_once",
     ),
     Mutation(
         "queue_deleted_directory",

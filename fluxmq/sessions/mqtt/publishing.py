@@ -15,6 +15,7 @@ from fluxmq.protocols.mqtt.properties import PublishProperties, parse_publish_pr
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
+from fluxmq.sessions.mqtt.addressed import Addressed
 from fluxmq.sessions.mqtt.connecting import may_publish, send_explained
 from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.queue_properties import queue_options, strip_reserved
@@ -63,6 +64,15 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
 
 def queue_publish(broker: Broker, client: Client, session: Session, run: Run) -> bool:
     """A run addressed to a queue: messages for it, or an order to the broker. Raises ProtocolError."""
+    known = client.addressed
+    if (
+        known is not None
+        and not run.properties
+        and run.qos != 2
+        and known.knows(run.topic, client.policy, broker.limits)
+    ):
+        run.retain = 0
+        return True
     allowed = permitted(broker, client, run)
     settlement = None
     try:
@@ -72,6 +82,9 @@ def queue_publish(broker: Broker, client: Client, session: Session, run: Run) ->
             return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
         if not address.verb:
             run.options = queue_options(run.properties)
+            if known is None:
+                known = client.addressed = Addressed()
+            known.add(run.topic, client.policy, broker.limits)
         else:
             settlement = parse_settlement(address, run.properties)
     except MalformedAddressError as error:

@@ -16,6 +16,7 @@ from fluxmq._hot.delivery import Delivery
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange
 from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.sessions.mqtt.addressed import Addressed
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 
 EXPIRY_NEVER = 0xFFFFFFFF
@@ -154,12 +155,13 @@ class Client:
     """One connection's side of a session.
 
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
-    ``aliases``: topic aliases the client has defined. ``assigned``: its client id is of our making.
+    ``addressed``: queues it may publish to, as far as it did. ``aliases``: topic aliases the client has defined. ``assigned``: its client id is of our making.
     ``feeds``: retained messages under way, by subscription. ``enhanced``: CONNECT named an authentication
     method. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
     __slots__ = (
+        "addressed",
         "aliases",
         "assigned",
         "certificate_name",
@@ -191,6 +193,7 @@ class Client:
         self.certificate_name = ""
         self.policy: Policy | None = None
         self.keep_alive = 0
+        self.addressed: Addressed | None = None
         self.aliases: dict[int, bytes] | None = None
         self.feeds: dict[bytes, RetainedFeed] | None = None
         self.assigned = False

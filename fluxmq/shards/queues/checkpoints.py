@@ -93,7 +93,7 @@ class Checkpoints:
         group = hosted.group
         if hosted.checkpointing or group.failed or group.applied_index == hosted.snapshot_index:
             return None
-        if group.unwritten:
+        if group.writes.refused:
             return None  # what waits for space is in the log, and nowhere else
         hosted.checkpointing = True
         try:

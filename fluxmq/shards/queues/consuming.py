@@ -7,7 +7,7 @@ published and given back are waited for, as far as they are under way.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues import commands
@@ -71,7 +71,11 @@ class Consuming(ABC):
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
-        """Put one command into the tick's entry."""
+        """Put one command into the next entry."""
+
+    @abstractmethod
+    def submit_quietly(self, needed: Iterable[bytes]) -> None:
+        """Put commands that nobody waits for into an entry of the next few milliseconds."""
 
     @abstractmethod
     def wake(self) -> None:
@@ -83,11 +87,14 @@ class Consuming(ABC):
 
     def _submit_all(self, needed: Sequence[bytes], done: Done | None) -> None:
         """Submit commands; ``done`` is told of the last one, at once when there is none."""
+        if done is None:
+            self.submit_quietly(needed)
+            return
         for command in needed[:-1]:
             self.submit((command,))
         if needed:
             self.submit((needed[-1],), done)
-        elif done is not None:
+        else:
             done(Result(Code.OK))
 
     def _change(self, needed: Sequence[bytes], done: Done | None = None) -> None:
@@ -329,7 +336,7 @@ class Consuming(ABC):
     def _touch(self, queue_id: int) -> None:
         state = self.machine.queues.get(queue_id)
         if state is not None and state.config.expires and state.idle_since:
-            self.submit((commands.touch(queue_id),))
+            self.submit_quietly([commands.touch(queue_id)])
 
     def _refuse_waiting(self) -> None:
         """The group has failed: who takes gets nothing, who counts is told so."""

@@ -126,7 +126,7 @@ class DeadLetters:
             group.dispatch.retry_dead(dead.queue_id, self._clock() + again_us)
             return
         span = [(dead.offset, dead.offset)]
-        group.submit((commands.dead_lettered(dead.queue_id, dead.group_id, span),))
+        group.submit_quietly([commands.dead_lettered(dead.queue_id, dead.group_id, span)])
 
     # Exchanges
 

@@ -11,7 +11,7 @@ consumers are ports. A group of the node's memory (ephemeral queues) is the same
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
@@ -24,17 +24,16 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering
+from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.keeping import Keeper, Store, Stores
 from fluxmq.shards.queues.ports import Answer
-from fluxmq.storage.errors import DiskFull, StorageError
+from fluxmq.shards.queues.writing import StoreWrites
+from fluxmq.storage.errors import StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
 """Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
-PATIENCE_US = 3_000
-"""How long commands that nobody waits for (claims, settlements) may wait for company: alone they would cost a write
-and a sync of their own, and the next append would wait for that. What a crash takes of them comes again."""
 RUN_MESSAGES_MAX = 4096
 """Messages handed out of one queue before others have their turn."""
 
@@ -73,8 +72,7 @@ class Group(Consuming):
         """Bytes of the largest batch that log and segments can hold."""
         self.full = False
         """Whether the disk has no room for appends; everything else goes on."""
-        self.unwritten: dict[int, None] = {}
-        """Queues whose store waits for space to write what it has taken."""
+        self.writes = StoreWrites(self.logs)
         self.failed = ""
         """Why this group takes nothing any more; empty while it does."""
         self.leaving = False
@@ -89,17 +87,13 @@ class Group(Consuming):
         self._bury = bury
         self._uncommitted_max = uncommitted_max
         self._entry_max = entry_max
-        self._asked: deque[tuple[Sequence[bytes], int, Done | None, int]] = deque()
-        """Commands for the next entry: pieces, their size, who is answered, weight."""
-        self._urgent = False
-        self._asked_at = 0
-        self.patience_us = PATIENCE_US
+        self.asked = Asked(clock, self.dispatch.joined)
         self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
 
     # What is asked
 
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
-        """Put one command, in pieces, into the tick's entry. ``weight``: bytes that count as uncommitted.
+        """Put one command, in pieces, into the next entry. ``weight``: bytes that count as uncommitted.
 
         False when more is under way than is good.
         """
@@ -107,14 +101,17 @@ class Group(Consuming):
             if done is not None:
                 done(Result(Code.CONFLICT))
             return True
-        if done is not None or weight:
-            self._urgent = True
-        elif not self._asked:
-            self._asked_at = self.clock()
-        self._asked.append((pieces, sum(map(len, pieces)), done, weight))
+        self.asked.add(pieces, done, weight)
         self.uncommitted += weight
         self._mark(self)
         return self.uncommitted <= self._uncommitted_max
+
+    def submit_quietly(self, needed: Iterable[bytes]) -> None:
+        """Put commands that nobody waits for into an entry of the next few milliseconds."""
+        if not self.failed:
+            for command in needed:
+                self.asked.add_quietly(command)
+            self._mark(self)
 
     def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
         """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code."""
@@ -128,6 +125,8 @@ class Group(Consuming):
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
             answer = self._or_bury(state.config, batch, answer)
+        if state.bounded or state.config.max_depth:
+            self.asked.close()  # what has been settled makes room
         header = commands.append_header(state.id, len(batch))
         return self.submit((header, batch), answer, len(batch))
 
@@ -161,8 +160,7 @@ class Group(Consuming):
 
     def lead(self) -> None:
         """Commands are taken here from now on."""
-        for command in self.dispatch.lead(self.applied_term):
-            self.submit((command,))
+        self.submit_quietly(self.dispatch.lead(self.applied_term))
         self._attach_early()
         self._mark(self)
         self.on_leading(self)
@@ -175,14 +173,19 @@ class Group(Consuming):
     # The tick
 
     def work(self) -> bool:
-        """Hand out what can be handed out and propose the tick's entry; whether there is more to do at once.
+        """Hand out what can be handed out, and propose what was asked; whether there is more to do at once.
 
         An error of our own, or of the disk, ends this group and no other: half a tick must not be built upon.
         """
-        if self.failed or not self.keeper.leading:
-            return False
+        return not self.failed and self.keeper.leading and self._guarded(self._work)
+
+    def propose(self) -> bool:
+        """Propose what was asked, if it is time and the log takes it now; whether that was so. Errors as in `work`."""
+        return not self.failed and self.keeper.leading and self._guarded(self._propose_all)
+
+    def _guarded(self, action: Callable[[], bool]) -> bool:
         try:
-            return self._work()
+            return action()
         except Exception as error:  # noqa: BLE001 (the group's outermost frame)
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
@@ -199,34 +202,32 @@ class Group(Consuming):
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        if self._asked and self.may_propose and self.keeper.writable:
-            while self._asked and self._propose():
-                pass
-            self._urgent = bool(self._asked)
+        if self.asked:
+            self._propose_all()
         return more
 
-    @property
-    def may_propose(self) -> bool:
-        """Whether somebody waits for what was asked, or it has waited long enough."""
-        waited = self.clock() - self._asked_at
-        return (
-            self._urgent or self.leaving or not 0 <= waited < self.patience_us
-        )  # below 0: the clock was set back
+    def _propose_all(self) -> bool:
+        asked = self.asked
+        if not self.keeper.writable or not asked.due(at_once=self.leaving):
+            return False
+        while asked.due(at_once=self.leaving) and self._propose():
+            pass
+        return True
 
     @property
     def blocked(self) -> bool:
         """Whether there is something to propose, and the log is busy: what comes until then makes one entry with it."""
-        return bool(self._asked) and not self.keeper.writable
+        return bool(self.asked) and not self.keeper.writable
 
     @property
     def patient(self) -> bool:
-        """Whether there is something to propose, and it is not time yet."""
-        return bool(self._asked) and not self.may_propose
+        """Whether something was asked that nobody waits for, and it is not time yet."""
+        return self.asked.patient
 
     def _hand_out(self, queue_id: int) -> bool:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
-        for command in step.commands:
-            self.submit((command,))
+        if step.commands:
+            self.submit_quietly(step.commands)
         committed = self.machine.queues[queue_id].primary_progress() if step.deliveries else -1
         for each in step.deliveries:
             port = self.ports.get(each.consumer)
@@ -239,20 +240,11 @@ class Group(Consuming):
 
     def _propose(self) -> bool:
         """Propose one entry of what is asked; False when too much is under way, and it has to wait."""
-        pieces: list[bytes] = []
-        answers: list[tuple[Done | None, int]] = []
-        size = 0
-        for taken, length, done, weight in self._asked:
-            if pieces and size + length > self._entry_max:
-                break
-            pieces.extend(taken)
-            answers.append((done, weight))
-            size += length
+        pieces, answers = self.asked.entry(self._entry_max)
         proposed = self.keeper.propose(commands.encode_entry(self.clock(), pieces))
         if proposed is None:
             return False
-        for _ in answers:
-            self._asked.popleft()
+        self.asked.proposed(len(answers))
         self._proposed.append((*proposed, answers))
         self.keeper.pump()
         return True
@@ -278,7 +270,7 @@ class Group(Consuming):
             if done is not None:
                 done(result)
         woken = self.dispatch.applied(applied)
-        if woken or self._asked or self.asked_to_serve or applied.deleted:
+        if woken or self.asked or self.asked_to_serve or applied.deleted:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:
@@ -310,39 +302,29 @@ class Group(Consuming):
             self.open(queue_id, config.name)
             self.on_declared(self, config)
         for queue_id, batch in applied.batches:
-            self.logs[queue_id].append(batch)
+            self.writes.append(queue_id, batch)
             self.counts.appended += batch.count
-        for queue_id in dict.fromkeys(queue_id for queue_id, _ in applied.batches):
-            self._flush(queue_id)
+        self.writes.applied(applied.time)
+        self.full = self.full or bool(self.writes.refused)
         for queue_id, start in applied.trims:
             # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
             state = self.machine.queues.get(queue_id)  # it may be deleted by the same entry
             self.logs[queue_id].trim(start, purge=state is not None and state.is_stream)
         for queue_id, name in applied.deleted:
             self.logs.pop(queue_id, None)
-            self.unwritten.pop(queue_id, None)
+            self.writes.forget(queue_id)
             self.stores.delete(queue_id, name)
             self.on_deleted(self, name)
 
-    def _flush(self, queue_id: int) -> None:
-        """Write what a queue's store has taken. For want of space it waits: the log of entries has it, durably."""
+    def write(self) -> bool:
+        """Write what stores have taken; whether nothing waits for space. An error of the disk ends the group."""
         try:
-            self.logs[queue_id].flush()
-        except DiskFull:
-            self.unwritten[queue_id] = None
-            self.full = True
-        else:
-            self.unwritten.pop(queue_id, None)
-
-    def write_again(self) -> bool:
-        """Write what waited for space; whether nothing waits any more. An error of the disk ends the group."""
-        try:
-            for queue_id in list(self.unwritten):
-                self._flush(queue_id)
+            self.writes.write()
         except StorageError as error:
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
-        return not self.unwritten
+        self.full = self.full or bool(self.writes.refused)
+        return not self.writes.refused
 
     def open(self, queue_id: int, name: str) -> None:
         """Open a queue's store."""
@@ -358,10 +340,9 @@ class Group(Consuming):
         """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
         self.failed = why
         answers = [answer for _, _, some in self._proposed for answer in some]
-        answers += [(done, weight) for _, _, done, weight in self._asked]
+        answers += self.asked.clear()
         self._proposed.clear()
-        self._asked.clear()
-        self.unwritten.clear()
+        self.writes.clear()
         self.dispatch.reset()
         for done, weight in answers:
             self.uncommitted -= weight
@@ -384,9 +365,9 @@ class Group(Consuming):
     @property
     def waiting(self) -> bool:
         """Whether something was asked that is not proposed."""
-        return bool(self._asked)
+        return bool(self.asked)
 
     @property
     def idle(self) -> bool:
         """Whether nothing is under way."""
-        return not self._proposed and not self._asked
+        return not self._proposed and not self.asked

@@ -36,6 +36,7 @@ class RaftKeeper:
         self._recovered: Callable[[], None] | None = recovered
         self._leading = False
         self._pumping = False
+        self._again = False
         self.hard_state = (0, 0)
         shared.join(self)
 
@@ -66,13 +67,18 @@ class RaftKeeper:
     def pump(self) -> None:
         """Do what the node says is to be done, until it has nothing more to say."""
         if self._pumping:
+            self._again = True
             return  # asked from within: the outer call goes on until nothing is left
         self._pumping = True
         try:
             while (ready := self.node.ready()) is not None:
+                self._again = False
                 self._persist(ready)
-                self._apply(ready.committed)
+                if ready.committed:
+                    self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
+                if not self._again and not ready.committed:
+                    break  # entries to be written are one piece, and nothing came of them yet
         finally:
             self._pumping = False
 
@@ -94,10 +100,9 @@ class RaftKeeper:
                 group.apply(entry.index, entry.term, entry.data)
             else:
                 group.skip(entry.index, entry.term)
-        if committed:
-            last = committed[-1].index
-            self.log.applied(last)
-            self.node.advance(applied=last)
+        last = committed[-1].index
+        self.log.applied(last)
+        self.node.advance(applied=last)
 
     def _lead(self, leader: bool) -> None:
         """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""

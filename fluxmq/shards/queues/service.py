@@ -148,7 +148,7 @@ class QueueService:
         group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
         assert isinstance(group, EphemeralGroup)
         group.keeper = MemoryKeeper(group)
-        group.patience_us = 0
+        group.asked.patience_us = 0
         group.on_deleted = lambda _group, queue: self._gone(queue)
         group.make(
             lambda name: ephemeral(
@@ -214,7 +214,7 @@ class QueueService:
             )
             found = self.logs[kind] = SharedLog(wal, self.wake, times)
             self._syncers.append(syncer)
-            self._reactor.watch(syncer.fileno(), found.completed)
+            self._reactor.watch(syncer.fileno(), found.ready)
         return found
 
     def release(self, name: str) -> None:
@@ -308,16 +308,26 @@ class QueueService:
         self.wake()
 
     def finish(self) -> None:
-        """End a tick."""
-        for log in self.logs.values():
+        """End a tick.
+
+        Publishers come first: who waited for a sync that has ended is answered, and what waits for the log is written,
+        so that the disk works while messages are handed out.
+        """
+        reactor = self._reactor
+        logs = self.logs.values()
+        for log in logs:
             if log.busy:
-                log.completed()  # it may have ended since this tick began
-        self._reactor.unfinished = False
+                log.look()  # it may have ended since this tick began
+            log.tell()
+        reactor.unfinished = False
+        if reactor.dirty:
+            reactor.flush()
         self.before_groups()
-        marked, self._marked = self._marked, {}
-        if self._blocked:
-            blocked, self._blocked = self._blocked, {}
-            marked.update(blocked)
+        marked = self._take_marked()
+        for group in marked:
+            group.propose()
+        for log in logs:
+            log.flush()
         for group in marked:
             if group.work():
                 self.mark(group)
@@ -325,17 +335,25 @@ class QueueService:
                 self._blocked[group] = None
             elif group.patient:
                 self._wait_with(group)
-        for log in self.logs.values():
+        for log in logs:
             log.flush()
         self.after_groups()
         if self.held:
             self.let_go(self.crowded_elsewhere())
         self._set_timer(marked)
 
+    def _take_marked(self) -> dict[Group, None]:
+        """The groups that have something to do now."""
+        marked, self._marked = self._marked, {}
+        if self._blocked:
+            blocked, self._blocked = self._blocked, {}
+            marked.update(blocked)
+        return marked
+
     def _wait_with(self, group: Group) -> None:
         """Have a group look again when its patience ends."""
         if not self._patient:
-            self._later(group.patience_us / 1_000_000, self._patience_ends)
+            self._later(group.asked.patience_us / 1_000_000, self._patience_ends)
         self._patient[group] = None
 
     def _patience_ends(self) -> None:
@@ -389,6 +407,9 @@ class QueueService:
         now = self._reactor.tally.now
         storage = self._settings.storage
         self._timers()
+        for hosted in self.groups.values():
+            if hosted.group.writes.waiting:
+                hosted.group.write()
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
@@ -435,7 +456,7 @@ class QueueService:
         free = shutil.disk_usage(self._paths.root).free
         low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
-            full = not hosted.group.write_again() or hosted.shared.full or low
+            full = not hosted.group.write() or hosted.shared.full or low
             if hosted.group.full != full:
                 hosted.group.full = full
                 _log.warning(

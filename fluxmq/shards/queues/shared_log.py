@@ -47,6 +47,8 @@ class SharedLog:
         self._wake = wake
         self._next: dict[Written, tuple[int, int]] = {}
         self._under_way: dict[Written, tuple[int, int]] = {}
+        self._durable: dict[Written, tuple[int, int]] = {}
+        """Who is still to be told of a sync that has ended."""
         self._members: set[Written] = set()
 
     def join(self, group: Written) -> None:
@@ -58,6 +60,7 @@ class SharedLog:
         self._members.discard(group)
         self._next.pop(group, None)
         self._under_way.pop(group, None)
+        self._durable.pop(group, None)
 
     @property
     def busy(self) -> bool:
@@ -84,8 +87,8 @@ class SharedLog:
         except StorageError as error:
             self._fail(str(error))
 
-    def completed(self) -> None:
-        """A sync ended: tell whose entries are durable now."""
+    def look(self) -> None:
+        """Take note of a sync that has ended; the log is free then. Who waits for it is told by ``tell``."""
         if self.failed:
             return
         try:
@@ -93,13 +96,28 @@ class SharedLog:
         except StorageError as error:
             self._fail(str(error))
             return
-        if self.wal.in_flight:
+        if done and self._under_way and not self.wal.in_flight:
+            # Nobody has more under way than one write, so nobody is in both.
+            self._durable.update(self._under_way)
+            self._under_way = {}
+
+    def tell(self) -> None:
+        """Tell those whose entries have become durable."""
+        if not self._durable:
             return
-        if done:
-            durable, self._under_way = self._under_way, {}
-            for group, (index, term) in durable.items():
-                group.persisted(index, term)
-        self._wake()  # the file that a write waits for may be there now
+        durable, self._durable = self._durable, {}
+        for group, (index, term) in durable.items():
+            group.persisted(index, term)
+
+    def ready(self) -> None:
+        """A sync has ended, or a file that a write waits for is there."""
+        self.look()
+        self._wake()
+
+    def completed(self) -> None:
+        """A sync may have ended: tell whose entries are durable now."""
+        self.look()
+        self.tell()
 
     def close(self) -> None:
         """Close the files; what is under way is waited for by the caller."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from fluxmq.shards.queues.names import BUFFERED
@@ -105,8 +106,9 @@ class DiskStores:
         return sum(log.bytes for log in self._logs.values())
 
     def close(self) -> None:
-        """Close all files; nothing is synced."""
+        """Close all files; nothing is synced. What could not be written is in the log of entries."""
         for log in self._logs.values():
-            log.flush()
+            with contextlib.suppress(StorageError):
+                log.flush()
             log.close()
         self._logs.clear()

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fluxmq.auth.policy import Policy
+from fluxmq.sessions.mqtt.connecting import apply_policy
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions, producer_number
 from fluxmq.sessions.mqtt.settlement import Settlement
 from tests.conformance import wire
@@ -54,6 +56,27 @@ def test_messages(node: Node, port: QueuePort, version: int, qos: int) -> None:
     assert client.publish("$queue/q/eu", b"y", qos=qos) == 0
     node.run()
     assert port.taken == [Taken([b"x"], b"", None, qos, 0), Taken([b"y"], b"", None, qos, 0)]
+
+
+def test_what_was_permitted_once_is_refused_when_permissions_change(
+    node: Node, port: QueuePort
+) -> None:
+    client = node.connect(0, "p")
+    assert client.publish("$queue/q", b"1", qos=1) == 0
+    assert client.publish("$queue/q", b"2", qos=1) == 0
+    publisher = node[0].session("p").client
+    publisher.policy = Policy([], [])
+    apply_policy(publisher)
+    assert client.publish("$queue/q", b"3", qos=1) == 0x87
+    assert [taken.payloads for taken in port.taken] == [[b"1"], [b"2"]]
+
+
+def test_what_steers_a_known_topic_is_seen(node: Node, port: QueuePort) -> None:
+    client = node.connect(0, "p")
+    client.publish("$queue/q", b"1", qos=1)
+    client.publish("$queue/q", b"2", qos=1, props=user(("x-delay", "5")))
+    client.publish("$queue/q", b"3", qos=1, retain=True)
+    assert [taken.options for taken in port.taken] == [None, QueueOptions(5, 0, 0), None]
 
 
 def test_what_steers_a_message(node: Node, port: QueuePort) -> None:

@@ -125,6 +125,7 @@ def test_a_resumed_session_brings_its_window(make_queues: MakeQueues) -> None:
     client.drop()
     node.connect(0, "client", clean=False, props=[expiry, (wire.RECEIVE_MAXIMUM, 2)])
     fill(node.connect(0, "publisher"), "work", 5)
+    node.advance(0.1)
     assert node.machine("work").group("client").pending.count == 2
 
 
@@ -161,3 +162,39 @@ def test_an_answer_to_what_was_given_back_does_not_settle_it(make_queues: MakeQu
     client.acknowledge(again)
     node.advance(0.1)
     assert node.machine("work").start == 2
+
+
+def test_deliveries_of_many_ticks_are_claimed_together(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    publisher = node.connect(0, "publisher")
+    client = node.connect(0, "client")
+    client.subscribe("$queue/work", qos=1)
+    node.advance(0.1)
+    state, hosting = node.machine("work"), node.group("work")
+    group = state.group("client")
+    for number in range(1, 6):
+        publisher.send(wire.publish(wire.V5, "$queue/work", b"", qos=1, packet_id=number))
+        node.run()
+    assert (state.next_offset, group.cursor) == (5, 0)  # they are under way, and claimed soon
+    entries = hosting.applied_index
+    node.advance(0.1)
+    assert (group.cursor, group.pending.count) == (5, 5)
+    assert hosting.applied_index == entries + 1
+    desk = hosting.dispatch._desks[state.id][group.id]
+    assert not desk._flights
+    assert offsets(consume(client)) == [0, 1, 2, 3, 4]
+    node.advance(0.1)
+    assert state.start == 5
+
+
+def test_what_is_settled_makes_room_at_once(make_queues: MakeQueues) -> None:
+    limits = {"max_depth": 1}
+    node = make_queues({"name": "work", "limits": limits})
+    publisher = node.connect(0, "publisher")
+    client = node.connect(0, "client")
+    client.subscribe("$queue/work", qos=1)
+    for number in range(3):
+        fill(publisher, "work", 1, first=number)
+        (packet,) = drain(client)
+        client.acknowledge(packet)
+        node.run()

@@ -129,6 +129,7 @@ def test_a_full_disk_refuses_publishers_and_consumers_go_on(make_queues: MakeQue
     fill(publisher, "work", 3)
     log, flush = without_space(node)
     assert publisher.publish("$queue/work", b"3", qos=1) == 0  # it is in the log, durably
+    wait_on(node)
     assert publisher.publish("$queue/work", b"no", qos=1) == QUOTA_EXCEEDED
     wait_on(node)
     assert publisher.publish("$queue/work", b"no", qos=1) == QUOTA_EXCEEDED
@@ -148,6 +149,8 @@ def test_a_segment_that_had_no_space_is_whole_after_a_crash(make_queues: MakeQue
     fill(publisher, "work", 2)
     without_space(node)
     assert publisher.publish("$queue/work", b"2", qos=1) == 0
+    wait_on(node)
+    assert node.group("work").full
     node.checkpoint()
     node.restart()
     client = node.connect(0, "client")
@@ -159,6 +162,7 @@ def test_a_log_without_space_waits_and_goes_on(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, queue_manager={"uncommitted_bytes": 1 << 16})
     publisher = node.connect(0, "publisher")
     fill(publisher, "work", 1)
+    wait_on(node)
     full = node.failing[0]
     full.fail_always("create", errno.ENOSPC)
     full.fail_always("allocate", errno.ENOSPC)
@@ -214,10 +218,10 @@ def test_a_failing_segment_ends_its_group_and_answers_everybody(make_queues: Mak
     consumer.subscribe("$queue/work", qos=1)
     log = node.group("work").logs[node.machine("work").id]
 
-    def fail() -> None:
+    def fail(*_: object) -> None:
         raise WriteFailed("the disk has failed")
 
-    log.flush = fail
+    log.append = fail
     node.hold_syncs()
     for number in (1, 2):
         publisher.send(wire.publish(wire.V5, "$queue/work", b"", qos=1, packet_id=number))
