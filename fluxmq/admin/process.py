@@ -53,8 +53,7 @@ from fluxmq.control.topology_messages import TOPOLOGY_CHANGE
 from fluxmq.control.user_messages import Hashing, Users
 from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
-from fluxmq.routing.topology.names import DEFAULT_VHOST
-from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Queue
+from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
@@ -122,7 +121,8 @@ class ControlProcess:
             # The node is as old as its supervisor, whose child this process is.
             node = vitals.identity(self._launch.parent_pid)
             parameters = parameters_of(self._settings)
-            await keeper.load(node, configured(self._settings), lambda: first_user(parameters))
+            queues = map(configured_queue, self._settings.queues)
+            await keeper.load(node, queues, lambda: first_user(parameters))
             self._keeper = keeper
             self._listings = listings.Listings(lambda: keeper.topology, self._shards)
             users = await self._thread.run(store.users)
@@ -282,14 +282,6 @@ async def _numbers(peer: Peer) -> ProcessNumbers | None:
         return ProcessNumbers.from_body(await peer.ask(STATUS, {}, STATUS_SECONDS))
     except (PeerError, MessageError, TimeoutError):
         return None
-
-
-def configured(settings: Settings) -> list[Queue]:
-    """Return the queues of the settings file as the topology has them; shards know which groups hold them."""
-    return [
-        Queue(DEFAULT_VHOST, each.name, each.type, durable=True, origin=ORIGIN_SETTINGS)
-        for each in settings.queues
-    ]
 
 
 def read_settings(fd: int) -> Settings:

@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 KEEPER = "fluxmq/admin/topology_keeper.py"
 OF_KEEPER = "tests/unit/admin/test_topology_keeper.py::"
+OF_DISK = "tests/unit/admin/test_topology_disk.py::"
 STORE = "fluxmq/admin/metadata.py"
 OF_STORE = "tests/unit/admin/test_metadata.py::"
 CLIENT = "fluxmq/control/topology_client.py"
@@ -39,7 +40,7 @@ MUTATIONS = [
         KEEPER,
         "durable = self.topology.is_durable(row.kind, row.key) and",
         "durable =",
-        OF_KEEPER + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
+        OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
     ),
     Mutation(
         "transient_outlives_control",
@@ -47,7 +48,7 @@ MUTATIONS = [
         STORE,
         "        if last == node:\n            return False\n",
         "",
-        OF_KEEPER + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
+        OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
     ),
     Mutation(
         "settings_are_not_written",
@@ -55,7 +56,7 @@ MUTATIONS = [
         KEEPER,
         " and not _of_settings(row)",
         "",
-        OF_KEEPER + "test_queues_of_the_settings_are_rows_that_are_not_written",
+        OF_DISK + "test_queues_of_the_settings_are_rows_that_are_not_written",
     ),
     Mutation(
         "unwritten_is_forgotten",
@@ -66,7 +67,7 @@ MUTATIONS = [
             await self._restore()""",
         """        try:
             pass""",
-        OF_KEEPER + "test_what_could_not_be_written_did_not_happen",
+        OF_DISK + "test_what_could_not_be_written_did_not_happen",
     ),
     Mutation(
         "guest_once",
@@ -101,7 +102,7 @@ MUTATIONS = [
             if self._damaged:""",
         """        if True:
             if self._damaged:""",
-        OF_KEEPER + "test_what_will_not_be_written_is_told_to_nobody",
+        OF_DISK + "test_what_will_not_be_written_is_told_to_nobody",
     ),
     Mutation(
         "answered_when_told",
@@ -117,7 +118,7 @@ MUTATIONS = [
         KEEPER,
         "where[1] != hello.pid",
         "where[1] == hello.pid",
-        OF_KEEPER + "test_exclusive_queues_go_with_the_process_that_had_their_connection",
+        OF_DISK + "test_exclusive_queues_go_with_the_process_that_had_their_connection",
     ),
     Mutation(
         "answered_when_held",
