@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.mutations import (
+    amqp_hot,
     batches,
     durable_sessions,
     hot_path,
@@ -29,6 +30,7 @@ from tests.mutations import (
 from tests.mutations.mutation import attempt, copy_tree, run_tests
 
 MUTATIONS = [
+    *amqp_hot.MUTATIONS,
     *batches.MUTATIONS,
     *durable_sessions.MUTATIONS,
     *hot_path.MUTATIONS,
