@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final
 
 from fluxmq.admin.columns import LISTS, QUEUE_STATIC
-from fluxmq.admin.peers import Peer, PeerError, RequestError
+from fluxmq.admin.peers import AnsweredError, Peer, PeerError, RequestError
 from fluxmq.control.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -171,6 +171,8 @@ class Listings:
             raise RequestError(ERROR_FAILED, "no shard is connected")
         try:
             body = await shards[0].ask(kind, order.to_body(), ORDER_SECONDS)
+        except AnsweredError as refusal:
+            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
         except PeerError as problem:
             raise RequestError(ERROR_FAILED, str(problem)) from problem
         except TimeoutError:

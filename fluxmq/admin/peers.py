@@ -53,6 +53,14 @@ class PeerError(FluxmqError):
     """A peer did not answer a question: it is gone, refused, or answered something else."""
 
 
+class AnsweredError(PeerError):
+    """A peer answered a question with a failure."""
+
+    def __init__(self, peer: str, failure: Failure) -> None:
+        super().__init__(f"{peer} answered {failure.code}: {failure.text}")
+        self.failure = failure
+
+
 @dataclass(frozen=True, slots=True)
 class Service:
     """What the control process does for its peers.
@@ -104,7 +112,8 @@ class Peer(asyncio.Protocol):
     async def ask(self, kind: str, body: Body, seconds: float) -> Body:
         """Send a question and return the body of its answer.
 
-        Raises PeerError when the peer is gone or refuses, TimeoutError after `seconds`.
+        Raises PeerError when the peer is gone, AnsweredError when it refuses, TimeoutError after
+        `seconds`.
         """
         if self._transport is None or self._transport.is_closing():
             raise PeerError(f"{self.name} is gone")
@@ -121,8 +130,7 @@ class Peer(asyncio.Protocol):
         finally:
             self._questions.pop(message_id, None)
         if answer.kind == ERROR:
-            failure = Failure.from_body(answer.body)
-            raise PeerError(f"{self.name} answered {failure.code}: {failure.text}")
+            raise AnsweredError(self.name, Failure.from_body(answer.body))
         return answer.body
 
     def abort(self) -> None:
