@@ -356,7 +356,7 @@ def test_orders_go_to_a_shard_and_its_answer_back(tmp_path):
         order = QueueOrder("/", "q", if_unused=True)
         assert await node.order(PURGE_QUEUE, order) == 7
         assert desks[0].orders == [order]
-        with pytest.raises(RequestError, match="^queue 'q' in vhost '/' not empty$"):
+        with pytest.raises(RequestError, match=r"^queue 'q' in vhost '/' not empty$"):
             await node.order(DELETE_QUEUE, order)
 
     run(tmp_path, scenario, *desks)
