@@ -288,9 +288,9 @@ def test_the_topology_survives_sigkill_and_reaches_the_shard_again(ctl, node, sh
     until(lambda: answers, "the change that waited is made")
     assert answers == [None]
     # The node goes on, so what ends with it is there as well.
-    found = [row["name"] for row in ctl.rows("list_queues", "-p", "b", "name")]
+    found = sorted(row["name"] for row in ctl.rows("list_queues", "-p", "b", "name"))
     assert found == ["also", "kept", "meanwhile"]
-    assert [queue.name for queue in shard.topics.topology.queues("b")] == found
+    assert sorted(each.name for each in shard.topics.topology.queues("b")) == found
 
 
 def test_a_shard_that_is_away_is_said(ctl, node, shard):
