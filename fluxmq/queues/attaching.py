@@ -168,6 +168,13 @@ class Attaching:
             return consumer in self._joining.get(consumer.queue_id, [])
         return isinstance(desk, Desk) and desk.may_give()
 
+    def spare(self, queue: Queue) -> int:
+        """How many messages consumers of every group wait for."""
+        if queue.owns_itself() or queue.is_stream:
+            return 0
+        desks = self._served(queue)
+        return min(desks[group.id].spare() for group in queue.work_groups())
+
     def counts(self, queue_id: int) -> tuple[int, int, int]:
         """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
         queue = self._machine.queues[queue_id]

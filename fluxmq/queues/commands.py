@@ -4,7 +4,7 @@
 
     entry    0 u8 version   8 i64 time, µs    16 commands back to back
     command  0 u8 kind   1 u8 version   2 u16 verb   4 u32 length, whole, multiple of 8
-             8 u32 queue id  12 u32 group id  16 body
+             8 u32 queue id  12 u32 group id (of an append: messages that consumers wait for)  16 body
 
 Commands of every tick are packed by struct, the others are a u32 length and msgpack. Every command
 is padded to 8 bytes, so that a batch inside an entry is 8-aligned if the entry is. A command that is
@@ -128,9 +128,12 @@ def encode_entry(time_us: int, commands: Iterable[bytes | bytearray | memoryview
     return b"".join([ENTRY.pack(ENTRY_VERSION, time_us), *commands])
 
 
-def append_header(queue_id: int, batch_bytes: int) -> bytes:
-    """What stands before a batch's bytes in an entry; the batch follows as the next piece, not copied twice."""
-    return COMMAND.pack(_APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, 0)
+def append_header(queue_id: int, batch_bytes: int, spare: int = 0) -> bytes:
+    """What stands before a batch's bytes in an entry; the batch follows as the next piece, not copied twice.
+
+    `spare`: how many messages more than its limit the queue may take, since consumers wait for them.
+    """
+    return COMMAND.pack(_APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, spare)
 
 
 def append(queue_id: int, batch: bytes) -> bytes:

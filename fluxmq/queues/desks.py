@@ -23,7 +23,12 @@ from fluxmq.queues.dying import Dying
 from fluxmq.queues.filters import Filter
 from fluxmq.queues.flights import Flights
 from fluxmq.queues.groups import EXPIRED_AT, Group
-from fluxmq.queues.limits import DEAD_RANGES_MAX, PENDING_RANGES_MAX, SCANNED_MAX
+from fluxmq.queues.limits import (
+    DEAD_RANGES_MAX,
+    PENDING_RANGES_MAX,
+    SCANNED_MAX,
+    UNSETTLED_MAX,
+)
 from fluxmq.queues.pending import NOBODY, Fate, Piece
 from fluxmq.queues.scanning import EXPIRED, GIVE, PASS, expired, expires_at, portions
 from fluxmq.queues.spans import Spans
@@ -205,6 +210,13 @@ class Desk:
         if not self.hungry or self._refused:
             return False
         return bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
+
+    def spare(self) -> int:
+        """How many messages more than there are would be handed out at once."""
+        if self._refused or not self.hungry:
+            return 0
+        room = sum(self._room(consumer) for consumer in self.hungry)
+        return min(max(0, room - self.ready()), UNSETTLED_MAX)
 
     def may_give(self) -> bool:
         """Whether there may be something to give, now or once claims under way are applied."""

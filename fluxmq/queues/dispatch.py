@@ -48,6 +48,8 @@ class Dispatch(Attaching):
         self._timers: list[tuple[int, int]] = []
         self._swept: dict[int, int] = {}
         self._dead_retry: dict[int, int] = {}
+        self._shortened: dict[int, int] = {}
+        """By queue id: its next offset when it was last found too long."""
 
     # --- leadership --------------------------------------------------------------------------------------------
 
@@ -89,6 +91,7 @@ class Dispatch(Attaching):
         self._timers.clear()
         self._swept.clear()
         self._dead_retry.clear()
+        self._shortened.clear()
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -124,6 +127,7 @@ class Dispatch(Attaching):
                 given += desk.run(step, now, messages_max - given)
             step.more = step.more or (given >= messages_max and desk.can_give())
         self._sweep(queue, step, now)
+        self._shorten(queue, step)
         if step.more:
             self._woken[queue_id] = None
         self._set_alarm(queue, now)
@@ -195,6 +199,7 @@ class Dispatch(Attaching):
             self._dead_retry,
             self._woken,
             self._exclusive,
+            self._shortened,
         ):
             table.pop(queue_id, None)
 
@@ -204,6 +209,16 @@ class Dispatch(Attaching):
         if at is not None and at <= now:
             step.commands.append(commands.sweep(queue.id))
             self._swept[queue.id] = now
+
+    def _shorten(self, queue: Queue, step: Step) -> None:
+        """What was stored beyond a limit of length because consumers waited, and nobody took after all, is to go."""
+        config = queue.config
+        limited = config.max_length or config.max_length_bytes
+        if not limited or step.more or self._shortened.get(queue.id) == queue.next_offset:
+            return
+        if queue.exact and queue.is_too_long():
+            self._shortened[queue.id] = queue.next_offset
+            step.commands.append(commands.sweep(queue.id))
 
     def _sweep_at(self, queue: Queue) -> int | None:
         """When the queue is to be swept next."""

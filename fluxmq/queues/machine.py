@@ -151,9 +151,11 @@ class Machine:
                 place = (data, body, stop)
                 results.append(self._cold(applied, kind, queue_id, group_id, place))
             elif kind == _APPEND:
+                queue.spare = group_id
                 results.append(queue.append(applied, data, body))
                 if queue.bounded:
                     queue.give_way(applied)
+                    queue.spare = 0
             elif kind == _CLAIM:
                 results.append(_claim(applied, queue, group_id, verb, data, body, stop))
             else:

@@ -57,6 +57,7 @@ class Queue:
         "next_offset",
         "nobodys",
         "producers",
+        "spare",
         "start",
     )
 
@@ -68,6 +69,8 @@ class Queue:
         self.exact = False
         """Whether limits of length count the bytes of ready messages alone, and hold when messages come back too (the
         machine's version 2)."""
+        self.spare = 0
+        """While an append is carried out: how many messages consumers wait for, as its leader saw it."""
         self.start = 0
         self.kept = 0
         self.next_offset = 0
@@ -220,13 +223,16 @@ class Queue:
             return True
         if config.max_length:
             for group in self.owners():
-                if self._ready(group) + count > config.max_length:
+                if self._ready(group) + count > config.max_length + self.spare:
                     return False
         if not config.max_length_bytes:
             return True
         if self.exact:
-            used = max(self._ready_bytes(group) for group in self.owners())
-            return used + size <= config.max_length_bytes
+            return all(
+                self._ready(group) + count <= self.spare
+                or self._ready_bytes(group) + size <= config.max_length_bytes
+                for group in self.owners()
+            )
         return self.size + size <= config.max_length_bytes
 
     @property
@@ -308,6 +314,17 @@ class Queue:
         if cut > self.start:
             self.forget_below(applied, cut)
 
+    def is_too_long(self) -> bool:
+        """Whether more is ready than a limit of length allows where the oldest give way."""
+        config = self.config
+        if self.is_stream or config.overflow != _DROP_HEAD:
+            return False
+        return any(
+            (config.max_length and self._ready(group) > config.max_length)
+            or (config.max_length_bytes and self._over_bytes(group) > 0)
+            for group in self.owners()
+        )
+
     def make_room_again(self, applied: Applied) -> None:
         """After messages came back: what limits no longer allow goes."""
         if self.exact and self.bounded:
@@ -323,8 +340,9 @@ class Queue:
         for group in self.owners():
             if group.id == NOBODYS_GROUP:
                 group.cursor = self.start
-            over = group.ready(self.next_offset) - config.max_length if config.max_length else 0
-            if by_bytes and self.exact:
+            ready = group.ready(self.next_offset)
+            over = ready - config.max_length - self.spare if config.max_length else 0
+            if by_bytes and self.exact and ready > self.spare:
                 over = max(over, self._over_bytes(group))
             if over > 0 or target > group.cursor:
                 group.drop_ready(config, applied.time, over, target)

@@ -76,6 +76,10 @@ class StreamDesk:
         """Whether acknowledgements move the committed offset: no consumer wants to commit by itself."""
         return all(consumer.auto_commit for consumer in self.consumers.values())
 
+    def spare(self) -> int:
+        """How many messages more than there are would be handed out at once; a stream has no such limit."""
+        return 0
+
     def floor(self) -> int:
         """The lowest offset the group may still need."""
         floor = self.cursor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 
 from fluxmq.queues.consumers import Consumer
 
@@ -20,6 +21,11 @@ class Turns:
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        """All of them, without an order to speak of."""
+        for line in self._by_priority.values():
+            yield from line
 
     def __contains__(self, consumer: Consumer) -> bool:
         return consumer in self._by_priority.get(consumer.priority, ())

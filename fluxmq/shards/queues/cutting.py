@@ -76,6 +76,12 @@ def cut(batch: Batch, first: int, count: int) -> bytes:
     return header + body
 
 
+def apart(data: bytes) -> list[bytes]:
+    """Every message of a batch as a batch of its own."""
+    batch = parse(data)
+    return [data] if batch.count == 1 else [cut(batch, index, 1) for index in range(batch.count)]
+
+
 def _slice(data: memoryview, at: int, width: int, first: int, count: int) -> bytes:
     return bytes(data[at + width * first : at + width * (first + count)])
 

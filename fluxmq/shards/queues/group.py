@@ -27,6 +27,7 @@ from fluxmq.shards.queues.answers import Done, answering
 from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
+from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Keeper, Store, Stores
 from fluxmq.shards.queues.ports import Answer
 from fluxmq.shards.queues.writing import StoreWrites
@@ -122,13 +123,38 @@ class Group(Consuming):
             if done is not None:
                 done(refusal)
             return True
+        if state.config.overflow != Overflow.DROP_HEAD and state.bounded:
+            pieces = apart(batch)
+            if len(pieces) > 1:
+                return self._append_apart(queue, pieces, done)
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
             answer = self._or_bury(state.config, batch, answer)
         if state.bounded or state.config.max_depth:
             self.asked.close()  # what has been settled makes room
-        header = commands.append_header(state.id, len(batch))
+        spare = self.dispatch.spare(state) if state.bounded else 0
+        header = commands.append_header(state.id, len(batch), spare)
         return self.submit((header, batch), answer, len(batch))
+
+    def _append_apart(self, queue: str, pieces: list[bytes], done: Answer | None) -> bool:
+        """Store what a queue that refuses has room for of several messages, which came together by chance.
+
+        If it has not for all of them, that is the answer: as when it comes too late, some are stored and may come again.
+        """
+        waiting = len(pieces)
+        worst = 0
+
+        def answered(reason: int) -> None:
+            nonlocal waiting, worst
+            waiting -= 1
+            worst = max(worst, reason)
+            if not waiting and done is not None:
+                done(worst)
+
+        room = True
+        for piece in pieces:
+            room &= self.append(queue, piece, answered)
+        return room
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
         """Have a batch that the queue has no room for published to its dead-letter exchange."""

@@ -13,7 +13,8 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
 from fluxmq.shards.queues import dead_letters
 from fluxmq.shards.queues.names import QueueInfo
-from tests.unit.shards.queues.asking import Asker, publish
+from tests.unit.queues.support import batch_of
+from tests.unit.shards.queues.asking import Asker, host_of, publish
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode
 
@@ -302,3 +303,22 @@ def test_other_overflows_do_not_publish_what_is_refused(
     publish(node, 0, b"a", b"b", queue="source")
     node.advance(0.1)
     assert letters(node) == ([b"a"] if overflow == Overflow.DROP_HEAD else [])
+
+
+def test_of_messages_that_came_together_those_are_refused_that_have_no_room(
+    make_queues: MakeQueues,
+) -> None:
+    node = make_queues({"name": "work"})
+    dead_letter(node, max_length=3, overflow=Overflow.REJECT_PUBLISH_DLX)
+    Exchanges(node, {("/", "dlx", "key"): ["target"]})
+    answers: list[int] = []
+    batch = batch_of([b"%d" % number for number in range(8)], keys=b"key")
+    host_of(node, 0, "source").append("source", batch, answers.append)
+    host_of(node, 0, "source").append("source", batch_of([b"x"] * 2, keys=b"key"), None)
+    node.advance(0.1)
+    assert answers == [0x97]
+    assert letters(node, "source") == [b"0", b"1", b"2"]
+    assert letters(node) == [b"3", b"4", b"5", b"6", b"7", b"x", b"x"]
+    host_of(node, 0, "source").append("source", batch_of([b"y"] * 3, keys=b"key"), answers.append)
+    node.advance(0.1)
+    assert answers == [0x97, 0]

@@ -1,0 +1,102 @@
+"""Limits of length and consumers that wait: what is taken at once never was too much."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluxmq.queues import commands
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.config import Overflow
+from fluxmq.queues.results import Code, Result
+from fluxmq.queues.states import Queue
+from tests.unit.queues.support import Host, batch_of, group_of, offsets
+
+
+def append(host: Host, queue: Queue, count: int) -> Result:
+    """One batch, as the host of a group appends it."""
+    batch = batch_of([b"x" * 10] * count)
+    spare = host.dispatch.spare(queue)
+    return host.do(commands.append_header(queue.id, len(batch), spare) + batch)[0]
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 20}])
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_what_waiting_consumers_take_is_not_too_much(
+    limit: dict[str, int], overflow: Overflow
+) -> None:
+    host = Host()
+    queue = host.declare(overflow=overflow, **limit)
+    host.attach(queue)
+    host.run()
+    assert append(host, queue, 50).code == Code.OK
+    assert offsets(host.run()) == list(range(50))
+
+
+@pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 20}])
+def test_what_nobody_takes_after_all_goes(limit: dict[str, int]) -> None:
+    host = Host()
+    queue = host.declare(dead_letter=True, **limit)
+    consumer = host.attach(queue, limit=5)
+    host.run()
+    host.dispatch.set_limit(consumer, 10)
+    spare = host.dispatch.spare(queue)
+    assert spare == 10
+    batch = batch_of([b"x" * 10] * 10)
+    host.do(commands.append_header(queue.id, len(batch), spare) + batch)
+    host.dispatch.set_limit(consumer, 3)
+    assert offsets(host.run()) == [0, 1, 2]
+    host.flush()
+    group = group_of(queue)
+    assert (group.cursor, group.ready(10), group.dead.count) == (8, 2, 5)
+    assert not queue.is_too_long()
+    assert host.run() == []
+
+
+def test_beyond_what_waiting_consumers_take_the_oldest_go() -> None:
+    host = Host()
+    queue = host.declare(max_length=2)
+    host.attach(queue, limit=3)
+    host.run()
+    append(host, queue, 10)
+    assert offsets(host.run()) == [5, 6, 7]
+    assert host.dispatch.counts(queue.id)[0] == 2
+
+
+def test_a_publish_is_refused_beyond_what_waiting_consumers_take() -> None:
+    host = Host()
+    queue = host.declare(max_length=2, overflow=Overflow.REJECT_PUBLISH)
+    host.attach(queue, limit=3)
+    host.run()
+    assert append(host, queue, 6).code == Code.FULL
+    assert append(host, queue, 5).code == Code.OK
+    assert offsets(host.run()) == [0, 1, 2]
+    assert append(host, queue, 1).code == Code.FULL
+
+
+def test_who_does_not_wait_makes_no_room() -> None:
+    host = Host()
+    queue = host.declare(max_length=2)
+    assert host.dispatch.spare(queue) == 0
+    first = host.attach(queue, limit=1)
+    host.attach(queue, taking=True)
+    host.run()
+    assert host.dispatch.spare(queue) == 1
+    append(host, queue, 3)
+    assert offsets(host.run()) == [0]
+    assert host.dispatch.spare(queue) == 0
+    host.settle(first, Verb.ACK, (0, 0))
+    assert offsets(host.run()) == [1]
+    other = host.attach(queue, group="other")
+    host.run()
+    assert host.dispatch.spare(queue) == 0, "one group's consumers are full"
+    assert other.active
+
+
+def test_an_append_of_before_has_no_spare_room() -> None:
+    host = Host()
+    queue = host.declare(max_length=2)
+    host.attach(queue)
+    host.run()
+    host.do(commands.append(queue.id, batch_of([b"x"] * 5)))
+    assert offsets(host.run()) == [3, 4]
+    assert queue.spare == 0
