@@ -176,6 +176,26 @@ def test_a_copy_that_is_out_of_step_gets_everything(tmp_path):
     run(Node(tmp_path), scenario)
 
 
+def test_a_shard_that_stalls_is_asked_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(topology_keeper, "PUSH_SECONDS", 0.05)
+    stalled = []
+
+    async def scenario(node):
+        def stall(body, answered):
+            if len(stalled) < 2:
+                stalled.append(body)
+            else:
+                shard.topics.orders[TOPOLOGY](body, answered)
+
+        shard = await node.shard(0, orders={TOPOLOGY: stall})
+        await until(lambda: shard.topics.known)
+        assert len(stalled) == 2
+        assert (await node.change(queue("q"))).unconfirmed == ()
+        assert shard.topology.snapshot() == node.topology.snapshot()
+
+    run(Node(tmp_path), scenario)
+
+
 def test_a_shard_that_refuses_everything_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(topology_keeper, "CONFIRM_SECONDS", 0.2)
     asked = []
