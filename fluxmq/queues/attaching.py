@@ -68,6 +68,7 @@ class Attaching:
         automatic: bool = False,
         taking: bool = False,
         temporary: bool = False,
+        timeout: int = 0,
     ) -> tuple[Consumer, list[bytes]]:
         """A consumer comes. Gives it and the commands to propose; it gets messages once they are applied.
 
@@ -75,7 +76,8 @@ class Attaching:
         consumer). A new group begins at `start`, by default with the first message there is; for a
         stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
         the consumer holds, 0 for `UNSETTLED_MAX`. With `auto_commit` false a stream's offset moves by
-        `commit` only. Of higher `priority` is served first; what else it is, see `Consumer`. Raises
+        `commit` only. Of higher `priority` is served first; what else it is, see `Consumer`. `timeout`: µs for which it
+        may keep what it is given, 0 for as long as the queue says. Raises
         `AttachError` for no queue, a group of another mode or filter, or an `exclusive` consumer that it
         or another is (`ExclusiveError`).
         """
@@ -115,7 +117,7 @@ class Attaching:
             proposals.append(commands.create_group(queue_id, name, mode, filter_, start or FIRST))
         elif start is not None and mode == Mode.STREAM:
             proposals.append(commands.seek(queue_id, existing.id, start))
-        proposals.append(commands.join(queue_id, name, consumer.holder, member, taking))
+        proposals.append(commands.join(queue_id, name, consumer.holder, member, taking, timeout))
         self._joining.setdefault(queue_id, []).append(consumer)
         return consumer, proposals
 

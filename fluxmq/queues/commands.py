@@ -28,7 +28,8 @@ from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, REASON_BYTES_MAX
 ENTRY_VERSION: Final = 1
 COMMAND_VERSION: Final = 1
 COMMAND_VERSION_MAX: Final = 2
-"""Commands of version 2 are those that an older program would take for something else: a claim that settles."""
+"""Commands of version 2 are those that an older program would take for something else: a claim that settles, a consumer
+with a time of its own."""
 ENTRY: Final = struct.Struct("<B7xq")
 COMMAND: Final = struct.Struct("<BBHIII")
 CLAIM: Final = struct.Struct("<QQQII")
@@ -239,12 +240,20 @@ def delete_group(queue_id: int, group_id: int) -> bytes:
     return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
 
 
-def join(queue_id: int, group: str, holder: int, member: str, visiting: bool = False) -> bytes:
+def join(
+    queue_id: int, group: str, holder: int, member: str, visiting: bool = False, timeout: int = 0
+) -> bytes:
     """A consumer named `member` has come to the group of that whole name and claims as number `holder`.
 
-    One that is `visiting` may claim and settle, but the queue is no more in use for it.
+    One that is `visiting` may claim and settle, but the queue is no more in use for it. `timeout`: µs after which what
+    it has not settled may be claimed again; 0 is the queue's, or for one that is there what it said before.
     """
-    body = [group, holder, member, True] if visiting else [group, holder, member]
+    body: list[Any] = [group, holder, member]
+    if timeout:
+        body += [visiting, timeout]
+        return _packed(Kind.JOIN, queue_id, 0, body, COMMAND_VERSION_MAX)
+    if visiting:
+        body.append(True)
     return _packed(Kind.JOIN, queue_id, 0, body)
 
 
@@ -331,10 +340,20 @@ def unpack_others(data: bytes, position: int, end: int, count: int) -> list[tupl
 _ONE: Final = struct.Struct("<QQ")
 
 
-def _packed(kind: int, queue_id: int, group_id: int, body: Any) -> bytes:
+def checked(ranges: list[list[int]]) -> list[Range]:
+    """Ranges of a msgpack body. Raises `CommandError` for one that is upside down."""
+    for first, last in ranges:
+        if not 0 <= first <= last:
+            raise CommandError("a range ends before it starts")
+    return [(first, last) for first, last in ranges]
+
+
+def _packed(
+    kind: int, queue_id: int, group_id: int, body: Any, version: int = COMMAND_VERSION
+) -> bytes:
     """A command whose body is msgpack."""
     packed: bytes = msgpack.packb(body)
     padded = _LENGTH.pack(len(packed)) + packed
     padded += bytes(-len(padded) % 8)
     length = COMMAND.size + len(padded)
-    return COMMAND.pack(kind, COMMAND_VERSION, 0, length, queue_id, group_id) + padded
+    return COMMAND.pack(kind, version, 0, length, queue_id, group_id) + padded

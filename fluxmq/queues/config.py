@@ -104,6 +104,12 @@ class QueueConfig:
     dead_letter_at_least_once: bool = False
     """Whether a dead message that no queue takes is kept and published again until one does; else it is dropped."""
 
+    max_in_memory_length: int = 0
+    """Messages of the queue that its host keeps in memory beside the disk."""
+    max_in_memory_bytes: int = 0
+    max_segment_bytes: int = 0
+    """Size at which a segment that begins from now on is full, as near as the format allows; 0 is the host's own."""
+
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > NAME_BYTES_MAX:
             raise ValueError("a queue's name has 1 to 1024 bytes")

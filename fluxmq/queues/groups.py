@@ -29,10 +29,10 @@ EXPIRED_AT: Final = -1
 _FOREVER: Final = 1 << 62
 
 
-def _claimed(config: QueueConfig, time: int, holder: int, attempts: int, first_time: int) -> Fate:
-    """The fate of what is claimed at `time`."""
+def _claimed(timeout: int, time: int, holder: int, attempts: int, first_time: int) -> Fate:
+    """The fate of what is claimed at `time` by one who may keep it for `timeout` µs."""
     moved = time - time % CLAIM_GRANULE
-    due = moved + CLAIM_GRANULE + config.visibility_timeout
+    due = moved + CLAIM_GRANULE + timeout
     return Fate(holder, due, attempts, first_time or moved, moved)
 
 
@@ -49,6 +49,7 @@ class Group:
         "mode",
         "name",
         "pending",
+        "timeouts",
         "visiting",
     )
 
@@ -65,6 +66,8 @@ class Group:
         """Consumers by their number, in order of joining."""
         self.visiting: set[int] = set()
         """Those of them for whom the queue is no more in use: they take single messages, or have stopped."""
+        self.timeouts: dict[int, int] = {}
+        """µs after which what those of them have not settled may be claimed again; for others it is the queue's."""
         self.idle_since = 0
         """Since when it has no member, µs; without meaning while it has one."""
 
@@ -125,7 +128,8 @@ class Group:
                 return Result(Code.STALE), False
             self.cursor = target
             if not automatic:
-                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))
+                timeout = self._timeout(config, holder)
+                self.pending.add(first, last, _claimed(timeout, time, holder, 1, 0))
             return Result(_OK, last - first + 1), True
         fresh, again = self._pieces(config, time, holder, passage, ranges, others)
         if fresh and fresh[-1][1] >= target:
@@ -142,6 +146,10 @@ class Group:
             claimed += self._claim_new(config, time, (first, last, fate), automatic)
         return Result(_OK, claimed), claimed == wanted
 
+    def _timeout(self, config: QueueConfig, holder: int) -> int:
+        """Microseconds for which `holder` may keep what it is given."""
+        return self.timeouts.get(holder, config.visibility_timeout)
+
     def _pieces(
         self,
         config: QueueConfig,
@@ -154,7 +162,7 @@ class Group:
         """What of a claim the cursor passes, in order, and what lies before it and is given again."""
         cursor, _ = passage
         low = self.cursor  # above `cursor` when messages were dropped while the claim was under way
-        fate = _claimed(config, time, holder, 1, 0)
+        fate = _claimed(self._timeout(config, holder), time, holder, 1, 0)
         fresh: list[Piece] = []
         again: list[Range] = []
         for first, last in ranges:
@@ -191,12 +199,13 @@ class Group:
     ) -> int:
         """Give what waits or is overdue to `holder`, whoever had it; gives how many messages."""
         limit = config.delivery_limit
+        timeout = self._timeout(config, holder)
         claimed = 0
         for low, high, fate in self.pending.cut(
             first, last, lambda fate: fate.due <= time and (not limit or fate.attempts < limit)
         ):
             if not automatic:
-                taken = _claimed(config, time, holder, fate.attempts + 1, fate.first_time)
+                taken = _claimed(timeout, time, holder, fate.attempts + 1, fate.first_time)
                 self.pending.add(low, high, taken)
             claimed += high - low + 1
         return claimed
@@ -342,13 +351,16 @@ class Group:
         """As plain values for msgpack."""
         return [
             *(self.id, self.name, self.mode, self.filter, self.cursor, self.idle_since),
-            [
-                [holder, member, True] if holder in self.visiting else [holder, member]
-                for holder, member in self.members.items()
-            ],
+            [self._pack_member(holder, member) for holder, member in self.members.items()],
             self.pending.pack(),
             self.dead.pack(),
         ]
+
+    def _pack_member(self, holder: int, member: str) -> list[Any]:
+        visiting = holder in self.visiting
+        if holder in self.timeouts:
+            return [holder, member, visiting, self.timeouts[holder]]
+        return [holder, member, True] if visiting else [holder, member]
 
     @staticmethod
     def unpack(packed: list[Any]) -> Group:
@@ -357,7 +369,8 @@ class Group:
         group = Group(id_, name, mode, filter_, cursor)
         group.idle_since = idle_since
         group.members = {holder: member for holder, member, *_ in members}
-        group.visiting = {holder for holder, _, *visiting in members if visiting}
+        group.visiting = {holder for holder, _, *more in members if more and more[0]}
+        group.timeouts = {holder: more[1] for holder, _, *more in members if len(more) > 1}
         group.pending = Ledger.unpack(pending)
         group.dead = Ledger.unpack(dead)
         return group

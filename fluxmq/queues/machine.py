@@ -34,6 +34,7 @@ from fluxmq.queues.commands import (
     Position,
     Reason,
     Verb,
+    checked,
     unpack_body,
     unpack_others,
     unpack_ranges,
@@ -56,15 +57,15 @@ the payloads of ready messages alone, and hold when messages come back too."""
 FIRST_VERSION: Final = 1
 """What a group begins as."""
 _EXACT: Final = 2
-SNAPSHOT_VERSION: Final = 2
-"""Version 1 had no members that do not count as consumers; it is read."""
+SNAPSHOT_VERSION: Final = 3
+"""Version 1 had no members that do not count as consumers, 2 none with a time of their own; they are read."""
 
 # Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
 _APPEND: Final = int(Kind.APPEND)
 _CLAIM: Final = int(Kind.CLAIM)
 _SETTLE: Final = int(Kind.SETTLE)
 _ACK: Final = int(Verb.ACK)
-_SETTLING_CLAIM: Final = (COMMAND_VERSION_MAX, _CLAIM)
+_NEWER: Final = ((COMMAND_VERSION_MAX, _CLAIM), (COMMAND_VERSION_MAX, int(Kind.JOIN)))
 
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
@@ -142,7 +143,7 @@ class Machine:
                 raise CommandError("an entry ends inside a command's header")
             kind, version, verb, length, queue_id, group_id = COMMAND.unpack_from(data, position)
             stop = position + length
-            known = version == COMMAND_VERSION or (version, kind) == _SETTLING_CLAIM
+            known = version == COMMAND_VERSION or (version, kind) in _NEWER
             if not known or length < COMMAND.size or length & 7 or stop > end:
                 raise CommandError(f"a command of version {version} and {length} bytes")
             queue = self.queues.get(queue_id)
@@ -212,6 +213,7 @@ class Machine:
             if existing.config.type != config.type:
                 return Result(Code.CONFLICT, existing.id)
             existing.configure(config)
+            applied.configured.append(existing.id)
             if existing.idle_since:
                 existing.idle_since = applied.time
             applied.woken[existing.id] = None
@@ -302,7 +304,7 @@ class Machine:
         return Result(Code.OK, group_id)
 
     def _join(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
-        name, holder, member, *visiting = body
+        name, holder, member, visiting, timeout = (*body, False, 0)[:5]
         group = queue.group(name)
         if group is None:
             return _NO_GROUP
@@ -311,6 +313,8 @@ class Machine:
         if holder < 1:
             return Result(Code.OUT_OF_RANGE)
         group.members[holder] = member
+        if timeout:
+            group.timeouts[holder] = timeout
         if visiting:
             group.visiting.add(holder)
             queue.note_members(applied.time)
@@ -327,6 +331,7 @@ class Machine:
         if group.members.pop(holder, None) is None:
             return Result(Code.NOT_PENDING)
         group.visiting.discard(holder)
+        group.timeouts.pop(holder, None)
         if not group.members:
             group.idle_since = applied.time
         queue.note_members(applied.time)
@@ -360,7 +365,7 @@ class Machine:
             applied.claims.append((queue.id, group_id, False))
             return _NO_GROUP
         reason, *ranges = body
-        result = group.bury(queue.config, applied.time, Reason(reason), _checked(ranges))
+        result = group.bury(queue.config, applied.time, Reason(reason), checked(ranges))
         applied.claims.append((queue.id, group_id, result.code == Code.OK))
         applied.woken[queue.id] = None
         return result
@@ -370,7 +375,7 @@ class Machine:
         if group is None:
             return _NO_GROUP
         gone = 0
-        for first, last in _checked(body):
+        for first, last in checked(body):
             gone += sum(high - low + 1 for low, high, _ in group.dead.cut(first, last))
         applied.woken[queue.id] = None  # too many dead may have kept it from claiming
         return Result(Code.OK, gone)
@@ -392,7 +397,7 @@ class Machine:
         """Become what `snapshot` was taken of. Raises `SnapshotError`, and stays as it was then."""
         try:
             version, *fields = msgpack.unpackb(content)
-            if version not in (1, SNAPSHOT_VERSION):
+            if version not in (1, 2, SNAPSHOT_VERSION):
                 raise SnapshotError(f"a snapshot of version {version}")
             behaviour, applied, time, next_queue, rolling, packed = fields
             queues = [Queue.unpack(each) for each in packed]
@@ -411,14 +416,6 @@ class Machine:
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
         self._behave_as(behaviour)
-
-
-def _checked(ranges: list[list[int]]) -> list[tuple[int, int]]:
-    """Ranges of a msgpack body. Raises `CommandError` for one that is upside down."""
-    for first, last in ranges:
-        if not 0 <= first <= last:
-            raise CommandError("a range ends before it starts")
-    return [(first, last) for first, last in ranges]
 
 
 def _claim(

@@ -50,7 +50,7 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Applied:
-    """Effects of one entry, to be carried out by the host in this order: declared, batches, trims, deleted."""
+    """Effects of one entry, to be carried out by the host in this order: declared, configured, batches, trims, deleted."""
 
     index: int
     term: int
@@ -58,6 +58,8 @@ class Applied:
     results: list[Result] = field(default_factory=list)
     declared: list[int] = field(default_factory=list)
     """Queue ids made by this entry."""
+    configured: list[int] = field(default_factory=list)
+    """Ids of queues that were there and have another configuration now."""
     batches: list[tuple[int, Batch]] = field(default_factory=list)
     """Stamped batches for the queues' segments."""
     trims: list[tuple[int, int]] = field(default_factory=list)

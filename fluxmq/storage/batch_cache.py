@@ -24,11 +24,21 @@ ENTRY_BYTES: Final = 600
 
 
 class RecentBatches:
-    """The cached tail of one log. Made by `BatchCache.recent`."""
+    """The cached tail of one log. Made by `BatchCache.recent`.
 
-    __slots__ = ("_bases", "_batches", "_first", "gone")
+    `messages_max` and `bytes_max`: what this log may have in here at most, None for as much as there is room for.
+    """
+
+    __slots__ = (
+        *("_bases", "_batches", "_first", "bytes", "bytes_max", "gone", "messages"),
+        "messages_max",
+    )
 
     def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.messages_max: int | None = None
+        self.bytes_max: int | None = None
         self._bases: list[int] = []
         self._batches: list[Batch | None] = []
         self._first = 0
@@ -51,6 +61,13 @@ class RecentBatches:
         """Add the log's next batch."""
         self._bases.append(batch.base_offset)
         self._batches.append(batch)
+        self.messages += batch.count
+        self.bytes += batch.length
+
+    def is_over(self) -> bool:
+        """Whether there is more than this log may have."""
+        too_many = self.messages_max is not None and self.messages > self.messages_max
+        return too_many or (self.bytes_max is not None and self.bytes > self.bytes_max)
 
     def pop(self) -> int:
         """Give up the oldest batch and return what it cost."""
@@ -58,6 +75,8 @@ class RecentBatches:
         assert batch is not None, "it was not given up before"
         self._batches[self._first] = None
         self._first += 1
+        self.messages -= batch.count
+        self.bytes -= batch.length
         if self._first > 256 and self._first * 2 > len(self._batches):
             del self._batches[: self._first], self._bases[: self._first]
             self._first = 0
@@ -122,13 +141,32 @@ class BatchCache:
                 self._gone -= 1
             else:
                 self.recent_bytes -= oldest.pop()
+        if recent.is_over():
+            self._drop_surplus(recent)
+
+    def bound(self, recent: RecentBatches, messages_max: int | None, bytes_max: int | None) -> None:
+        """Keep no more of a log than this from now on; None is no limit of its own."""
+        recent.messages_max = messages_max
+        recent.bytes_max = bytes_max
+        self._drop_surplus(recent)
+
+    def _drop_surplus(self, recent: RecentBatches) -> None:
+        while recent.is_over():
+            self._drop_oldest(recent)
+        self._compact_if_due()
 
     def drop_below(self, recent: RecentBatches, offset: int) -> None:
         """Give up a log's batches that end at or before an offset."""
         while len(recent) and recent.oldest_end() <= offset:
-            self.recent_bytes -= recent.pop()
-            recent.gone += 1
-            self._gone += 1
+            self._drop_oldest(recent)
+        self._compact_if_due()
+
+    def _drop_oldest(self, recent: RecentBatches) -> None:
+        self.recent_bytes -= recent.pop()
+        recent.gone += 1
+        self._gone += 1
+
+    def _compact_if_due(self) -> None:
         # Dropped batches keep their places in the common queue until these are most of it.
         if self._gone > 1024 and self._gone * 2 > len(self._order):
             self._compact()

@@ -96,6 +96,8 @@ class LogReader:
         self._segments = segments
         self._interval = interval
         self._windows: list[Window] = []
+        self.window_bytes_max: int | None = None
+        """Bytes of stretches kept in memory, but for the one that was read last; None: as the cache has room."""
 
     def read(self, extent: Extent, offset: int) -> Batch:
         """Return the batch that holds an offset of this segment. Raises Corruption and other StorageErrors."""
@@ -111,10 +113,17 @@ class LogReader:
         while batch is None:
             window = self._window(extent, window.position + window.end, window.next_offset)
             batch = self._find(window, extent, offset)
-        while len(self._windows) >= WINDOWS_MAX:
+        while self._windows and (len(self._windows) >= WINDOWS_MAX or self._is_over(window)):
             self._cache.drop_window(self._windows, self._windows[0])
         self._cache.add_window(self._windows, window)
         return batch
+
+    def _is_over(self, window: Window) -> bool:
+        """Whether this log's stretches are too large with one more."""
+        if self.window_bytes_max is None:
+            return False
+        kept = sum(len(each.data) for each in self._windows)
+        return kept + len(window.data) > self.window_bytes_max
 
     def _next_window(self, extent: Extent, offset: int) -> Window | None:
         """The stretch behind one that was read to its end: what a sequential reader wants."""

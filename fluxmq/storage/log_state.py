@@ -17,7 +17,8 @@ class SegmentState(NamedTuple):
     """One segment. Times in µs since the epoch; `length`: bytes of page and batches, without the footer.
 
     `index_*`: entries, position of the last one, and check of the index so far; of use in the segment that is
-    written to, since the file of a sealed one carries its own check.
+    written to, since the file of a sealed one carries its own check. `bytes_max`: the size at which it is full, 0 for
+    the options' one.
     """
 
     base_offset: int
@@ -30,6 +31,7 @@ class SegmentState(NamedTuple):
     index_entries: int = 0
     index_position: int = PAGE_BYTES
     index_check: int = INDEX_CHAIN_START
+    bytes_max: int = 0
 
     @property
     def file_bytes(self) -> int:
@@ -54,7 +56,7 @@ class LogState(NamedTuple):
 
     def pack(self) -> list[object]:
         """Return it as lists, numbers and bytes, for a snapshot."""
-        return [self.start, self.next_offset, [list(segment) for segment in self.segments]]
+        return [self.start, self.next_offset, [_packed(segment) for segment in self.segments]]
 
     @classmethod
     def unpack(cls, packed: object) -> LogState:
@@ -85,8 +87,15 @@ class LogState(NamedTuple):
             raise ValueError(f"the segments end at {expected}, the log at {self.next_offset}")
 
 
+def _packed(segment: SegmentState) -> list[object]:
+    """Its fields; without the last one if it says nothing, as before there was one."""
+    fields = list(segment)
+    return fields if segment.bytes_max else fields[:-1]
+
+
 def _segment(packed: object) -> SegmentState:
-    if not isinstance(packed, list | tuple) or len(packed) != len(SegmentState._fields):
+    fields = len(SegmentState._fields)
+    if not isinstance(packed, list | tuple) or len(packed) not in (fields - 1, fields):
         raise ValueError("not the state of a segment")
     segment = SegmentState(*packed)
     for name, value in segment._asdict().items():

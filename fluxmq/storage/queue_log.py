@@ -28,6 +28,8 @@ from fluxmq.model.segments import (
     INDEX_SUFFIX,
     PAGE_BYTES,
     QUEUE_NAME_BYTES_MAX,
+    SEGMENT_BYTES_MAX,
+    SEGMENT_BYTES_MIN,
     TIME_NONE,
     base_of,
     index_name,
@@ -84,6 +86,7 @@ class QueueLog:
         self._sealed_bytes = sum(segment.file_bytes for segment in self._sealed)
         self._written_offset = self._next
         self._unwritten: list[Batch] = []
+        self._segment_bytes = 0
         self._cache = cache
         self._recent = cache.recent()
         self._reader = LogReader(files, cache, segments, options.index_bytes)
@@ -168,6 +171,19 @@ class QueueLog:
 
     # Appending
 
+    def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
+        """Set what is this queue's own: bytes at which segments are full, messages and bytes kept in memory.
+
+        0 is the options' size, or no limit. The size holds for segments that begin from now on, as near as the format
+        allows; a batch that is larger gets a segment for itself. As it decides what is in which file, it has to be set
+        at the same place between batches wherever they are appended, and set again after `open`: only that of the
+        segment that grows is in the state. What is kept in memory does not count what waits for `flush`.
+        """
+        own = min(max(segment_bytes, SEGMENT_BYTES_MIN), SEGMENT_BYTES_MAX)
+        self._segment_bytes = own if segment_bytes else 0
+        self._cache.bound(self._recent, cached_messages or None, cached_bytes or None)
+        self._reader.window_bytes_max = 0 if cached_messages else cached_bytes or None
+
     def append(self, batch: Batch) -> None:
         """Add a batch stamped with `next_offset`, time and term; it can be read at once and is written by `flush`.
 
@@ -186,7 +202,8 @@ class QueueLog:
             segment = None
         if segment is None:
             segment = SegmentWriter.begin(
-                self._files, self.directory, self.queue, batch, self.options.index_bytes
+                *(self._files, self.directory, self.queue, batch, self.options.index_bytes),
+                self._segment_bytes,
             )
             self._growing = segment
             self._names += 1
@@ -196,7 +213,8 @@ class QueueLog:
         self._cache.add(self._recent, batch)
 
     def _is_full(self, segment: SegmentWriter, batch: Batch) -> bool:
-        if segment.length + batch.length + FOOTER_BYTES > self.options.segment_bytes:
+        full = segment.bytes_max or self.options.segment_bytes
+        if segment.length + batch.length + FOOTER_BYTES > full:
             return True
         age = self.options.segment_age
         return age > 0 and batch.base_time - segment.created >= age
@@ -335,7 +353,8 @@ class QueueLog:
             self._unlink(removed)
 
     def _is_large(self, segment: SegmentWriter) -> bool:
-        return segment.length * DROPPED_WHOLE_PART >= self.options.segment_bytes
+        full = segment.bytes_max or self.options.segment_bytes
+        return segment.length * DROPPED_WHOLE_PART >= full
 
     @staticmethod
     def _release(files: Iterable[OpenFile]) -> None:

@@ -80,6 +80,7 @@ class SegmentWriter:
         self.last_time = state.last_time
         self.sealed = state.sealed
         self.hash = state.hash
+        self.bytes_max = state.bytes_max
         self.written = self.length
         self.written_offset = self.next_offset
         self.file = OpenFile(files, f"{directory}/{segment_name(state.base_offset)}")
@@ -92,9 +93,15 @@ class SegmentWriter:
 
     @classmethod
     def begin(
-        cls, files: Files, directory: str, queue: str, first: Batch, interval: int
+        cls,
+        files: Files,
+        directory: str,
+        queue: str,
+        first: Batch,
+        interval: int,
+        bytes_max: int = 0,
     ) -> SegmentWriter:
-        """Begin the segment whose first batch is given; the batch is not yet appended."""
+        """Begin the segment whose first batch is given; the batch is not yet appended. `bytes_max` is only kept."""
         page = Page(queue, first.base_offset, first.base_time).encode()
         state = SegmentState(
             first.base_offset,
@@ -104,6 +111,7 @@ class SegmentWriter:
             TIME_NONE,
             False,
             chain_start(page),
+            bytes_max=bytes_max,
         )
         segment = cls(files, directory, state, interval)
         segment._pending.append(page)
@@ -169,6 +177,7 @@ class SegmentWriter:
             self._index.entries,
             self._index.position,
             self._index.check,
+            0 if self.sealed else self.bytes_max,
         )
 
     def extent(self) -> Extent:

@@ -20,6 +20,7 @@ from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical, shown, ty
 CLASSIC, QUORUM, STREAM = "classic", "quorum", "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 QUEUE_TYPE_KEY: Final = "x-queue-type"
+CONSUMER_TIMEOUT_KEY: Final = "x-consumer-timeout"
 ALTERNATE_KEY: Final = "alternate-exchange"
 DELAYED_TYPE_KEY: Final = "x-delayed-type"
 
@@ -80,6 +81,7 @@ class QueueArguments:
     queue_leader_locator: str | None = None
     queue_master_locator: str | None = None
     delivery_limit: int | None = None
+    consumer_timeout: int | None = None
     deduplication_header: str | None = None
 
 
@@ -210,9 +212,10 @@ _ARGUMENTS: Final[dict[str, _Argument]] = {
         _choice("invalid_queue_locator_arg", "client-local", "min-masters", "random"), (CLASSIC,)
     ),
     "x-delivery-limit": _Argument(_delivery_limit, (QUORUM,)),
+    CONSUMER_TIMEOUT_KEY: _Argument(_expiry, _WORK),
     "x-deduplication-header": _Argument(_text, QUEUE_TYPES),
 }
-"""Keys in the order in which RabbitMQ looks at them."""
+"""Keys in the order in which RabbitMQ looks at them; the last two it has in later versions, or by a plugin."""
 COMPARED_KEYS: Final = (*_ARGUMENTS, QUEUE_TYPE_KEY)
 """Arguments that have to be equal when a queue is declared again; the type is the last."""
 
@@ -278,6 +281,19 @@ def check_queue(queue: Queue) -> QueueArguments:
             if wrong:
                 raise precondition(f"invalid property '{what}' for {name}")
     return parse_queue(arguments)
+
+
+def consumer_timeout(arguments: Mapping[str, Any], name: str) -> int:
+    """Milliseconds that a consumer of the queue called ``name`` wants to have; 0 when it does not say.
+
+    Raises `Refusal` 406 for what cannot be.
+    """
+    if CONSUMER_TIMEOUT_KEY not in arguments:
+        return 0
+    try:
+        return _expiry(arguments[CONSUMER_TIMEOUT_KEY])
+    except _Invalid as why:
+        raise precondition(f"invalid arg '{CONSUMER_TIMEOUT_KEY}' for {name}: {why}") from None
 
 
 def _check_type(queue: Queue, name: str) -> None:

@@ -22,6 +22,7 @@ from fluxmq.routing.topology.values import shown
 
 SMALLEST: Final = frozenset(
     {
+        "consumer-timeout",
         "delivery-limit",
         "expires",
         "max-age",

@@ -17,6 +17,7 @@ from fluxmq.routing.topology.arguments import (
     ALTERNATE_KEY,
     CLASSIC,
     LENGTH_MAX,
+    MILLISECONDS_MAX,
     QUORUM,
     SEGMENT_BYTES_MAX,
     STREAM,
@@ -67,6 +68,7 @@ _KEYS: Final[dict[str, _Key]] = {
     "max-in-memory-length": _Key(_number(0), "maximum memory in bytes", by_operator=True),
     "max-in-memory-bytes": _Key(_number(0), "maximum memory in bytes", by_operator=True),
     "delivery-limit": _Key(_number(-1), "delivery limit", by_operator=True),
+    "consumer-timeout": _Key(_number(1, MILLISECONDS_MAX), "consumer timeout", by_operator=True),
     "queue-mode": _Key(_choice("default", "lazy"), "queue-mode value"),
     "queue-version": _Key(_choice(1, 2), "queue-version value"),
     "overflow": _Key(

@@ -18,6 +18,12 @@ DELIVERY_LIMIT: Final = 20
 """Times a message of a quorum queue may come back, unless said otherwise: RabbitMQ's since 4.0."""
 CONSUMER_TIMEOUT_US: Final = 1_800_000_000
 """How long a delivered message may stay unsettled: RabbitMQ's half hour."""
+_KEPT: Final = (
+    ("max-in-memory-length", "max_in_memory_length"),
+    ("max-in-memory-bytes", "max_in_memory_bytes"),
+    ("stream-max-segment-size-bytes", "max_segment_bytes"),
+)
+"""How a queue is kept; as with lengths 0 is no limit to the engine, and 1 the next best to nothing."""
 COUNT_MAX: Final = 1 << 50
 """Most messages or bytes the engine takes for a limit; more is this."""
 MESSAGE_BYTES_MAX: Final = 1 << 30
@@ -73,10 +79,14 @@ def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
     if "delivery-limit" in effective:
         # How often a message may come back, after which the engine counts one delivery more.
         fields["delivery_limit"] = min(effective["delivery-limit"] + 1, COUNT_MAX)
-    if "single-active-consumer" in effective:
-        fields["single_active_consumer"] = effective["single-active-consumer"]
-    if "max-priority" in effective:
-        fields["max_priority"] = effective["max-priority"]
+    if "consumer-timeout" in effective:
+        fields["visibility_timeout"] = effective["consumer-timeout"] * 1000
+    for key, field in _KEPT:
+        if key in effective:
+            fields[field] = min(max(effective[key], 1), COUNT_MAX)
+    for key in ("single-active-consumer", "max-priority"):
+        if key in effective:
+            fields[key.replace("-", "_")] = effective[key]
     fields.update(_dead_letters(queue, effective))
     return fields
 

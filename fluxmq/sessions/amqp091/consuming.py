@@ -24,7 +24,7 @@ from fluxmq.protocols.amqp091.methods import (
     BasicQosOk,
 )
 from fluxmq.queues.commands import Verb
-from fluxmq.routing.topology.arguments import QUORUM, STREAM
+from fluxmq.routing.topology.arguments import QUORUM, STREAM, consumer_timeout
 from fluxmq.routing.topology.records import QUEUE, Queue
 from fluxmq.routing.topology.refusals import Refusal, named
 from fluxmq.routing.topology.values import type_name
@@ -139,7 +139,10 @@ def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) ->
         raise HardError(ReplyCode.NOT_IMPLEMENTED, f"{what} does not support global qos")
     if method.exclusive and queue.arguments.get(SINGLE_ACTIVE) is True:
         raise error_from(refusals.exclusive_use(queue))
-    limits = channel.handler.broker.limits
+    try:
+        timeout = consumer_timeout(arguments, what)
+    except Refusal as refusal:
+        raise error_from(refusal) from None
     client = channel.client
     shared = 0 if method.no_ack else channel.shared_limit
     own = 0 if method.no_ack else channel.prefetch
@@ -154,7 +157,7 @@ def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) ->
         auto_commit=_flag(arguments.get("x-auto-commit", True), "x-auto-commit", what),
         start=stream_start(arguments.get("x-stream-offset"), queue) if stream else None,
         filters=_filters(arguments.get("x-stream-filter"), what) if stream else (),
-        timeout=limits.consumer_timeout,
+        timeout=timeout * 1000,
     )
 
 

@@ -69,7 +69,6 @@ def attach(channel: Channel, method: BasicGet, queue: Queue) -> None:
         limit=0,
         taking=True,
         automatic=method.no_ack,
-        timeout=channel.handler.broker.limits.consumer_timeout,
     )
     channel.handler.broker.consume(wanted, getter, done)
 

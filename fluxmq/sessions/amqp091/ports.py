@@ -40,8 +40,7 @@ class AmqpLimits:
 
     ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
     wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
-    is waited for. ``consumer_timeout``: after which an unsettled delivery goes back to its queue. ``max_transaction_...``:
-    what one channel's transaction may hold until it is committed.
+    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed.
     """
 
     frame_max: int = 131_072
@@ -50,7 +49,6 @@ class AmqpLimits:
     max_message: int = 134_217_728
     handshake_timeout: float = 10.0
     close_timeout: float = 10.0
-    consumer_timeout: float = 1800.0
     max_consumers: int = 10_000
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 100_000
@@ -81,7 +79,8 @@ class ConsumerWanted:
     begins: ("first" | "last" | "next", 0), ("offset", n), ("timestamp", µs), ("interval", µs back from now); None is
     "next". ``taking``: nothing is given but what ``Held.take`` asks for; it counts as no consumer. ``automatic``: with
     ``taking`` only: what is taken is settled by that. ``auto_commit``: acknowledging moves a stream's named group on.
-    ``priority``: higher ones are given messages first. ``timeout``: seconds after which what is unsettled is released.
+    ``priority``: higher ones are given messages first. ``timeout``: µs after which what is unsettled is released, 0:
+    what the queue says.
     """
 
     queue: Queue
@@ -96,7 +95,7 @@ class ConsumerWanted:
     auto_commit: bool = True
     start: tuple[str, int] | None = None
     filters: tuple[str, ...] = ()
-    timeout: float = 0.0
+    timeout: int = 0
 
 
 class ConsumerPort(Protocol):

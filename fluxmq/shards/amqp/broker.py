@@ -94,7 +94,6 @@ class AmqpBroker:
             heartbeat=int(amqp.heartbeat),
             max_message=amqp.max_message_size,
             handshake_timeout=listener.connect_timeout if listener is not None else 10.0,
-            consumer_timeout=amqp.consumer_timeout,
             max_consumers=amqp.max_consumers_per_channel,
             max_transaction_bytes=amqp.max_transaction_bytes,
         )

@@ -50,6 +50,7 @@ def wanted_of(wanted: ConsumerWanted) -> Wanted:
         automatic=wanted.automatic,
         taking=wanted.taking,
         temporary=stream and not wanted.group,
+        timeout=0 if stream else wanted.timeout,
     )
 
 

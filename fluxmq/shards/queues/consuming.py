@@ -142,6 +142,7 @@ class Consuming(ABC):
                 automatic=wanted.automatic,
                 taking=wanted.taking,
                 temporary=wanted.temporary,
+                timeout=wanted.timeout,
             )
         except (AttachError, StorageError) as error:
             in_use = isinstance(error, ExclusiveError)

@@ -327,6 +327,9 @@ class Group(Consuming):
             config = self.machine.queues[queue_id].config
             self.open(queue_id, config.name)
             self.on_declared(self, config)
+        for queue_id in applied.configured:
+            if queue_id in self.machine.queues:  # it may be deleted by the same entry
+                self._bound(queue_id)
         for queue_id, batch in applied.batches:
             self.writes.append(queue_id, batch)
             self.counts.appended += batch.count
@@ -356,6 +359,13 @@ class Group(Consuming):
         """Open a queue's store."""
         if queue_id not in self.logs:
             self.logs[queue_id] = self.stores.open(queue_id, name)
+            self._bound(queue_id)
+
+    def _bound(self, queue_id: int) -> None:
+        """Tell a queue's store what its configuration says of it, before any batch of the same entry."""
+        config = self.machine.queues[queue_id].config
+        limits = (config.max_segment_bytes, config.max_in_memory_length, config.max_in_memory_bytes)
+        self.logs[queue_id].bound(*limits)
 
     def _read(self, queue_id: int, offset: int) -> Batch:
         return self.logs[queue_id].read(offset)

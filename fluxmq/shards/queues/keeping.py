@@ -16,6 +16,12 @@ class Store(Protocol):
     def append(self, batch: Batch) -> None:
         """Keep a batch."""
 
+    def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
+        """How large segments become that begin from now on, and what is kept in memory beside the disk.
+
+        0 is what the shard says, or no limit of the queue's own. Called before the first batch and whenever it changes.
+        """
+
     def flush(self) -> None:
         """What was appended reaches the file (not yet the disk). Raises DiskFull; it may be called again."""
 

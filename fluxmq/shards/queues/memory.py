@@ -25,6 +25,9 @@ class MemoryStore:
         self._batches.append(kept)
         self._bases.append(kept.base_offset)
 
+    def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
+        """There are no segments, and nothing is anywhere but in memory."""
+
     def flush(self) -> None:
         """Nothing is written anywhere."""
 

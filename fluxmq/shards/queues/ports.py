@@ -58,6 +58,7 @@ class Wanted:
     that; if it does not take, it says of messages that it has got rid of them by settling them (with any verb), and of
     others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
     ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.
+    ``timeout``: µs after which what it has not settled is given to others; 0 is what the queue says.
     """
 
     queue: str
@@ -73,6 +74,7 @@ class Wanted:
     automatic: bool = False
     taking: bool = False
     temporary: bool = False
+    timeout: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,6 +147,10 @@ SCRIPTS = [
         [BasicQos(5, 1)],
         [ended(540, "prefetch_size!=0 (5)", BasicQos)],
     ),
+    bad_argument("x-consumer-timeout", "1000", '"expected integer, got longstr"'),
+    bad_argument("x-consumer-timeout", 0, "{value_zero,0}"),
+    bad_argument("x-consumer-timeout", -5, "{value_negative,-5}"),
+    bad_argument("x-consumer-timeout", 315_360_000_001, "{value_too_large,315360000001}"),
     bad_argument("x-priority", "a", '"expected integer, got longstr"'),
     bad_argument("x-priority", True, '"expected integer, got bool"'),
     bad_argument("x-cancel-on-ha-failover", "a", "{unacceptable_type,longstr}"),
@@ -673,4 +677,11 @@ def test_a_streams_consumer_asks_for_what_its_arguments_say() -> None:
     assert (wanted.start, wanted.group, wanted.auto_commit) == (("first", 0), "g", False)
     assert (wanted.filters, wanted.priority, wanted.limit) == (("a.#", "b"), 3, 7)
     assert (wanted.tag, wanted.exclusive, wanted.taking) == ("t", True, False)
-    assert wanted.timeout == broker.limits.consumer_timeout
+    assert wanted.timeout == 0
+
+
+def test_a_consumer_may_have_a_timeout_of_its_own() -> None:
+    broker = MemoryBroker()
+    arguments = {"x-consumer-timeout": 1500}
+    play(Peer(broker), [QueueDeclare("q"), BasicConsume("q", "t", arguments=arguments)])
+    assert broker.queues["/", "q"].consumers[0].wanted.timeout == 1_500_000
