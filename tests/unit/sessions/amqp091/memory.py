@@ -138,10 +138,9 @@ class MemoryQueue:
 
     def full(self, count: int) -> bool:
         arguments = self.record.arguments
-        return (
-            arguments.get("x-overflow") == "reject-publish"
-            and len(self.ready) + count > arguments["x-max-length"]
-        )
+        return arguments.get("x-overflow") == "reject-publish" and len(
+            self.ready
+        ) + count > arguments.get("x-max-length", 1 << 30)
 
     def append(self, data: bytes) -> None:
         batch = parse(data)
@@ -169,7 +168,9 @@ class MemoryQueue:
         for offset in range(first, first + count):
             self.ready.remove(offset)
             self.attempts[offset] += 1
-            if not (held.wanted.automatic and held.wanted.taking):
+            if held.wanted.automatic:
+                del self.messages[offset]
+            else:
                 held.held.add(offset)
         assert held.port is not None
         held.port.deliver(batch, index, count, attempts)

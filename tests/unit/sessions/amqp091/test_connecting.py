@@ -6,6 +6,7 @@ import struct
 
 import pytest
 
+from fluxmq._hot.reactor import PAUSED_OUTPUT
 from fluxmq.protocols.amqp091.constants import PROTOCOL_HEADER
 from fluxmq.protocols.amqp091.methods import (
     AccessRequest,
@@ -37,6 +38,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueueDeclareOk,
     frame,
 )
+from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.client import Stage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import Raw, Script, check, closed, ended, named
@@ -646,3 +648,61 @@ def test_publishers_are_told_that_they_are_blocked_and_when_no_longer() -> None:
         answer = peer.one(0)
         assert type(answer).__name__ == "ConnectionUnblocked"
     assert simple.receive() == []
+
+
+def test_a_client_that_does_not_take_its_output_is_taken_for_gone() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker, heartbeat=10)
+    peer.connection.paused |= PAUSED_OUTPUT
+    broker.pass_time(30)
+    assert broker.closed == [(peer.client.peer, "heartbeat")]
+
+
+def test_exclusive_queues_go_as_soon_as_something_can_be_changed() -> None:
+    broker = MemoryBroker()
+    change = broker.change
+    one, two = Peer(broker), Peer(broker)
+    one.send(1, QueueDeclare("a", exclusive=True))
+    two.send(1, QueueDeclare("b", exclusive=True))
+    broker.change = lambda _, done: done(Refusal(404, "control is away"))  # type: ignore[method-assign]
+    broker.handler.lost(one.connection)
+    assert len(broker.queues) == 2
+    broker.change = change  # type: ignore[method-assign]
+    broker.handler.lost(two.connection)
+    assert (broker.queues, broker.handler.orphans) == ({}, set())
+
+
+def test_what_came_behind_a_pause_is_handled_in_order() -> None:
+    broker = MemoryBroker()
+    peer = greeted(broker)
+    broker.slow = True
+    peer.send(0, start_ok(), ConnectionTuneOk(2047, 131_072, 0), ConnectionOpen("/"))
+    peer.send(1, ChannelOpen(), BasicQos(0, 1))
+    assert peer.receive() == []
+    broker.slow = False
+    broker.release()
+    assert [item for _, item in peer.receive()] == [
+        ConnectionTune(2047, 131_072, 60),
+        ConnectionOpenOk(),
+        ChannelOpenOk(),
+        BasicQosOk(),
+    ]
+
+
+def test_a_channel_closed_while_its_connection_is_not_read() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    broker.slow = True
+    peer.send(1, QueueDeclare("a"), BasicGet("nope"))
+    peer.raw(frame(1, BasicQos(0, 1)) * 1023)
+    assert broker.paused == [peer.connection]
+    peer.send(1, ChannelCloseOk(), ChannelOpen(), BasicQos(0, 1))
+    broker.slow = False
+    broker.release()
+    assert broker.paused == []
+    assert peer.got() == [
+        QueueDeclareOk("a", 0, 0),
+        closed(404, "no queue 'nope' in vhost '/'", BasicGet),
+        ChannelOpenOk(),
+        BasicQosOk(),
+    ]
