@@ -211,6 +211,11 @@ class Desk:
             return False
         return bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether claims are proposed and not applied yet."""
+        return bool(self._flights)
+
     def spare(self) -> int:
         """How many messages more than there are would be handed out at once."""
         if self._refused or not self.hungry:

@@ -29,6 +29,9 @@ SWEEP_INTERVAL: Final = 1_000_000
 """Microseconds between two sweeps of one queue: what time alone decides is not decided more often."""
 
 
+SHORTEN_DELAY: Final = 10_000
+"""Microseconds after which a queue that is too long is looked at again, when claims are under way."""
+
 TIMER_GRANULE: Final = 1_000
 """Microseconds between two runs of a queue for its timers alone: what could not be done is not tried all the time."""
 
@@ -127,10 +130,10 @@ class Dispatch(Attaching):
                 given += desk.run(step, now, messages_max - given)
             step.more = step.more or (given >= messages_max and desk.can_give())
         self._sweep(queue, step, now)
-        self._shorten(queue, step)
         if step.more:
             self._woken[queue_id] = None
         self._set_alarm(queue, now)
+        self._shorten(queue, step, now)
         return step
 
     def due(self, now: int) -> list[int]:
@@ -210,13 +213,20 @@ class Dispatch(Attaching):
             step.commands.append(commands.sweep(queue.id))
             self._swept[queue.id] = now
 
-    def _shorten(self, queue: Queue, step: Step) -> None:
-        """What was stored beyond a limit of length because consumers waited, and nobody took after all, is to go."""
+    def _shorten(self, queue: Queue, step: Step, now: int) -> None:
+        """What was stored beyond a limit of length because consumers waited, and nobody took after all, is to go.
+
+        The machine knows what was taken when no claim is under way.
+        """
         config = queue.config
         limited = config.max_length or config.max_length_bytes
         if not limited or step.more or self._shortened.get(queue.id) == queue.next_offset:
             return
-        if queue.exact and queue.is_too_long():
+        if not queue.exact or not queue.is_too_long():
+            return
+        if any(desk.under_way for desk in self._served(queue).values()):
+            self._alarm(queue.id, now + SHORTEN_DELAY)
+        else:
             self._shortened[queue.id] = queue.next_offset
             step.commands.append(commands.sweep(queue.id))
 

@@ -76,6 +76,9 @@ class StreamDesk:
         """Whether acknowledgements move the committed offset: no consumer wants to commit by itself."""
         return all(consumer.auto_commit for consumer in self.consumers.values())
 
+    under_way = False
+    """A stream claims nothing."""
+
     def spare(self) -> int:
         """How many messages more than there are would be handed out at once; a stream has no such limit."""
         return 0

@@ -7,9 +7,10 @@ import pytest
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.config import Overflow
+from fluxmq.queues.dispatch import SHORTEN_DELAY
 from fluxmq.queues.results import Code, Result
 from fluxmq.queues.states import Queue
-from tests.unit.queues.support import Host, batch_of, group_of, offsets
+from tests.unit.queues.support import Host, batch_of, given, group_of, offsets
 
 
 def append(host: Host, queue: Queue, count: int) -> Result:
@@ -45,7 +46,8 @@ def test_what_nobody_takes_after_all_goes(limit: dict[str, int]) -> None:
     host.do(commands.append_header(queue.id, len(batch), spare) + batch)
     host.dispatch.set_limit(consumer, 3)
     assert offsets(host.run()) == [0, 1, 2]
-    host.flush()
+    host.pass_time(SHORTEN_DELAY)
+    assert host.run() == []
     group = group_of(queue)
     assert (group.cursor, group.ready(10), group.dead.count) == (8, 2, 5)
     assert not queue.is_too_long()
@@ -100,3 +102,23 @@ def test_an_append_of_before_has_no_spare_room() -> None:
     host.do(commands.append(queue.id, batch_of([b"x"] * 5)))
     assert offsets(host.run()) == [3, 4]
     assert queue.spare == 0
+
+
+def test_what_is_being_claimed_is_not_too_much() -> None:
+    host = Host()
+    queue = host.declare(max_length=2, dead_letter=True)
+    host.attach(queue)
+    host.run()
+    batch = batch_of([b"x"] * 9)
+    host.do(commands.append_header(queue.id, len(batch), host.dispatch.spare(queue)) + batch)
+    step = host.dispatch.run(queue.id, host.now, 100)
+    assert offsets(given(step.deliveries)) == list(range(9))
+    assert len(step.commands) == 1, "a claim, and nothing that would drop what it is about"
+    due = host.dispatch.next_due()
+    assert due is not None
+    assert due <= host.now + SHORTEN_DELAY, "it is looked at again"
+    host.proposed += step.commands
+    host.flush()
+    host.pass_time(SHORTEN_DELAY)
+    assert host.run() == []
+    assert (group_of(queue).cursor, group_of(queue).dead.count) == (9, 0)
