@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, Window
+from fluxmq._hot.batches import Batch
+from fluxmq.storage.batch_cache import ENTRY_BYTES, BatchCache, RecentBatches, Window
 from tests.unit.storage.logs import batch, batches
 
 
@@ -71,3 +72,36 @@ def test_stretches_leave_when_unused() -> None:
     cache.drop_windows(two, base=3)
     cache.drop_windows(one)
     assert (one, two, cache.window_bytes) == ([], [], 0)
+
+
+def test_a_log_may_have_a_limit_of_its_own() -> None:
+    """One log with a number of messages, one with a number of bytes, one without."""
+    random = Random(5)
+    cache = BatchCache(recent_bytes=60_000)
+    logs = [cache.recent() for _ in range(3)]
+    cache.bound(logs[0], 4, None)
+    cache.bound(logs[1], None, 2_000)
+    ends = [0] * 3
+    most = [0, 0, 0]
+    for step in range(6_000):
+        number = random.randrange(3)
+        if random.random() < 0.8:
+            cache.add(logs[number], batch(ends[number], b"x" * random.randrange(500)))
+            ends[number] += 1
+        else:
+            cache.drop_below(logs[number], ends[number] - random.randrange(3))
+        most = [max(pair) for pair in zip(most, map(len, logs), strict=True)]
+        if step % 100:
+            continue
+        held = [_held(log, end) for log, end in zip(logs, ends, strict=True)]
+        assert sum(each.length for each in held[1]) <= 2_000
+        cost = sum(each.length + ENTRY_BYTES for some in held for each in some)
+        assert cache.recent_bytes == cost
+    assert most[0] == 4
+    assert 4 < most[1] < most[2]
+    assert len(cache._order) < 5_000
+
+
+def _held(log: RecentBatches, end: int) -> list[Batch]:
+    found = (log.find(offset) for offset in range(end))
+    return [each for each in found if each is not None]
