@@ -9,6 +9,7 @@ OF_DISPATCH = "tests/unit/queues/test_dispatch.py::"
 OF_STATES = "tests/unit/queues/test_states.py::"
 OF_STREAMS = "tests/unit/queues/test_stream_desks.py::"
 OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
+OF_SPARE = "tests/unit/queues/test_spare_room.py::"
 OF_ATTACHING = "tests/unit/queues/test_attaching.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
@@ -49,6 +50,30 @@ MUTATIONS = [
         "            new.others += [(first, last, 0) for first, last in waiting]\n",
         "",
         "tests/unit/queues/test_priorities.py::test_the_highest_priority_is_given_first",
+    ),
+    Mutation(
+        "claimed_is_too_much",
+        "What is being claimed is not dropped because its queue is too long.",
+        "fluxmq/queues/dispatch.py",
+        "        if any(desk.under_way for desk in self._served(queue).values()):\n",
+        "        if False:\n",
+        OF_SPARE + "test_what_is_being_claimed_is_not_too_much",
+    ),
+    Mutation(
+        "spare_room_stays",
+        "Room that consumers make is for one append only.",
+        MACHINE,
+        "                    queue.spare = 0\n",
+        "",
+        OF_SPARE + "test_what_nobody_takes_after_all_goes",
+    ),
+    Mutation(
+        "held_bytes_count",
+        "A limit of bytes is about messages that nobody holds.",
+        STATES,
+        "        used = marks.end_bytes - marks.bytes_before(self._first_ready(group), end)\n",
+        "        used = marks.end_bytes - marks.bytes_before(self.start, end)\n",
+        OF_STATES + "test_bytes_that_consumers_hold_do_not_count",
     ),
     Mutation(
         "delete_in_use",
