@@ -6,9 +6,16 @@ cdef class Tally:
     cdef public long long sent0, sent1, sent2, sent_bytes0, sent_bytes1, sent_bytes2
     cdef public long long dropped_slow, dropped_full, dropped_expired, dropped_large
     cdef public long long route_hits, route_misses, ticks, runs
+    cdef public long long amqp_published, amqp_published_bytes, amqp_returned
+    cdef public long long amqp_delivered, amqp_delivered_bytes, amqp_redelivered
+    cdef public long long amqp_got, amqp_got_empty, amqp_replies
+    cdef public long long amqp_acknowledged, amqp_requeued, amqp_rejected
+    cdef public long long amqp_confirmed, amqp_nacked, amqp_committed, amqp_rolled_back
 
     cpdef int received(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
     cpdef int sent(self, int qos, Py_ssize_t count, Py_ssize_t size) except -1
+    cpdef int published(self, Py_ssize_t count, Py_ssize_t size) except -1
+    cpdef int delivered(self, Py_ssize_t count, Py_ssize_t size, bint again) except -1
 
 cdef class Connection:
     cdef public int fd, version, wire, paused, listener, alias_maximum

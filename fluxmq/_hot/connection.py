@@ -50,6 +50,12 @@ class Tally:
         self.dropped_slow = self.dropped_full = self.dropped_expired = self.dropped_large = 0
         self.route_hits = self.route_misses = 0
         self.ticks = self.runs = 0
+        self.amqp_published = self.amqp_published_bytes = self.amqp_returned = 0
+        self.amqp_delivered = self.amqp_delivered_bytes = self.amqp_redelivered = 0
+        self.amqp_got = self.amqp_got_empty = self.amqp_replies = 0
+        self.amqp_acknowledged = self.amqp_requeued = self.amqp_rejected = 0
+        self.amqp_confirmed = self.amqp_nacked = 0
+        self.amqp_committed = self.amqp_rolled_back = 0
 
     def received(
         self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
@@ -80,6 +86,22 @@ class Tally:
         else:
             self.sent2 += count
             self.sent_bytes2 += size
+        return 0
+
+    def published(self, count: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
+        """Count ``count`` messages that an AMQP client published, whose bodies have ``size`` bytes."""
+        self.amqp_published += count
+        self.amqp_published_bytes += size
+        return 0
+
+    def delivered(
+        self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, again: cython.bint
+    ) -> cython.int:
+        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``: marked redelivered."""
+        self.amqp_delivered += count
+        self.amqp_delivered_bytes += size
+        if again:
+            self.amqp_redelivered += count
         return 0
 
 

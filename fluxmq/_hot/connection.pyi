@@ -70,10 +70,28 @@ class Tally:
     route_misses: int
     ticks: int
     runs: int
+    amqp_published: int
+    amqp_published_bytes: int
+    amqp_returned: int
+    amqp_delivered: int
+    amqp_delivered_bytes: int
+    amqp_redelivered: int
+    amqp_got: int
+    amqp_got_empty: int
+    amqp_replies: int
+    amqp_acknowledged: int
+    amqp_requeued: int
+    amqp_rejected: int
+    amqp_confirmed: int
+    amqp_nacked: int
+    amqp_committed: int
+    amqp_rolled_back: int
 
     def __init__(self) -> None: ...
     def received(self, qos: int, count: int, size: int) -> int: ...
     def sent(self, qos: int, count: int, size: int) -> int: ...
+    def published(self, count: int, size: int) -> int: ...
+    def delivered(self, count: int, size: int, again: bool) -> int: ...
 
 class Connection:
     fd: int

@@ -62,6 +62,19 @@ DROP_REASONS: Final = (
     "retained_full",  # the store of retained messages is at its limit; delivered, not kept
     "queue_refused",  # a queue did not take it, or there is no such queue
     "capture_full",  # QoS 0 for a queue while too many wait to be copied into it
+    "not_stored",  # a session or retained message could not be kept on disk
+    "unroutable",  # AMQP: no queue or subscriber was found, and the message was not mandatory
+    "reply_gone",  # AMQP: who asked for a direct reply has gone
+    "reply_slow",  # AMQP: a direct reply for a connection whose output buffer is full
+)
+
+# How far a connection of AMQP is: the values of label `state` of fluxmq_amqp_connections.
+AMQP_STATES: Final = (
+    "starting",  # from its header to connection.open-ok
+    "running",
+    "flow",  # it is not read for now: it publishes, or asks, faster than can be done
+    "blocked",  # it was told connection.blocked: the disk is low
+    "closing",  # connection.close was sent and is not answered
 )
 
 # How long a sync of the write-ahead log took: from a drive with a battery to one that is ailing.
@@ -133,6 +146,33 @@ _DECLARED: Final = (
         _C,
         "Dead messages that their exchange led nowhere, or to a full queue, and that need not be kept.",
     ),
+    # AMQP 0.9.1
+    Metric("fluxmq_amqp_connections", _G, "Connections that speak AMQP.", ("state",)),
+    Metric("fluxmq_amqp_connections_opened_total", _C, "Connections that opened a vhost."),
+    Metric("fluxmq_amqp_connections_closed_total", _C, "Connections ended, by cause.", ("reason",)),
+    Metric("fluxmq_amqp_channels", _G, "Channels open now."),
+    Metric("fluxmq_amqp_consumers", _G, "Consumers of these channels, those of replies included."),
+    Metric("fluxmq_amqp_unsettled_messages", _G, "Messages delivered and not acknowledged."),
+    Metric("fluxmq_amqp_published_total", _C, "Messages published; unroutable ones included."),
+    Metric("fluxmq_amqp_published_bytes_total", _C, "Bytes of their bodies."),
+    Metric("fluxmq_amqp_returned_total", _C, "Mandatory messages returned as unroutable."),
+    Metric("fluxmq_amqp_confirms_total", _C, "Publishes answered in confirm mode.", ("answer",)),
+    Metric("fluxmq_amqp_delivered_total", _C, "Messages delivered, basic.get included."),
+    Metric("fluxmq_amqp_delivered_bytes_total", _C, "Bytes of the frames they were delivered in."),
+    Metric("fluxmq_amqp_redelivered_total", _C, "Those of them that were marked as redelivered."),
+    Metric("fluxmq_amqp_gets_total", _C, "basic.get, by what it was answered.", ("answer",)),
+    Metric("fluxmq_amqp_settled_total", _C, "Messages settled by clients, by verb.", ("verb",)),
+    Metric("fluxmq_amqp_direct_replies_total", _C, "Messages sent as direct replies."),
+    Metric("fluxmq_amqp_transactions_total", _C, "Transactions ended.", ("outcome",)),
+    Metric(
+        "fluxmq_amqp_methods_total",
+        _C,
+        "Methods received, but for publishes and for acknowledgements outside of transactions.",
+        ("method",),
+    ),
+    Metric("fluxmq_amqp_errors_total", _C, "Errors of clients, by reply code.", ("code",)),
+    Metric("fluxmq_topology_revision", _G, "Revision of the topology this shard works by."),
+    Metric("fluxmq_topology_records", _G, "Records of the topology, by kind.", ("kind",)),
     # Replication groups and their log
     Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
     Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),

@@ -16,6 +16,7 @@ from fluxmq.metrics.instruments import Instruments
 from fluxmq.metrics.registry import DROP_REASONS, Sample
 from fluxmq.protocols.mqtt.packet_types import PacketType
 from fluxmq.sessions.mqtt.session import Session
+from fluxmq.shards.amqp.reports import AmqpReports, message_samples
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
@@ -42,14 +43,17 @@ class Count:
 class Census:
     """Counts sessions some at a time; ``result`` is the last complete count."""
 
-    def __init__(self, broker: ShardBroker) -> None:
+    def __init__(self, broker: ShardBroker, amqp: AmqpReports | None = None) -> None:
         self._broker = broker
+        self._amqp = amqp
         self._left: list[Session] = []
         self._count = Count()
         self.result = Count()
 
     def step(self) -> None:
-        """Count on; after the last session the count becomes the result."""
+        """Count on; after the last session the count becomes the result. AMQP's connections are counted likewise."""
+        if self._amqp is not None:
+            self._amqp.census.step()
         if not self._left:
             self._left = list(self._broker.sessions.values())
             self._count = Count()
@@ -79,6 +83,7 @@ class Reports:
         peers: Peers,
         queues: Queues,
         store: StateStore,
+        amqp: AmqpReports | None = None,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
@@ -87,7 +92,8 @@ class Reports:
         self._store = store
         self._instruments = Instruments()
         self._queues = QueueReports(queues, self._instruments)
-        self.census = Census(broker)
+        self._amqp = amqp
+        self.census = Census(broker, amqp)
         self.lag = self._instruments.histogram("fluxmq_loop_lag_seconds")
         self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
 
@@ -99,8 +105,11 @@ class Reports:
             sessions=len(self._broker.sessions),
             subscriptions=self._broker.subscription_count,
             retained=len(self._broker.retained.store),
-            messages_received=tally.received0 + tally.received1 + tally.received2,
-            messages_sent=tally.sent0 + tally.sent1 + tally.sent2,
+            messages_received=tally.received0
+            + tally.received1
+            + tally.received2
+            + tally.amqp_published,
+            messages_sent=tally.sent0 + tally.sent1 + tally.sent2 + tally.amqp_delivered,
             users_revision=max(self._broker.authentication.revision, 0),
             state_failed=int(bool(self._store.failed)),
             state_full=int(self._store.full),
@@ -117,6 +126,9 @@ class Reports:
         yield from self._access()
         yield from self._kept()
         yield from self._queues.samples()
+        yield from message_samples(self._reactor.tally)
+        if self._amqp is not None:
+            yield from self._amqp.samples()
 
     def _connections(self) -> Iterator[Sample]:
         for index, listener in enumerate(LISTENERS):

@@ -108,22 +108,23 @@ def write(
         stop = same_until(batch, index, end)
         head = _head(channel, consumer, batch, index, attempts)
         tag = channel.ledger.given(owner, stop - index, batch.base_offset + index)
-        client.connection.append(
-            encode_deliveries(
-                batch,
-                index,
-                stop - index,
-                channel.number,
-                consumer.tag_bytes,
-                tag,
-                _redelivered(batch, index, attempts),
-                head.exchange,
-                head.routing_key,
-                head.properties,
-                client.frame_max,
-                head.offset_at,
-            )
+        again = _redelivered(batch, index, attempts)
+        frames = encode_deliveries(
+            batch,
+            index,
+            stop - index,
+            channel.number,
+            consumer.tag_bytes,
+            tag,
+            again,
+            head.exchange,
+            head.routing_key,
+            head.properties,
+            client.frame_max,
+            head.offset_at,
         )
+        client.connection.append(frames)
+        client.connection.tally.delivered(stop - index, len(frames), again)
         index = stop
 
 
@@ -135,18 +136,20 @@ def write_get_ok(
     head = _head(channel, getter, batch, index, attempts)
     owner = None if getter.automatic else getter
     tag = channel.ledger.given(owner, 1, batch.base_offset + index)
-    client.connection.append(
-        encode_get_ok(
-            batch,
-            index,
-            channel.number,
-            tag,
-            _redelivered(batch, index, attempts),
-            head.exchange,
-            head.routing_key,
-            min(ready, 0xFFFF_FFFF),
-            head.properties,
-            client.frame_max,
-            head.offset_at,
-        )
+    again = _redelivered(batch, index, attempts)
+    frames = encode_get_ok(
+        batch,
+        index,
+        channel.number,
+        tag,
+        again,
+        head.exchange,
+        head.routing_key,
+        min(ready, 0xFFFF_FFFF),
+        head.properties,
+        client.frame_max,
+        head.offset_at,
     )
+    client.connection.append(frames)
+    client.connection.tally.delivered(1, len(frames), again)
+    client.connection.tally.amqp_got += 1

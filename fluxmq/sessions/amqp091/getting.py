@@ -94,6 +94,7 @@ def taken(channel: Channel, getter: Getter, found: bool, ready: int) -> None:
     """There was one, or not."""
     message, getter.taken = getter.taken, None
     if not found or message is None:
+        channel.client.connection.tally.amqp_got_empty += 1
         channel.send(BasicGetEmpty())
         return
     batch, index, attempts = message

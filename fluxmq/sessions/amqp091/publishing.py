@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fluxmq._hot.amqp_confirms import Confirmation
+from fluxmq._hot.amqp_confirms import NACK, Confirmation
 from fluxmq._hot.amqp_delivery import encode_return
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.permissions import Permissions
@@ -42,6 +42,12 @@ UNANSWERED_MAX: Final = 65_536
 """Publishes of a channel in confirm mode that may wait for their answer: beyond it the connection is not read."""
 KEYS_MAX: Final = 1024
 """Routing keys of one message: its own and those of its CC and BCC headers."""
+
+_ANSWER_BYTES: Final = 21
+_KIND_AT: Final = 10
+_NUMBER_AT: Final = 11
+_MULTIPLE_AT: Final = 19
+"""A frame of basic.ack or basic.nack, and where in it the low byte of the method, the number and ``multiple`` stand."""
 
 _CC: Final = "CC"
 _BCC: Final = "BCC"
@@ -76,6 +82,7 @@ def publish(channel: Channel, run: PublishRun) -> None:
     client = channel.client
     check_size(run.largest, channel.handler.broker.limits.max_message)
     prepared = prepare(channel, run)
+    client.connection.tally.published(run.count, run.payload_bytes)
     if not client.publishing:
         client.publishing = True
         channel.handler.tell_blocked(client)
@@ -103,7 +110,9 @@ def send(
     broker = channel.handler.broker
     if prepared.reply is not None:
         # Sent to whoever asked, and yet not routed to a queue, which is what mandatory is about.
-        if not broker.reply(prepared.reply, run, prepared.block):
+        if broker.reply(prepared.reply, run, prepared.block):
+            channel.client.connection.tally.amqp_replies += run.count
+        else:
             broker.count_drop("reply_gone", run.count)
         if run.mandatory:
             give_back(channel, prepared, run)
@@ -129,6 +138,7 @@ def send(
 def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
     """basic.return for every message of the run."""
     client = channel.client
+    client.connection.tally.amqp_returned += run.count
     code = ReplyCode.NO_ROUTE
     for payload in run.payloads():
         client.connection.append(
@@ -156,12 +166,42 @@ def flush(channel: Channel) -> None:
     window = channel.window
     if window is None:
         return
+    waiting = window.unanswered
     answers = window.answers(channel.number)
     if answers:
-        channel.client.connection.append(answers)
+        connection = channel.client.connection
+        connection.append(answers)
+        answered = waiting - window.unanswered
+        nacked = count_nacked(answers, answered)
+        connection.tally.amqp_confirmed += answered - nacked
+        connection.tally.amqp_nacked += nacked
     if channel.paced and 2 * window.unanswered <= UNANSWERED_MAX:
         channel.paced = False
         channel.handler.resume(channel.client)
+
+
+def count_nacked(answers: bytes, answered: int) -> int:
+    """How many of the publishes that were answered by these frames are told basic.nack.
+
+    Where several frames answer many of both kinds, numbers between them that were answered one by one earlier are
+    counted with the frame that passes over them, and less with the first.
+    """
+    kinds = answers[_KIND_AT::_ANSWER_BYTES]
+    nacks = kinds.count(NACK)
+    if not nacks or nacks == len(kinds):
+        return answered if nacks else 0
+    counts = []
+    before = 0
+    for at in range(0, len(answers), _ANSWER_BYTES):
+        number = int.from_bytes(answers[at + _NUMBER_AT : at + _NUMBER_AT + 8], "big")
+        many = answers[at + _MULTIPLE_AT]
+        counts.append(number - before if many and before else 1)
+        before = number
+    # How far the first reaches back its frame does not say: it has what the others leave.
+    counts[0] = max(answered - sum(counts[1:]), 1)
+    return min(
+        sum(count for count, kind in zip(counts, kinds, strict=True) if kind == NACK), answered
+    )
 
 
 # --- checks ---

@@ -66,6 +66,7 @@ def refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
     if ranges is None:
         raise unknown_tag(tag)
     check_refusable(ranges)
+    note(channel, verb, counted(ranges))
     settle(ranges, verb)
     channel.mark()
 
@@ -79,6 +80,7 @@ def on_recover(channel: Channel, method: BasicRecover | BasicRecoverAsync) -> No
     ranges: list[Told] = channel.ledger.settle(0, True) or []
     if channel.transaction is not None:
         ranges += channel.transaction.take_restored()
+    note(channel, REQUEUE, counted(ranges))
     settle([each for each in ranges if not each[0].is_stream], REQUEUE)
     # A stream's messages are not given back: they are read again from where its consumer began.
     settle([each for each in ranges if each[0].is_stream], Verb.RELEASE)
@@ -131,8 +133,13 @@ def merged(ranges: list[Range]) -> list[Range]:
 
 def pass_on(channel: Channel) -> None:
     """Tell queues what was acknowledged since the last time, and what was handed out that needs no acknowledgement."""
+    acknowledged = 0
     for taker, found in grouped(channel.ledger.take_acknowledged()):
+        for first, last in found:
+            acknowledged += last - first + 1
         taker.settle(Verb.ACK, found)
+    if acknowledged:
+        note(channel, Verb.ACK, acknowledged)
     for consumer in channel.consumers.values():
         if consumer.written:
             settle_written(consumer)
@@ -156,6 +163,22 @@ def settle_written(consumer: Consumer) -> None:
 
 
 # --- counting ---
+
+
+def note(channel: Channel, verb: Verb, messages: int) -> None:
+    """So many messages were settled by the client."""
+    tally = channel.client.connection.tally
+    if verb is Verb.ACK:
+        tally.amqp_acknowledged += messages
+    elif verb is REQUEUE:
+        tally.amqp_requeued += messages
+    else:
+        tally.amqp_rejected += messages
+
+
+def counted(ranges: Iterable[Told]) -> int:
+    """Messages of ranges."""
+    return sum(last - first + 1 for _, first, last in ranges)
 
 
 def owes(channel: Channel, taker: Taker) -> bool:

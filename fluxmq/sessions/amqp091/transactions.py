@@ -147,6 +147,7 @@ def on_rollback(channel: Channel, _method: TxRollback) -> None:
         transaction.restored[tag] = (taker, offset)
     transaction.clear()
     transaction.messages = len(transaction.restored)
+    channel.client.connection.tally.amqp_rolled_back += 1
     channel.send(TxRollbackOk())
 
 
@@ -177,6 +178,7 @@ def on_commit(channel: Channel, method: TxCommit) -> None:
         confirmation.done()
     for verb in (Verb.ACK, Verb.REJECT, settling.REQUEUE):
         told = [(each.taker, each.offset, each.offset) for each in settled if each.verb is verb]
+        settling.note(channel, verb, len(told))
         for taker, ranges in settling.grouped(told):
             parts += 1
             taker.reserved -= sum(last - first + 1 for first, last in ranges)
@@ -199,4 +201,5 @@ def committed(channel: Channel, failed: bool) -> None:
     """Every part was answered."""
     if failed:
         raise SoftError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+    channel.client.connection.tally.amqp_committed += 1
     channel.send(TxCommitOk())

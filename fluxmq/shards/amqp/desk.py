@@ -28,11 +28,13 @@ from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.client import Client, Stage
+from fluxmq.sessions.amqp091.consumers import Consumer
+from fluxmq.sessions.amqp091.consuming import SINGLE_ACTIVE
 from fluxmq.sessions.mqtt.session import Client as MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.listing import bytes_of
 from fluxmq.shards.queues.wiring import Queues
-from fluxmq.storage.queue_log import QueueLog
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -79,6 +81,8 @@ class ShardDesk:
         assert state is not None
         vhost, name = public_name(internal)
         ready, unsettled, consumers = group.dispatch.counts(state.id)
+        memory = group is self._queues.service.ephemeral
+        leader = f"shard-{self._broker.shard}"
         row: TableRow = {
             "name": name,
             "vhost": vhost,
@@ -86,16 +90,16 @@ class ShardDesk:
             "messages": ready + unsettled,
             "messages_ready": ready,
             "messages_unacknowledged": unsettled,
-            "messages_persistent": ready + unsettled,
+            "messages_persistent": 0 if memory else ready + unsettled,
             "consumers": consumers,
             "group": group.name,
-            "leader": f"shard-{self._broker.shard}",
+            "leader": leader,
+            "members": [leader],
+            "online": [] if group.failed else [leader],
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
         }
-        log = group.logs.get(state.id)
-        if isinstance(log, QueueLog):
-            row["message_bytes"] = log.bytes
+        row["message_bytes"] = bytes_of(group, state)
         known = self._broker.topology.queue(vhost, name)
         if known is not None:
             row.update(self._declared_columns(known))
@@ -132,6 +136,7 @@ class ShardDesk:
     def _consumers(self) -> Iterator[TableRow]:
         for channel in self._channels():
             for tag, consumer in channel.consumers.items():
+                active = self._active(channel, consumer)
                 yield {
                     "queue_name": consumer.queue.name,
                     "vhost": consumer.queue.vhost,
@@ -141,9 +146,32 @@ class ShardDesk:
                     "exclusive": consumer.exclusive,
                     "prefetch_count": consumer.prefetch,
                     "priority": consumer.priority,
-                    "active": not consumer.stopped,
+                    "active": active,
+                    "activity_status": self._activity(consumer, active),
                     "arguments": plain(consumer.arguments or {}),
                 }
+
+    def _active(self, channel: Channel, consumer: Consumer) -> bool | None:
+        """Whether a consumer is given messages; None where another shard has the queue and decides."""
+        if not _is_single_active(consumer.queue):
+            return True
+        queue = consumer.queue
+        internal = queue.internal_name
+        names = self._queues.names
+        group = self._queues.service.find(names.group_of(internal, queue.group))
+        state = group.machine.queue(internal) if group is not None else None
+        if group is None or state is None:
+            return None
+        member = f"{channel.client.owner}:{channel.number}:{consumer.tag}"
+        found = group.dispatch.consumers_of(state.id)
+        first = next((each for each in found if each.active and each.counts), None)
+        return first is not None and first.member == member
+
+    def _activity(self, consumer: Consumer, active: bool | None) -> str | None:
+        """The same in RabbitMQ's words."""
+        if not _is_single_active(consumer.queue):
+            return "up"
+        return {True: "single_active", False: "waiting", None: None}[active]
 
     def close_connections(
         self, wanted: CloseConnections, done: Callable[[Count | Failure], None]
@@ -196,6 +224,10 @@ def _unknown(order: QueueOrder) -> Failure:
     return Failure(ERROR_NOT_FOUND, f"no queue '{order.name}' in vhost '{order.vhost}'")
 
 
+def _is_single_active(queue: Queue) -> bool:
+    return queue.arguments.get(SINGLE_ACTIVE) is True
+
+
 def _channel_pid(channel: Channel) -> str:
     return f"<{channel.client.owner}.{channel.number}>"
 
@@ -213,7 +245,7 @@ def _connection_row(client: Client) -> TableRow:
         "peer_port": int(peer_port),
         "ssl": connection.stream is not None,
         "peer_cert_subject": client.certificate_name,
-        "state": _state(client),
+        "state": state_of(client),
         "channels": len(client.channels),
         "protocol": PROTOCOL,
         "auth_mechanism": client.mechanism,
@@ -227,7 +259,8 @@ def _connection_row(client: Client) -> TableRow:
     }
 
 
-def _state(client: Client) -> str:
+def state_of(client: Client) -> str:
+    """How far a connection is, in RabbitMQ's words: one of ``AMQP_STATES``."""
     if client.stage is not Stage.RUNNING:
         return "closing" if client.stage in (Stage.CLOSING, Stage.CLOSED) else "starting"
     if client.blocked:
@@ -257,6 +290,9 @@ def _mqtt_row(client: MqttClient) -> TableRow:
 def _channel_row(channel: Channel) -> TableRow:
     client = channel.client
     window, transaction = channel.window, channel.transaction
+    restored = len(transaction.restored) if transaction is not None else 0
+    settled = len(transaction.settled) if transaction is not None else 0
+    publishes = transaction.publishes if transaction is not None else []
     row: dict[str, Any] = {
         "pid": _channel_pid(channel),
         "connection": client.owner,
@@ -267,7 +303,9 @@ def _channel_row(channel: Channel) -> TableRow:
         "transactional": transaction is not None,
         "confirm": window is not None,
         "consumer_count": len(channel.consumers),
-        "messages_unacknowledged": channel.ledger.unsettled,
+        "messages_unacknowledged": channel.ledger.unsettled + restored,
+        "messages_uncommitted": sum(run.count for _, run in publishes),
+        "acks_uncommitted": settled,
         "messages_unconfirmed": window.unanswered if window is not None else 0,
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.shared_limit,
