@@ -41,12 +41,19 @@ from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.authentication import is_loopback
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL
-from fluxmq.shards.queues.ports import Outcome, QueueHost, Status
-from fluxmq.shards.queues.wiring import Queues, microseconds_now
+from fluxmq.shards.queues.ports import Outcome, QueueHost, Status, Told
+from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
 """Random bytes of a name made here: 22 characters."""
+PATIENCE_SECONDS = 10.0
+"""How long a queue's host is asked again while it cannot answer: longer than a shard takes to start, or a group to move."""
+AGAIN_SECONDS = 0.05
+"""Time between two such questions."""
+AWAY = frozenset({Outcome.UNAVAILABLE})
+MISSING = AWAY | {Outcome.NO_QUEUE}
+"""What a queue of the topology is not for long: its host learns of it, or the topology of its end."""
 
 
 class AmqpBroker:
@@ -61,8 +68,12 @@ class AmqpBroker:
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
+        later: Callable[[float, Callable[[], None]], None],
+        clock: Callable[[], int],
     ) -> None:
         self.shard = shard
+        self._later = later
+        self._clock = clock
         self.opened = 0
         self.closed: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
@@ -104,7 +115,7 @@ class AmqpBroker:
 
     def now_us(self) -> int:
         """Microseconds since the epoch."""
-        return microseconds_now()
+        return self._clock()
 
     def unique(self) -> str:
         """A name that nobody else gets."""
@@ -189,9 +200,31 @@ class AmqpBroker:
         def told(status: Status) -> None:
             there = status.outcome == Outcome.OK
             done(None if there else consuming.refusal_of(queue, status.outcome))
+
+        self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
+
+    def _ask(
+        self,
+        queue: Queue,
+        ask: Callable[[QueueHost, Told], None],
+        done: Callable[[Status], None],
+        again: frozenset[Outcome],
+    ) -> None:
+        """Ask a queue's host, and again while it answers so and may answer better: its shard starts, its group moves."""
+        deadline = self.now() + PATIENCE_SECONDS
+
+        def told(status: Status) -> None:
+            there = self.topology.queue(queue.vhost, queue.name) is not None
+            if status.outcome in again and there and self.now() < deadline:
+                self._later(AGAIN_SECONDS, attempt)
+                return
+            done(status)
             self._broker.schedule()
 
-        self._host(queue).status(queue.internal_name, told)
+        def attempt() -> None:
+            ask(self._host(queue), told)
+
+        attempt()
 
     def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
         """The replication group of a new queue."""
@@ -211,9 +244,8 @@ class AmqpBroker:
 
         def told(status: Status) -> None:
             done(consuming.status_of(status))
-            self._broker.schedule()
 
-        self._host(queue).status(queue.internal_name, told)
+        self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
 
     def purge(self, queue: Queue, done: Callable[[int | Refusal], None]) -> None:
         """Remove the ready messages."""
@@ -221,9 +253,8 @@ class AmqpBroker:
         def told(status: Status) -> None:
             wrong = status.outcome != Outcome.OK
             done(consuming.refusal_of(queue, status.outcome) if wrong else status.ready)
-            self._broker.schedule()
 
-        self._host(queue).purge(queue.internal_name, told)
+        self._ask(queue, lambda host, told: host.purge(queue.internal_name, told), told, AWAY)
 
     def delete(
         self,
@@ -237,7 +268,6 @@ class AmqpBroker:
         def told(status: Status) -> None:
             if status.outcome not in (Outcome.OK, Outcome.NO_QUEUE):
                 done(consuming.refusal_of(queue, status.outcome))
-                self._broker.schedule()
                 return
 
             def changed(refusal: Refusal | None) -> None:
@@ -246,7 +276,12 @@ class AmqpBroker:
 
             self.change([DeleteQueue(queue.vhost, queue.name, by_broker=True)], changed)
 
-        self._host(queue).delete(queue.internal_name, if_unused, if_empty, told)
+        self._ask(
+            queue,
+            lambda host, told: host.delete(queue.internal_name, if_unused, if_empty, told),
+            told,
+            AWAY,
+        )
 
     # Messages
 

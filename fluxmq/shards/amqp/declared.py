@@ -12,10 +12,11 @@ from dataclasses import replace
 
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
+from fluxmq.queues.states import Queue as State
 from fluxmq.routing.topology.changes import Change, DeleteQueue, QueueUnused
 from fluxmq.routing.topology.effective import effective
-from fluxmq.routing.topology.names import public_name
-from fluxmq.routing.topology.queue_config import queue_settings
+from fluxmq.routing.topology.names import DEFAULT_VHOST, public_name
+from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_settings
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
@@ -24,11 +25,15 @@ from fluxmq.shards.queues.names import EPHEMERAL, QueueInfo, microseconds
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.errors import StorageError
 
+LEFT_SECONDS = 15.0
+"""How long who had a queue deleted may take to have it taken out of the topology, before it is done from here: longer than
+a change of the topology waits for control."""
+
 _log = get_logger("fluxmq.amqp")
 
 
 class DeclaredQueues:
-    """Keeps the engine of one shard as the topology says."""
+    """Keeps the engine of one shard as the topology says. ``known``: whether control has told the topology yet."""
 
     def __init__(
         self,
@@ -37,12 +42,24 @@ class DeclaredQueues:
         change: Callable[[list[Change], Callable[[Refusal | None], None]], None],
         routes_changed: Callable[[], None],
         consumer_timeout: float,
+        known: Callable[[], bool],
+        now: Callable[[], float],
     ) -> None:
         self._consumer_timeout_us = microseconds(consumer_timeout)
         self._queues = queues
         self._topology = topology
         self._change = change
         self._routes_changed = routes_changed
+        self._known = known
+        self._now = now
+        self._reconciled: dict[str, Group] = {}
+        """Groups here that have been compared with the topology since they came."""
+        self._ending: set[str] = set()
+        """Queues with deletions under way that were asked for here."""
+        self._owners: dict[str, str] = {}
+        """Whose exclusive queues are known: another owner's of the same name is another queue."""
+        self._left: dict[str, float] = {}
+        """Queues that the engine has no longer and the topology still has, and when that is looked at."""
         queues.service.deleted = self._deleted
         queues.service.unused = self._unused
 
@@ -55,6 +72,9 @@ class DeclaredQueues:
             vhost = str(row.key[0])
             if row.kind == QUEUE:
                 affected[vhost, str(row.key[1])] = None
+                if row.row is None:
+                    # Also where it is declared again in the same breath: that is another queue.
+                    self._forget(vhost, str(row.key[1]))
             elif row.kind in (POLICY, VHOST):
                 vhosts.add(vhost)
         if vhosts:
@@ -65,23 +85,56 @@ class DeclaredQueues:
             found = topology.queue(vhost, name)
             if found is not None:
                 self._declare(found)
-            else:
-                self._forget(vhost, name)
+        self._reconcile()
         self._routes_changed()
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        self._reconcile()
+        now = self._now()
+        for internal in [name for name, at in self._left.items() if at <= now]:
+            del self._left[internal]
+            self._leave(internal)
+
+    # What the topology says
 
     def _declare(self, queue: Queue) -> None:
         """Know a queue, and make it where its group is here."""
         config = self.config_of(queue)
         names = self._queues.names
-        topics = tuple(topic.encode() for topic in config.topics)
-        name = names.group_of(config.name, queue.group)
-        names.declare(QueueInfo(config.name, name, config.type, topics), config)
+        internal = config.name
+        name = names.group_of(internal, queue.group)
+        before = names.find(internal)
+        if self._owners.get(internal, queue.owner) != queue.owner:
+            self._forget(queue.vhost, queue.name)
+        elif before is not None and before.group != name:
+            self._end_in(before.group, internal)
+        if queue.owner:
+            self._owners[internal] = queue.owner
+        self._name(name, config)
         group = self._group_here(name)
         if group is None or not group.keeper.leading:
             return  # it is declared where its group lives, or as soon as that is led
-        state = group.machine.queue(config.name)
+        state = group.machine.queue(internal)
+        if state is not None and state.config.type != config.type:
+            self._end(group, internal)  # one of its name that went while this shard was away
+        if internal in self._ending:
+            return  # it is made as soon as the one before it has gone
         if state is None or state.config != config:
-            group.declare(config)
+            group.declare(config, lambda _result: self._declared(group, internal))
+
+    def _name(self, group: str, config: QueueConfig) -> None:
+        topics = tuple(topic.encode() for topic in config.topics)
+        self._queues.names.declare(QueueInfo(config.name, group, config.type, topics), config)
+
+    def _declared(self, group: Group, internal: str) -> None:
+        """A queue was made, which may be wanted no longer by now."""
+        state = group.machine.queue(internal)
+        if self._topology().queue(*public_name(internal)) is None:
+            self._end(group, internal)
+        elif state is not None and group is self._queues.service.ephemeral:
+            # Others may have heard of the end of one before it only now; of those on disk the service tells.
+            self._queues.service.told(internal, state.config)
 
     def config_of(self, queue: Queue) -> QueueConfig:
         """What the engine is told of a queue: of one of the settings file only what policies say besides."""
@@ -113,24 +166,88 @@ class DeclaredQueues:
         return queues.service.find(name)
 
     def _forget(self, vhost: str, name: str) -> None:
+        """There is no such queue any more."""
         internal = Queue(vhost, name).internal_name
+        self._owners.pop(internal, None)
+        self._left.pop(internal, None)
         names = self._queues.names
         info = names.find(internal)
         names.undeclare(internal)
-        if info is None:
+        if info is not None:
+            self._end_in(info.group, internal)
+
+    def _end_in(self, name: str, internal: str) -> None:
+        group = self._queues.service.find(name)
+        if group is not None:
+            self._end(group, internal)
+
+    def _end(self, group: Group, internal: str) -> None:
+        """Delete a queue from a group here, unless that is under way; then make the one that is declared by now."""
+        state = group.machine.queue(internal)
+        if state is None or internal in self._ending or not of_clients(state.config):
             return
-        group = self._queues.service.find(info.group)
-        if group is not None and group.machine.queue(internal) is not None:
-            group.delete(internal, False, False, _ignore)
+        self._ending.add(internal)
+
+        def ended(_answer: object) -> None:
+            self._ending.discard(internal)
+            found = self._topology().queue(*public_name(internal))
+            if found is not None:
+                self._declare(found)
+                self._routes_changed()
+
+        group.delete(internal, False, False, ended)
+
+    def _reconcile(self) -> None:
+        """Groups that came here hold what the topology says, and nothing else of clients' queues."""
+        if not self._known():
+            return
+        groups = self._queues.service.groups
+        for name in [name for name in self._reconciled if name not in groups]:
+            del self._reconciled[name]
+        for name, hosted in list(groups.items()):
+            group = hosted.group
+            if self._reconciled.get(name) is group or not group.keeper.leading:
+                continue
+            self._reconciled[name] = group
+            for state in list(group.machine.queues.values()):
+                if not self._is_meant(
+                    self._topology().queue(*public_name(state.name)), name, state
+                ):
+                    self._end(group, state.name)
+
+    def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
+        """Whether a queue of the engine is the one that the topology has under its name."""
+        if queue is None or queue.origin == ORIGIN_SETTINGS:
+            return queue is not None
+        return queue.group == group and TYPES[queue.type] == state.config.type
 
     # What the engine ends by itself
 
     def _deleted(self, internal: str) -> None:
         """A queue has gone from a group here."""
+        found = self._topology().queue(*public_name(internal))
+        if found is None or found.origin == ORIGIN_SETTINGS:
+            return
+        if internal in self._ending:
+            return  # gone is the one before it
+        if self.config_of(found).expires:
+            self._leave(internal)
+        else:
+            # Somebody asked for that, who has it taken out of the topology: doing it here as well might hit
+            # one that is declared behind that.
+            self._left[internal] = self._now() + LEFT_SECONDS
+
+    def _leave(self, internal: str) -> None:
+        """Take a queue out of the topology that the engine has no longer; looked at again, since that may fail."""
         vhost, name = public_name(internal)
         found = self._topology().queue(vhost, name)
-        if found is not None and found.origin != ORIGIN_SETTINGS:
-            self._change([DeleteQueue(vhost, name, by_broker=True)], _ignore)
+        if found is None:
+            return
+        group = self._queues.service.find(found.group)
+        if group is None or group.machine.queue(internal) is not None:
+            return  # it is not here to say, or there again
+        self._left[internal] = self._now() + LEFT_SECONDS
+        self._change([DeleteQueue(vhost, name, by_broker=True)], _ignore)
 
     def _unused(self, internal: str) -> None:
         """The last consumer of a queue has gone."""
@@ -138,6 +255,14 @@ class DeclaredQueues:
         found = self._topology().queue(vhost, name)
         if found is not None and found.auto_delete:
             self._change([QueueUnused(vhost, name)], _ignore)
+
+
+def of_clients(config: QueueConfig) -> bool:
+    """Whether a client declared a queue, so that it ends when the topology has it no longer.
+
+    One of the settings file, and a dead-letter queue of one, stays until it is deleted; no settings say so many retries.
+    """
+    return config.max_retries == COUNT_MAX or public_name(config.name)[0] != DEFAULT_VHOST
 
 
 def _ignore(_answer: object) -> None:

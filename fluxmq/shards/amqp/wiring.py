@@ -60,6 +60,7 @@ class Amqp:
         queues: Queues,
         links: dict[int, Link],
         later: Callable[[float, Callable[[], None]], None],
+        clock: Callable[[], int] = microseconds_now,
     ) -> None:
         self._shard = shard
         self._broker = broker
@@ -72,17 +73,17 @@ class Amqp:
             self._changed,
             first=[DropGroup(f"{EPHEMERAL}-{shard}")],
         )
-        self.replies = Replies(shard, links, secrets.token_urlsafe, microseconds_now, later)
+        self.replies = Replies(shard, links, secrets.token_urlsafe, clock, later)
         publishing = Publishing(
             lambda: self.topology.topology,
             queues.host,
             queues.clients,
             self._reactor,
             broker.route,
-            microseconds_now,
+            clock,
         )
         self.broker = AmqpBroker(
-            shard, settings, broker, queues, self.topology, publishing, self.replies
+            shard, settings, broker, queues, self.topology, publishing, self.replies, later, clock
         )
         self.handler = ShardHandler(self.broker)
         self.broker.handler = self.handler
@@ -92,6 +93,8 @@ class Amqp:
             self.topology.change,
             self._routes_changed,
             settings.amqp.consumer_timeout,
+            lambda: self.topology.known,
+            lambda: self._reactor.tally.now,
         )
         self.desk = ShardDesk(self.broker, queues)
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.sink)
@@ -163,6 +166,7 @@ class Amqp:
         """A tenth of a second has passed."""
         self.broker.run_timers()
         self.topology.tick()
+        self.declared.housekeeping()
         blocked = self._queues.service.full
         if blocked != self._blocked:
             self._blocked = blocked
