@@ -11,7 +11,6 @@ Queues of the settings file are rows like others, but not written: the file says
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -182,8 +181,8 @@ class TopologyKeeper:
             results, deltas = self._apply(requests)
             if deltas:
                 await self._commit(deltas)
-        except (sqlite3.Error, ValueError) as problem:
-            _log.error("changes of the topology could not be written: %s", problem)
+        except Exception:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
+            _log.exception("changes of the topology could not be written")
             await self._give_up(requests)
             return
         for request, result in zip(requests, results, strict=True):
@@ -195,8 +194,8 @@ class TopologyKeeper:
         self._damaged = True
         try:
             await self._restore()
-        except (sqlite3.Error, ValueError) as problem:
-            _log.error("the topology could not be read again: %s", problem)
+        except Exception:  # noqa: BLE001 - as in _write_some; the next change tries again
+            _log.exception("the topology could not be read again")
         for request in requests:
             if not request.done.done():
                 refusal = RequestError(ERROR_FAILED, "the change could not be written")

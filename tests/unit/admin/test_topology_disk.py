@@ -100,6 +100,33 @@ def test_what_could_not_be_written_did_not_happen(tmp_path):
     run(Node(tmp_path), scenario)
 
 
+@pytest.mark.parametrize("fault", [sqlite3.OperationalError("gone"), RuntimeError("bug")])
+def test_a_topology_that_cannot_be_read_again_is_read_before_the_next_change(tmp_path, fault):
+    async def scenario(node):
+        write, rows = node.store.write_topology, node.store.topology.rows
+
+        def failing(*_arguments):
+            raise fault
+
+        node.store.write_topology = node.store.topology.rows = failing
+        for _ in range(2):
+            with pytest.raises(RequestError):
+                await node.change(queue("q"))
+        # Nobody is told what may not be so.
+        shard = Shard(node.path / "s", 0, 1, None)
+        node.shards.append(shard)
+        await until(lambda: shard.control.established)
+        await until(lambda: not node.keeper._pushes)
+        assert not shard.topics.known
+        node.store.write_topology, node.store.topology.rows = write, rows
+        node.live.append("shard-0")
+        assert (await node.change(queue("r"))).unconfirmed == ()
+        assert [each.name for each in shard.topology.queues()] == ["r"]
+        assert shard.topology.snapshot() == node.topology.snapshot()
+
+    run(Node(tmp_path), scenario)
+
+
 def test_what_will_not_be_written_is_told_to_nobody(tmp_path):
     async def scenario(node):
         release = asyncio.Event()
