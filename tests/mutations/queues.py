@@ -39,8 +39,8 @@ MUTATIONS = [
         "automatic_given_again",
         "What an automatic consumer was given is settled with the claim.",
         GROUPS,
-        "            if not automatic:\n                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))\n",
-        "            if True:\n                self.pending.add(first, last, _claimed(config, time, holder, 1, 0))\n",
+        "            if not automatic:\n                timeout = self._timeout(config, holder)\n",
+        "            if True:\n                timeout = self._timeout(config, holder)\n",
         OF_ATTACHING + "test_what_an_automatic_consumer_is_given_is_settled",
     ),
     Mutation(

@@ -13,6 +13,7 @@ from fluxmq.model.properties import Timestamp
 from fluxmq.routing.topology.arguments import (
     HASH_PROPERTIES,
     LENGTH_MAX,
+    MILLISECONDS_MAX,
     QUEUE_KEYS,
     WEIGHT_MAX,
     QueueArguments,
@@ -22,6 +23,7 @@ from fluxmq.routing.topology.arguments import (
     check_exchange,
     check_exchange_type,
     check_queue,
+    consumer_timeout,
     parse_queue,
     queue_type,
     table_type,
@@ -91,6 +93,31 @@ def test_types_have_the_names_of_the_wire(arguments: dict[str, Any], text: str) 
 )
 def test_what_cannot_be_kept_is_refused(arguments: dict[str, Any]) -> None:
     assert _refused(_queue(arguments))
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("5", '"expected integer, got longstr"'),
+        (True, '"expected integer, got bool"'),
+        (0, "{value_zero,0}"),
+        (-1, "{value_negative,-1}"),
+        (MILLISECONDS_MAX + 1, "{value_too_large,315360000001}"),
+    ],
+)
+def test_a_consumer_timeout_is_a_number_of_milliseconds(value: Any, why: str) -> None:
+    """Of a queue and of a consumer: RabbitMQ has both since 3.12, here 0 is refused."""
+    text = f"invalid arg 'x-consumer-timeout' for queue 'q' in vhost '/': {why}"
+    assert _refused(_queue({"x-consumer-timeout": value})) == text
+    with pytest.raises(Refusal) as refused:
+        consumer_timeout({"x-consumer-timeout": value}, "queue 'q' in vhost '/'")
+    assert (refused.value.code, refused.value.text) == (406, text)
+
+
+def test_a_consumer_may_say_its_timeout() -> None:
+    assert consumer_timeout({"x-consumer-timeout": MILLISECONDS_MAX}, "q") == MILLISECONDS_MAX
+    assert consumer_timeout({}, "q") == 0
+    assert parse_queue({"x-consumer-timeout": 5}).consumer_timeout == 5
 
 
 def test_depth_of_arguments_is_bounded() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from fluxmq.queues.config import QueueConfig
+from fluxmq.routing.topology.arguments import MILLISECONDS_MAX
 from fluxmq.routing.topology.changes import (
     AddVhost,
     Change,
@@ -74,6 +75,12 @@ def _refused(**values: Any) -> str:
         ({"alternate-exchange": 1}, "1 is not a valid alternate exchange name"),
         ({"stream-max-segment-size-bytes": -4}, "-4 is not a valid segment size"),
         ({"max-in-memory-length": -3}, "-3 is not a valid maximum memory in bytes"),
+        ({"consumer-timeout": 0}, "0 is not a valid consumer timeout"),
+        ({"consumer-timeout": 1 << 50}, "1125899906842624 is not a valid consumer timeout"),
+        (
+            {"stream-max-segment-size-bytes": 3 * 10**9 + 1},
+            "3000000001 is not a valid segment size",
+        ),
         # Where RabbitMQ takes or breaks on what is no value.
         ({"max-age": "zork"}, '<<"zork">> is not a valid max age'),
         ({"max-length": True}, "true is not a valid maximum length"),
@@ -100,6 +107,7 @@ ALL: dict[str, Any] = {
     "max-in-memory-length": 0,
     "max-in-memory-bytes": 0,
     "delivery-limit": -1,
+    "consumer-timeout": 1,
     "queue-mode": "lazy",
     "queue-version": 2,
     "overflow": "reject-publish-dlx",
@@ -124,6 +132,7 @@ def test_operators_limit_and_do_nothing_else(key: str) -> None:
         "max-in-memory-length",
         "max-in-memory-bytes",
         "delivery-limit",
+        "consumer-timeout",
     }
     refused = _refused(definition={key: ALL[key]}, operator=True)
     assert (not refused) is (key in limits)
@@ -293,6 +302,13 @@ SETTINGS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("quorum", {"delivery-limit": 2}, {"delivery_limit": 3}),
     ("quorum", {"delivery-limit": -1}, {"delivery_limit": 0}),
     ("quorum", {"delivery-limit": 1 << 62}, {"delivery_limit": COUNT_MAX}),
+    ("classic", {"consumer-timeout": 5}, {"visibility_timeout": 5000}),
+    ("quorum", {"max-in-memory-length": 5}, {"max_in_memory_length": 5}),
+    ("quorum", {"max-in-memory-length": 0}, {"max_in_memory_length": 1}),
+    ("quorum", {"max-in-memory-bytes": 5}, {"max_in_memory_bytes": 5}),
+    ("quorum", {"max-in-memory-bytes": 1 << 62}, {"max_in_memory_bytes": COUNT_MAX}),
+    ("stream", {"stream-max-segment-size-bytes": 5}, {"max_segment_bytes": 5}),
+    ("stream", {"stream-max-segment-size-bytes": 0}, {"max_segment_bytes": 1}),
     ("classic", {"single-active-consumer": True}, {"single_active_consumer": True}),
     ("classic", {"max-priority": 7}, {"max_priority": 7}),
     (
@@ -356,6 +372,32 @@ def test_a_queue_without_arguments_is_limited_by_nothing_but_deliveries(
     assert config.delivery_limit == (21 if kind == "quorum" else 0)
     assert (config.max_depth, config.message_ttl, config.max_length, config.expires) == (0, 0, 0, 0)
     assert not config.dead_letter
+
+
+def test_the_longest_timeout_is_one_that_the_engine_takes() -> None:
+    given = {"consumer-timeout": MILLISECONDS_MAX}
+    config = QueueConfig("q", **queue_settings(Queue("/", "q"), given))
+    assert config.visibility_timeout == MILLISECONDS_MAX * 1000
+
+
+LIKE_MAX_LENGTH = ["consumer-timeout", "max-in-memory-length", "max-in-memory-bytes"]
+
+
+@pytest.mark.parametrize("key", LIKE_MAX_LENGTH)
+def test_the_smallest_limit_counts_for_how_a_queue_is_kept_too(key: str) -> None:
+    topology = made(policy("p", {key: 10}), policy("o", {key: 7}, operator=True))
+    for given, wanted in ((9, 7), (5, 5)):
+        queue = Queue("/", "q", "quorum", arguments={f"x-{key}": given})
+        assert effective(topology, queue) == {key: wanted}
+
+
+def test_the_size_of_segments_is_the_arguments_before_the_policys() -> None:
+    key = "stream-max-segment-size-bytes"
+    topology = made(policy("p", {key: 10}))
+    stream = Queue("/", "q", "stream")
+    assert effective(topology, stream) == {key: 10}
+    assert effective(topology, replace(stream, arguments={f"x-{key}": 20})) == {key: 20}
+    assert effective(topology, Queue("/", "q", "quorum")) == {}
 
 
 def test_a_queue_of_the_settings_gets_what_policies_add_and_nothing_else() -> None:
