@@ -242,7 +242,10 @@ class Attaching:
         if not settled:
             return Settlement([], 0, wanted)
         desk = self._desk_of(consumer)
-        if desk is not None and (desk.feed(consumer) or isinstance(desk, StreamDesk)):
+        if isinstance(desk, StreamDesk):
+            desk.feed(consumer)
+            self._woken[consumer.queue_id] = None
+        elif desk is not None and desk.feed(consumer) and desk.can_give():
             self._woken[consumer.queue_id] = None
         if isinstance(desk, StreamDesk):
             desk.settle(verb, pieces, now, delay)

@@ -355,6 +355,12 @@ class Node:
             state.leader,
         )
 
+    @property
+    def behind(self) -> bool:
+        """Whether committed entries wait to be given out by `ready`, which gives long ones in pieces."""
+        log = self._log
+        return log.handed < min(log.commit, log.persisted)
+
     def _new_hard_state(self, *, with_commit: bool) -> HardState | None:
         """The hard state if it is to be written: a commit index alone waits for entries to be written with.
 

@@ -77,8 +77,8 @@ class RaftKeeper:
                 if ready.committed:
                     self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
-                if not self._again and not ready.committed:
-                    break  # entries to be written are one piece, and nothing came of them yet
+                if not self._again and not self.node.behind:
+                    break  # what a node says at once is all it has, but for what is read in pieces
         finally:
             self._pumping = False
 
