@@ -10,29 +10,31 @@ TTL, and sender-selected distribution (CC, BCC).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluxmq._hot.amqp_confirms import NACK, Confirmation
 from fluxmq._hot.amqp_delivery import encode_return
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.permissions import Permissions
+from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import (
-    NO_PROPERTIES,
+    HEADERS,
+    TIMESTAMP,
     Properties,
-    decode_properties,
-    encode_properties,
+    read_fields,
+    write_fields,
 )
 from fluxmq.protocols.amqp091.errors import HardError, SoftError
 from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
-from fluxmq.routing.topology.values import type_name
 from fluxmq.sessions.amqp091 import access, replying
 from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
 from fluxmq.sessions.amqp091.content import check_size
 from fluxmq.sessions.amqp091.expiration import expiry_of
+from fluxmq.sessions.amqp091.headers import BCC, CC, Headers, all_keys
 from fluxmq.sessions.amqp091.ports import Confirming
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
 
 UNANSWERED_MAX: Final = 65_536
 """Publishes of a channel in confirm mode that may wait for their answer: beyond it the connection is not read."""
-KEYS_MAX: Final = 1024
-"""Routing keys of one message: its own and those of its CC and BCC headers."""
 
 _ANSWER_BYTES: Final = 21
 _KIND_AT: Final = 10
@@ -49,8 +49,12 @@ _NUMBER_AT: Final = 11
 _MULTIPLE_AT: Final = 19
 """A frame of basic.ack or basic.nack, and where in it the low byte of the method, the number and ``multiple`` stand."""
 
-_CC: Final = "CC"
-_BCC: Final = "BCC"
+_CORRELATION_ID: Final = Properties._fields.index("correlation_id")
+_REPLY_TO: Final = Properties._fields.index("reply_to")
+_EXPIRATION: Final = Properties._fields.index("expiration")
+_MESSAGE_ID: Final = Properties._fields.index("message_id")
+_USER_ID: Final = Properties._fields.index("user_id")
+_PSEUDO_QUEUE: Final = replying.PSEUDO_QUEUE.encode()
 
 
 class Prepared(NamedTuple):
@@ -241,30 +245,25 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
     if exchange.type == access.TOPIC and not permissions.topic_write(name, key):
         raise access.topic_refused(channel, name, key)
-    plain = run.properties == NO_PROPERTIES
-    found = Properties() if plain else decode_properties(run.properties)
+    fields = read_fields(run.properties)
     given = run.properties
-    if found.reply_to == replying.PSEUDO_QUEUE:
-        found = found._replace(reply_to=replying.own_address(channel))
-        given = encode_properties(found)
-    if found.user_id is not None and found.user_id != client.user:
-        text = (
-            f"user_id property set to '{found.user_id}' but authenticated user was '{client.user}'"
-        )
-        raise precondition(text)
-    expiry_ms = None if found.expiration is None else expiry_of(found.expiration)
+    if fields[_REPLY_TO] == _PSEUDO_QUEUE:
+        fields[_REPLY_TO] = replying.own_address(channel).encode()
+        given = write_fields(fields)
+    check_user(fields[_USER_ID], client.user)
+    expiration = fields[_EXPIRATION]
+    expiry_ms = None if expiration is None else expiry_of(_shown(expiration))
     keys: tuple[str, ...] = (key,)
     drop: tuple[str, ...] = ()
     returned = given
-    headers = found.headers
-    if headers and (_CC in headers or _BCC in headers):
-        keys = (key, *_carbon_copies(headers, _CC), *_carbon_copies(headers, _BCC))
-        if len(keys) > KEYS_MAX:
-            raise precondition(f"more than {KEYS_MAX} routing keys of one message")
-        if _BCC in headers:
-            drop = (_BCC,)
-            left = {each: value for each, value in headers.items() if each != _BCC}
-            returned = encode_properties(found._replace(headers=left))
+    raw_headers = fields[HEADERS]
+    headers = Headers(raw_headers) if raw_headers else None
+    if headers is not None and (headers.may_have(CC) or headers.may_have(BCC)):
+        keys = all_keys(key, headers)
+        if BCC in headers:
+            drop = (BCC,)
+            fields[HEADERS] = headers.without(BCC)
+            returned = write_fields(fields)
     return Prepared(
         run.exchange,
         run.routing_key,
@@ -275,11 +274,18 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
         to_block(given, name, client.user, drop=drop),
         keys,
         headers,
-        None if plain else _hashed(found),
+        _hashed(fields),
         expiry_ms,
         returned,
         replying.address_in(name, key),
     )
+
+
+def check_user(user_id: bytes | None, user: str) -> None:
+    """Raises SoftError 406 for a message that names another user than who sends it."""
+    if user_id is not None and user_id != user.encode():
+        text = f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'"
+        raise precondition(text)
 
 
 def _text(raw: bytes) -> str:
@@ -290,22 +296,19 @@ def _text(raw: bytes) -> str:
         raise HardError(ReplyCode.FRAME_ERROR, "Malformed UTF-8 in shortstr") from None
 
 
-def _carbon_copies(headers: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """Routing keys of a CC or BCC header: the text in its array. Raises SoftError 406 for a header that is no array."""
-    found = headers.get(name)
-    if name not in headers:
-        return ()
-    if not isinstance(found, list):
-        text = f'invalid message: {{unacceptable_type_in_header,"{name}",{type_name(found)}}}'
-        raise precondition(text)
-    return tuple(each for each in found if isinstance(each, str))
+def _shown(raw: bytes) -> str:
+    """A property's text; what is not UTF-8 in it is shown as that."""
+    return raw.decode("utf-8", "replace")
 
 
-def _hashed(found: Properties) -> Mapping[str, object] | None:
+def _hashed(fields: Sequence[bytes | None]) -> Mapping[str, object] | None:
     """Properties that an exchange may hash."""
-    hashed = {
-        name: value
-        for name in ("correlation_id", "message_id", "timestamp")
-        if (value := getattr(found, name)) is not None
-    }
+    hashed: dict[str, object] = {}
+    for index in (_CORRELATION_ID, _MESSAGE_ID):
+        raw = fields[index]
+        if raw is not None:
+            hashed[Properties._fields[index]] = raw.decode("utf-8", "surrogateescape")
+    moment = fields[TIMESTAMP]
+    if moment is not None:
+        hashed["timestamp"] = Timestamp.from_bytes(moment, "big")
     return hashed or None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from fluxmq.auth.users import VhostPermission
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES, Properties, frames_of_content
+from fluxmq.protocols.amqp091.errors import HardError
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
     BasicGet,
@@ -27,7 +30,9 @@ from fluxmq.protocols.amqp091.methods import (
     TxSelectOk,
     frame,
 )
+from fluxmq.protocols.amqp091.tables import decode_table, encode_table
 from fluxmq.sessions.amqp091 import publishing
+from fluxmq.sessions.amqp091.headers import KEYS_MAX, Headers
 from fluxmq.sessions.amqp091.ports import AmqpLimits
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
 from tests.unit.sessions.amqp091.scripts import (
@@ -108,7 +113,7 @@ REFUSED = [
     ),
     Script(
         "too many keys",
-        [Publish("", "q", properties={"headers": {"CC": ["k"] * publishing.KEYS_MAX}})],
+        [Publish("", "q", properties={"headers": {"CC": ["k"] * KEYS_MAX}})],
         [closed(406, "more than 1024 routing keys of one message", BasicPublish)],
     ),
     Script(
@@ -408,3 +413,32 @@ def test_what_goes_nowhere_is_counted() -> None:
     peer = Peer(broker)
     peer.publish("", "q")
     assert broker.drops == [("unroutable", 1)]
+
+
+def test_headers_are_read_when_they_are_looked_at() -> None:
+    table = encode_table({"a": 1, "BCC": ["x"], "d": Decimal("1.5")})[4:]
+    headers = Headers(table)
+    assert headers
+    assert (len(headers), sorted(headers), headers["a"]) == (3, ["BCC", "a", "d"], 1)
+    assert (headers.may_have("CC"), headers.may_have("BCC"), headers.get("z")) == (
+        False,
+        True,
+        None,
+    )
+    assert decode_table(
+        len(headers.without("BCC")).to_bytes(4, "big") + headers.without("BCC")
+    ) == {
+        "a": 1,
+        "d": Decimal("1.5"),
+    }
+    assert not Headers(b"")
+    broken = Headers(b"\x01aZ")
+    assert broken
+    with pytest.raises(HardError, match="headers"):
+        broken.get("a")
+
+
+def test_a_name_that_only_looks_like_carbon_copies() -> None:
+    peer = Peer(MemoryBroker())
+    play(peer, [Publish("", "q", mandatory=True, properties={"headers": {"x": "\x02CC"}})])
+    assert peer.one() == returned("", "q", headers={"x": "\x02CC"})

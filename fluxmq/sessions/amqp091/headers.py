@@ -1,0 +1,85 @@
+"""A publisher's headers: read when somebody looks at them, which most publishes pass without, and the keys in CC and BCC.
+
+Source: RabbitMQ's sender-selected distribution (CC, BCC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from fluxmq.protocols.amqp091.content import malformed
+from fluxmq.protocols.amqp091.tables import (
+    Table,
+    TableError,
+    decode_entries,
+    read_values,
+    write_values,
+)
+from fluxmq.routing.topology.values import type_name
+from fluxmq.sessions.amqp091.channel import precondition
+
+KEYS_MAX: Final = 1024
+"""Routing keys of one message: its own and those of its CC and BCC headers."""
+CC: Final = "CC"
+BCC: Final = "BCC"
+
+
+class Headers(Mapping[str, object]):
+    """The headers in a field table's bytes (without its length). Looking at them raises HardError 502 where they are none."""
+
+    __slots__ = ("_raw", "_table")
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._table: Table | None = None
+
+    def _read(self) -> Table:
+        if self._table is None:
+            try:
+                self._table = decode_entries(self._raw, lenient=True)
+            except TableError as error:
+                raise malformed(f"headers: {error}") from None
+        return self._table
+
+    def __getitem__(self, name: str) -> object:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __bool__(self) -> bool:
+        """Whether there are any, without looking at them."""
+        return bool(self._raw)
+
+    def may_have(self, name: str) -> bool:
+        """False when there is no header of this name for sure."""
+        raw = name.encode()
+        return bytes((len(raw),)) + raw in self._raw
+
+    def copies(self, name: str) -> tuple[str, ...]:
+        """Routing keys in a CC or BCC header: the texts of its array. Raises SoftError 406 for one that is no array."""
+        if name not in self:
+            return ()
+        found = self[name]
+        if not isinstance(found, list):
+            kind = type_name(found)
+            text = f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
+            raise precondition(text)
+        return tuple(each for each in found if isinstance(each, str))
+
+    def without(self, name: str) -> bytes:
+        """The bytes of all headers but one, as they came."""
+        left = name.encode()
+        return write_values([each for each in read_values(self._raw) if each[0] != left])
+
+
+def all_keys(routing_key: str, headers: Headers) -> tuple[str, ...]:
+    """The routing key and those that the headers name. Raises AmqpError."""
+    keys = (routing_key, *headers.copies(CC), *headers.copies(BCC))
+    if len(keys) > KEYS_MAX:
+        raise precondition(f"more than {KEYS_MAX} routing keys of one message")
+    return keys
