@@ -250,7 +250,7 @@ def test_of_everything_else_the_argument_counts() -> None:
 
 def test_what_a_type_cannot_have_is_left_out() -> None:
     topology = made(policy("p", ALL))
-    for kind, count in (("classic", 10), ("quorum", 12), ("stream", 4)):
+    for kind, count in (("classic", 11), ("quorum", 13), ("stream", 4)):
         found = effective(topology, Queue("/", "q", kind))
         assert len(found) == count, found
     assert policy_definition(topology, Exchange("/", "e")) == {"alternate-exchange": "a"}
