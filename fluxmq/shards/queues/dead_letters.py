@@ -168,6 +168,8 @@ class DeadLetters:
 
     def refused(self, config: QueueConfig, data: bytes) -> None:
         """A publish that a full queue refused, and that its exchange is to get instead; kept by nobody meanwhile."""
+        if config.dead_letter_exchange is None:
+            return
         batch = parse(data)
         for index in range(batch.count):
             copies = self._copies(

@@ -322,3 +322,19 @@ def test_of_messages_that_came_together_those_are_refused_that_have_no_room(
     host_of(node, 0, "source").append("source", batch_of([b"y"] * 3, keys=b"key"), answers.append)
     node.advance(0.1)
     assert answers == [0x97, 0]
+
+
+@pytest.mark.parametrize("values", [{}, {"dead_letter_exchange": "dlx"}])
+def test_what_a_full_queue_refuses_does_not_come_back_to_it(
+    make_queues: MakeQueues, values: dict[str, Any]
+) -> None:
+    node = make_queues({"name": "work"})
+    group = node[0].queues.names.info("work").group
+    overflow = Overflow.REJECT_PUBLISH_DLX
+    declare(node, "source", group=group, max_length=1, overflow=overflow, **values)
+    exchanges = Exchanges(node, {("/", "", "key"): ["source"], ("/", "dlx", "key"): ["source"]})
+    answers = publish(node, 0, b"a", b"b", queue="source")
+    node.advance(0.1)
+    assert answers == [0, 0x97]
+    assert len(exchanges.asked) == (1 if values else 0)
+    assert node.machine("source").next_offset == 1
