@@ -1,7 +1,7 @@
 """The user that a new node has, so that clients that are not told otherwise can log in.
 
 As RabbitMQ has it: ``guest``, whose password everybody knows, an administrator who may do everything in the
-first virtual host, from this machine only (``amqp.loopback_users``, which shards hold them to). MQTT clients may log in with
+first virtual host, from this machine only (``auth.loopback_users``, which shards hold them to). MQTT clients may log in with
 it as well, and publish and subscribe to nothing.
 """
 

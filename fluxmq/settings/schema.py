@@ -102,8 +102,6 @@ class Amqp(Section):
     """Consumers that one channel may have."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
     """Bytes of publishes and acknowledgements that one channel may gather in a transaction."""
-    loopback_users: tuple[str, ...] = ("guest",)
-    """Users that may only connect from this machine."""
 
 
 class AnonymousAccess(Section):
@@ -133,6 +131,8 @@ class Auth(Section):
 
     anonymous: AnonymousAccess = AnonymousAccess()
     """Clients that name no user."""
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Users that are let in from this machine only, whatever protocol they speak."""
     argon2: Argon2 = Argon2()
     """Cost of a password's hash."""
     verify_threads: Annotated[int, Field(ge=1, le=64)] = 2

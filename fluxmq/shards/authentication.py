@@ -101,10 +101,19 @@ class Authentication:
         if connect.username is None:
             done(self.without_name(client))
             return
-        self.verify(connect.username, connect.password or b"", done)
+        self.verify(connect.username, connect.password or b"", client.peer, done)
 
-    def verify(self, username: str, password: bytes, done: Callable[[Authenticated], None]) -> None:
-        """Find out whether a password is a user's; ``done`` is called now or when it was verified."""
+    def verify(
+        self,
+        username: str,
+        password: bytes,
+        peer: str,
+        done: Callable[[Authenticated], None],
+    ) -> None:
+        """Find out whether a password is a user's; ``done`` is called now or when it was verified.
+
+        A user that is let in from this machine only is nobody elsewhere, and costs what an unknown one does.
+        """
         if self.revision < 0:
             # Control has not told yet who there is: try again, rather than "wrong password".
             self.results["password", "busy"] += 1
@@ -114,7 +123,11 @@ class Authentication:
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_BUSY))
             return
-        self._verify(username, password, done)
+        self._verify(username, password, self.reachable(username, peer), done)
+
+    def reachable(self, username: str, peer: str) -> bool:
+        """Whether a user is let in from where a client is."""
+        return username not in self.settings.loopback_users or is_loopback(peer)
 
     def without_name(self, client: Client) -> Authenticated:
         """Who a client is that names no user: the name in its certificate, or nobody."""
@@ -134,9 +147,13 @@ class Authentication:
         return Authenticated(Reason.NOT_AUTHORIZED)
 
     def _verify(
-        self, username: str, password: bytes, done: Callable[[Authenticated], None]
+        self,
+        username: str,
+        password: bytes,
+        reachable: bool,
+        done: Callable[[Authenticated], None],
     ) -> None:
-        user = self.user(username)
+        user = self.user(username) if reachable else None
         stored = user.hash if user is not None else None
         self.pending += 1
         assert self._pool is not None
@@ -198,9 +215,9 @@ class Authentication:
         """A new exchange with a fresh nonce."""
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
-    def scram_keys(self, username: str) -> StoredKeys | None:
-        """The SCRAM keys of a user who may log in."""
-        user = self.user(username)
+    def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
+        """The SCRAM keys of a user who may log in from where a client is."""
+        user = self.user(username) if self.reachable(username, peer) else None
         return user.scram if user is not None else None
 
 

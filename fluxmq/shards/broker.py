@@ -185,9 +185,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """A new SCRAM exchange."""
         return self.authentication.scram_exchange()
 
-    def scram_keys(self, username: str) -> StoredKeys | None:
-        """The SCRAM keys of an enabled user."""
-        return self.authentication.scram_keys(username)
+    def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
+        """The SCRAM keys of an enabled user who is let in from ``peer``."""
+        return self.authentication.scram_keys(username, peer)
 
     def authentication_result(self, method: str, success: bool) -> None:
         """Count an authentication."""

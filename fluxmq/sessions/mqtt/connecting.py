@@ -186,7 +186,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     try:
         if not exchange.username:
             username = exchange.receive_client_first(data)
-            keys = broker.scram_keys(username)
+            keys = broker.scram_keys(username, client.peer)
             send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
         final = exchange.receive_client_final(data)

@@ -73,8 +73,8 @@ class Broker(Protocol):
     def scram_exchange(self) -> ServerExchange:
         """A new SCRAM-SHA-256 exchange."""
 
-    def scram_keys(self, username: str) -> StoredKeys | None:
-        """The keys of an enabled user."""
+    def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
+        """The keys of an enabled user who is let in from ``peer`` (address:port)."""
 
     def authentication_result(self, method: str, success: bool) -> None:
         """Count an authentication that ran inside the session."""

@@ -38,7 +38,6 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp import consuming
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
-from fluxmq.shards.authentication import is_loopback
 from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL
 from fluxmq.shards.queues.ports import Outcome, QueueHost, Status, Told
@@ -140,16 +139,12 @@ class AmqpBroker:
             authentication.results["certificate", "success" if valid else "failure"] += 1
             done(Authenticated(name if valid else None))
             return
-        if user in self._settings.amqp.loopback_users and not is_loopback(client.peer):
-            authentication.results["password", "failure"] += 1
-            done(Authenticated(None))
-            return
 
         def verified(result: Verified) -> None:
             done(Authenticated(None if result.reason else user))
             self._broker.schedule()
 
-        authentication.verify(user, password, verified)
+        authentication.verify(user, password, client.peer, verified)
 
     def update_secret(
         self, client: Client, secret: bytes, done: Callable[[Authenticated], None]

@@ -210,7 +210,7 @@ class Shard:
         """There is none."""
         raise ProtocolError(0x8C, "no such method")
 
-    def scram_keys(self, username: str) -> None:
+    def scram_keys(self, username: str, peer: str) -> None:
         """Nobody has any."""
 
     def authentication_result(self, method: str, success: bool) -> None:

@@ -266,13 +266,30 @@ def test_scram(make: Make) -> None:
     """Only enabled users have keys; nonces are never the same."""
     keys: StoredKeys = derive_keys("secret", b"s" * 16, 4096)
     authentication = make(user(scram=keys), user("off", scram=keys, enabled=False), user("plain"))
-    assert authentication.scram_keys("anna") == keys
-    assert authentication.scram_keys("off") is None
-    assert authentication.scram_keys("plain") is None
-    assert authentication.scram_keys("nobody") is None
+    assert authentication.scram_keys("anna", "127.0.0.1:1") == keys
+    assert authentication.scram_keys("off", "127.0.0.1:1") is None
+    assert authentication.scram_keys("plain", "127.0.0.1:1") is None
+    assert authentication.scram_keys("nobody", "127.0.0.1:1") is None
     firsts = set()
     for _ in range(10):
         exchange = authentication.scram_exchange()
         exchange.receive_client_first(b"n,,n=anna,r=nonce")
         firsts.add(exchange.server_first(keys))
     assert len(firsts) == 10
+
+
+def test_some_users_are_let_in_from_this_machine_only(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    keys: StoredKeys = derive_keys("secret", b"s" * 16, 4096)
+    authentication = make(
+        user("guest", scram=keys), user("anna", scram=keys), loopback_users=("guest",)
+    )
+    away = "192.0.2.7:1000"
+    assert check(authentication, loop, "guest", b"secret").reason == 0
+    refused = check(authentication, loop, "guest", b"secret", client(away))
+    assert refused == check(authentication, loop, "nobody", b"secret", client(away))
+    assert check(authentication, loop, "anna", b"secret", client(away)).reason == 0
+    assert authentication.scram_keys("guest", LOCAL) == keys
+    assert authentication.scram_keys("guest", away) is None
+    assert authentication.scram_keys("anna", away) == keys
