@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from fluxmq._hot.batches import EXPIRY, Batch
@@ -40,6 +41,8 @@ Read = Callable[[int, int], Batch]
 
 _DUE_MAX: Final = 1_024
 """Ranges taken from the timers in one run."""
+_ASKED_MAX: Final = 256
+"""Waiting consumers that are asked for their room when an append wants to know: more make no difference worth it."""
 _COMMAND_RANGES: Final = 4_096
 """Ranges in one claim; a run makes several commands rather than a larger one."""
 
@@ -220,7 +223,7 @@ class Desk:
         """How many messages more than there are would be handed out at once."""
         if self._refused or not self.hungry:
             return 0
-        room = sum(self._room(consumer) for consumer in self.hungry)
+        room = sum(self._room(consumer) for consumer in islice(self.hungry, _ASKED_MAX))
         return min(max(0, room - self.ready()), UNSETTLED_MAX)
 
     def may_give(self) -> bool:

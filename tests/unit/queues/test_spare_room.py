@@ -122,3 +122,12 @@ def test_what_is_being_claimed_is_not_too_much() -> None:
     host.pass_time(SHORTEN_DELAY)
     assert host.run() == []
     assert (group_of(queue).cursor, group_of(queue).dead.count) == (9, 0)
+
+
+def test_not_every_consumer_is_asked_for_its_room() -> None:
+    host = Host()
+    queue = host.declare(max_length=2)
+    for _ in range(300):
+        host.attach(queue, limit=1)
+    host.run()
+    assert host.dispatch.spare(queue) == 256
