@@ -159,6 +159,7 @@ class AmqpShard(Shard):
             lambda: round(node.clock() * 1_000_000),
         )
         self.peers.join_replies(self.amqp.replies)
+        self.peers.join_entered(self.amqp.entered)
         self.intake.amqp = self.amqp.adopt
         node.control.join(index, self.amqp)
         self.amqp.topology.connect(node.control)
@@ -381,6 +382,8 @@ class AmqpClient:
         node._sockets.append(self._sock)
         theirs.setblocking(False)
         self._sock.setblocking(False)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with theirs:
             handed = handoff.Handoff(theirs.fileno(), AMQP, PEER, wire.PROTOCOL_HEADER)
             assert handoff.send(node[shard].acceptor, [handed]) == 1
@@ -399,7 +402,8 @@ class AmqpClient:
         assert [each.name for each in self.read()] == ["connection.tune"]
         self.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=0)
         self.send(0, "connection.open", virtual_host=vhost)
-        assert [each.name for each in self.read()] == ["connection.open-ok"]
+        answers = self.read()
+        assert [each.name for each in answers] == ["connection.open-ok"], answers
 
     def _verified(self) -> None:
         """Let the password be verified, which happens in a thread."""
@@ -413,6 +417,12 @@ class AmqpClient:
     def send(self, channel: int, name: str, **fields: Any) -> None:
         """Send a method."""
         self._sock.sendall(wire.method(channel, name, fields))
+        self.node.run()
+
+    def publish(self, channel: int, exchange: str, key: str, body: bytes) -> None:
+        """Send a message."""
+        method = wire.method(channel, "basic.publish", {"exchange": exchange, "routing_key": key})
+        self._sock.sendall(method + wire.content(channel, {}, body, 131_072))
         self.node.run()
 
     def read(self) -> list[wire.Method]:

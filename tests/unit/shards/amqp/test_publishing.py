@@ -1,0 +1,249 @@
+"""What a publish leads to, on real queues: who has to have it before it is confirmed, and who gets it how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
+from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
+from fluxmq.shards.amqp.publishing import identity
+from tests.unit.shards.amqp.support import AmqpNode, Publisher, contents
+from tests.unit.shards.node import messages
+from tests.unit.shards.queues.support import fill
+
+MakeAmqp = Callable[..., AmqpNode]
+ACK = "basic.ack"
+NACK = "basic.nack"
+
+
+def test_a_message_for_several_queues_is_confirmed_when_all_have_it(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.exchange("news", "fanout")
+    queues = [node.queue(f"q{number}") for number in range(4)]
+    for queue in queues:
+        node.bind("news", queue.name)
+    assert {node.hosts(queue.name) for queue in queues} == {0, 1}
+    publisher = Publisher(node)
+    node.hold_syncs()
+    assert publisher.publish("news", "", b"1") == 4
+    assert publisher.answers() == []
+    node.syncers[0].held = False
+    node.syncers[0].sync()
+    assert publisher.answers() == [], "two of them are not written yet"
+    node.hold_syncs(False)
+    assert publisher.answers() == [(ACK, 1, False)]
+    for queue in queues:
+        assert contents(node, queue) == [b"1"]
+
+
+def test_one_queue_that_refuses_makes_it_a_nack(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.exchange("news", "fanout")
+    full = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    queues = [node.queue("large"), node.queue("small", arguments=full)]
+    for queue in queues:
+        node.bind("news", queue.name)
+    publisher = Publisher(node)
+    publisher.publish("news", "", b"1")
+    assert publisher.answers() == [(ACK, 1, False)]
+    publisher.publish("news", "", b"2")
+    assert publisher.answers() == [(NACK, 2, False)]
+    assert contents(node, queues[0]) == [b"1", b"2"]
+    assert contents(node, queues[1]) == [b"1"]
+
+
+def test_what_leads_nowhere_is_told(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    publisher = Publisher(node)
+    assert publisher.publish("", "nothing", b"1") == 0
+    assert publisher.answers() == [(ACK, 1, False)]
+
+
+def test_a_queue_that_several_ways_lead_to_gets_a_message_once(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.exchange("first", "direct")
+    node.exchange("second", "fanout")
+    queue = node.queue("work")
+    for key in ("a", "b", "c"):
+        node.bind("first", "work", key)
+    node.bind("second", "work")
+    through = Binding("/", "first", "second", "exchange", routing_key="a")
+    assert node.change(Bind(through)) is None
+    publisher = Publisher(node)
+    assert publisher.publish("first", "a", b"1", also=("b", "c")) == 1
+    assert contents(node, queue) == [b"1"]
+
+
+def test_expired_messages_are_given_to_nobody(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    queue = node.queue("work")
+    publisher = Publisher(node)
+    publisher.publish("", "work", b"short", expiry_ms=1000)
+    publisher.publish("", "work", b"long", expiry_ms=60_000)
+    node.advance(2)
+    assert contents(node, queue) == [b"long"]
+
+
+def test_delayed_messages_come_when_it_is_time(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.exchange("later", "x-delayed-message", arguments={"x-delayed-type": "direct"})
+    queues = [node.queue(f"q{number}") for number in range(2)]
+    for queue in queues:
+        node.bind("later", queue.name, "go")
+    publisher = Publisher(node)
+    for delay in (5000, 2000):
+        routed = publisher.publish("later", "go", b"%d" % delay, headers={"x-delay": delay})
+        assert routed == 2
+    publisher.publish("later", "go", b"0")
+    assert publisher.answers() == [(ACK, 3, True)], "confirmed when they are kept"
+    for queue in queues:
+        assert contents(node, queue) == [b"0"]
+    node.advance(3)
+    for queue in queues:
+        assert sorted(contents(node, queue)) == [b"0", b"2000"]
+    node.advance(3)
+    for queue in queues:
+        assert sorted(contents(node, queue)) == [b"0", b"2000", b"5000"]
+
+
+def test_a_queue_keeps_each_value_of_its_header_once(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.exchange("news", "fanout")
+    once = node.queue("once", arguments={"x-deduplication-header": "id"})
+    all_of_them = node.queue("all")
+    for queue in (once, all_of_them):
+        node.bind("news", queue.name)
+    publisher = Publisher(node)
+    values = ["a", "b", "a", 7, "7", b"\xff", "c", "a", None]
+    for number, value in enumerate(values):
+        headers = {"id": value} if value is not None else {"other": 1}
+        publisher.publish("news", "", b"%d" % number, headers=headers)
+    publisher.publish("news", "", b"9")
+    assert publisher.answers() == [(ACK, len(values) + 1, True)], "duplicates are confirmed"
+    assert contents(node, all_of_them) == [b"%d" % number for number in range(10)]
+    assert contents(node, once) == [b"0", b"1", b"3", b"5", b"6", b"8", b"9"]
+
+
+def test_values_are_told_apart_by_header() -> None:
+    assert identity("a", "x") == identity("a", b"x")
+    assert len({identity(*each) for each in (("a", "x"), ("b", "x"), ("a", "y"))}) == 3
+    producer, sequence = identity("a", "x")
+    assert producer > 0
+    assert 0 <= sequence < 1 << 63
+
+
+# One space with MQTT
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_addresses_of_mqtt_are_routing_keys_of_the_default_exchange(
+    make_amqp: MakeAmqp, shard: int
+) -> None:
+    node = make_amqp(2, queues=({"name": "configured"},))
+    work = node.queue("work")
+    publisher = Publisher(node, shard)
+    assert publisher.publish("", "$queue/work", b"1") == 1
+    assert publisher.publish("", "$queue/work/key", b"2") == 1
+    assert publisher.publish("", "$queue/configured", b"3") == 1
+    assert publisher.answers() == [(ACK, 3, True)]
+    assert contents(node, work) == [b"1", b"2"]
+    configured = node[0].queues.names.info("configured")
+    state = node.engine(configured.name)
+    assert state.ready() == 1
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_subscribers_of_topics_get_what_is_published_to_the_topic_exchange(
+    make_amqp: MakeAmqp, qos: int
+) -> None:
+    node = make_amqp(2)
+    subscribers = [node.connect(shard, f"s{shard}") for shard in (0, 1)]
+    for subscriber in subscribers:
+        subscriber.subscribe("home/+/light", qos=qos)
+    publisher = Publisher(node)
+    assert publisher.publish("amq.topic", "home.hall.light", b"1", b"2") == 2
+    assert publisher.publish("amq.topic", "home.hall", b"3") == 0
+    assert publisher.publish("amq.direct", "home.hall.light", b"4") == 0
+    for subscriber in subscribers:
+        assert messages(subscriber) == [b"1", b"2"]
+    node.settle()
+    assert publisher.answers()[-1][:2] == (ACK, 4)
+
+
+def test_what_mqtt_publishes_reaches_the_queues_bound_to_the_topic_exchange(
+    make_amqp: MakeAmqp,
+) -> None:
+    node = make_amqp(2)
+    queues = [node.queue(f"q{number}", shard=number) for number in range(2)]
+    passing = node.queue("passing", shard=1, durable=False)
+    for queue in (*queues, passing):
+        node.bind("amq.topic", queue.name, "home.*.light")
+    clients = [node.connect(shard, f"p{shard}") for shard in (0, 1)]
+    for number, client in enumerate(clients):
+        assert client.publish("home/hall/light", b"%d" % number, qos=1) == 0
+        assert client.publish("home/hall", b"no", qos=1) == 0
+    for queue in queues:
+        assert contents(node, queue) == [b"0", b"1"]
+    assert contents(node, passing, 1) == [b"0", b"1"]
+
+
+def test_new_bindings_hold_for_topics_that_were_published_before(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    queue = node.queue("work")
+    client = node.connect(0, "p")
+    assert client.publish("a/b", b"before", qos=1) == 0
+    node.bind("amq.topic", "work", "a.#")
+    assert client.publish("a/b", b"after", qos=1) == 0
+    assert contents(node, queue) == [b"after"]
+
+
+def test_a_captured_topic_is_stored_once_however_it_comes(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, queues=({"name": "captured", "topics": ("home/#",)},))
+    configured = Queue("/", "captured", durable=True, origin=ORIGIN_SETTINGS)
+    node.control.change(DeclareQueue(configured))
+    node.bind("amq.topic", "captured", "home.*")
+    publisher = Publisher(node)
+    assert publisher.publish("amq.topic", "home.hall", b"1") == 1
+    assert node.connect(1, "p").publish("home/hall", b"2", qos=1) == 0
+    node.settle()
+    assert node.engine("captured").ready() == 2
+
+
+def test_queues_of_mqtt_are_amqps(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    queue = node.queue("work")
+    fill(node.connect(1, "p"), "work", 3)
+    assert contents(node, queue) == [b"0", b"1", b"2"]
+
+
+# Dead letters
+
+
+def test_dead_letters_take_the_routes_that_there_are(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.exchange("dead", "topic")
+    node.queue("work", arguments={"x-dead-letter-exchange": "dead", "x-message-ttl": 1000})
+    graves = [node.queue("near"), node.queue("far", shard=1)]
+    for queue in graves:
+        node.bind("dead", queue.name, "#")
+    Publisher(node).publish("", "work", b"1")
+    node.advance(3)
+    for queue in graves:
+        assert contents(node, queue) == [b"1"]
+    route = node.amqp()._dead_letter_route
+    assert sorted(route("/", "dead", "work", {}) or ()) == ["far", "near"]
+    assert route("/", "", "far", {}) == ["far"]
+    assert route("/", "nothing", "far", {}) is None
+
+
+def test_a_policy_gives_dead_letters_somewhere_to_go(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.queue("work", arguments={"x-max-length": 1})
+    grave = node.queue("grave")
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "grave"}
+    node.control.change(SetPolicy(Policy("/", "p", "^work$", QUEUE + "s", 0, definition)))
+    node.settle()
+    Publisher(node).publish("", "work", b"1", b"2")
+    assert contents(node, grave) == [b"1"]

@@ -1,0 +1,226 @@
+"""AMQP's part of a shard: connections told of what happens to the vhost, the user and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from fluxmq.auth.users import User, VhostPermission
+from fluxmq.control.user_messages import Users
+from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
+from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.shards.amqp.consuming import refusal_of, status_of
+from fluxmq.shards.queues.ports import Outcome, Status
+from tests.unit.shards.amqp.support import (
+    EVERYTHING,
+    AmqpClient,
+    AmqpNode,
+    Consumer,
+    Publisher,
+    user,
+)
+
+MakeAmqp = Callable[..., AmqpNode]
+OTHER = VhostPermission("other", ".*", ".*", ".*")
+
+
+def set_users(node: AmqpNode, *people: User) -> None:
+    """Control tells every shard who there is."""
+    for shard in node:
+        users = Users(9, people)
+        shard.permissions.set_users(users.revision, users.users)
+        node.amqp(shard.index).users_changed()
+    node.run()
+
+
+def ended(client: AmqpClient) -> tuple[int, str]:
+    """The code and text with which the broker closed a connection."""
+    (method,) = client.read()
+    assert method.name == "connection.close", method
+    return method.fields["reply_code"], method.fields["reply_text"]
+
+
+def test_connections_of_a_vhost_end_with_it(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user("anna", EVERYTHING, OTHER),))
+    node.control.change(AddVhost(Vhost("other")))
+    stays = AmqpClient(node)
+    clients = [AmqpClient(node, shard, vhost="other") for shard in (0, 1)]
+    node.control.change(DeleteVhost("other"))
+    for client in clients:
+        assert ended(client) == (320, "CONNECTION_FORCED - vhost 'other' is down")
+    assert stays.read() == []
+
+
+@pytest.mark.parametrize(
+    ("people", "text"),
+    [
+        ((), "user 'anna' is deleted or disabled"),
+        ((replace(user(), enabled=False),), "user 'anna' is deleted or disabled"),
+        ((user("anna", OTHER),), "access to vhost '/' of user 'anna' ended"),
+    ],
+)
+def test_a_user_who_may_not_be_here_any_more_is_disconnected(
+    make_amqp: MakeAmqp, people: tuple[User, ...], text: str
+) -> None:
+    node = make_amqp(2, (user(), user("bert")))
+    clients = [AmqpClient(node, shard) for shard in (0, 1)]
+    bert = AmqpClient(node, 0, "bert")
+    set_users(node, *people, user("bert"))
+    for client in clients:
+        assert ended(client) == (320, f"CONNECTION_FORCED - {text}")
+    assert bert.read() == []
+
+
+def test_permissions_change_on_open_connections(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),))
+    client = AmqpClient(node)
+    client.send(1, "channel.open")
+    client.send(1, "queue.declare", queue="one")
+    assert [each.name for each in client.read()] == ["channel.open-ok", "queue.declare-ok"]
+    set_users(node, user("anna", replace(EVERYTHING, configure="^mine")))
+    client.send(1, "queue.declare", queue="two")
+    (method,) = client.read()
+    assert (method.name, method.fields["reply_code"]) == ("channel.close", 403)
+
+
+def test_publishers_are_told_of_a_full_disk(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),))
+    node.queue("work")
+    client = AmqpClient(node)
+    (hosted,) = node[0].queues.service.groups.values()
+    hosted.group.full = True
+    node.amqp().housekeeping()
+    # What asks for nothing is told nothing: blocked goes to who publishes.
+    client.send(1, "channel.open")
+    assert [each.name for each in client.read()] == ["channel.open-ok"]
+    client.publish(1, "", "work", b"1")
+    assert [each.name for each in client.read()] == ["connection.blocked"]
+    late = AmqpClient(node)
+    assert node.amqp()._blocked
+    hosted.group.full = False
+    node.amqp().housekeeping()
+    assert [each.name for each in client.read()] == ["connection.unblocked"]
+    assert late.read() == []
+
+
+def test_a_vhost_takes_so_many_connections(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),))
+    node.control.change(SetVhostLimits("/", {"max-connections": 1}))
+    AmqpClient(node)
+    with pytest.raises(AssertionError, match=r"max-connections|limit"):
+        AmqpClient(node)
+
+
+def test_everybody_is_told_that_the_node_ends(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),))
+    client = AmqpClient(node)
+    node.amqp().shut_down()
+    assert ended(client) == (
+        320,
+        "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'",
+    )
+
+
+def test_what_a_shard_had_in_memory_ends_with_it(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.queue("memory", shard=0, durable=False)
+    node.queue("other", shard=1, durable=False)
+    node.queue("disk", shard=0)
+    node.kill(0)
+    assert node.control.topology.queue("/", "memory") is not None, "nobody has said so yet"
+    node.start(0)
+    node.settle()
+    assert {each.name for each in node.control.topology.queues("/")} == {"disk", "other"}
+    assert node.engine("memory") is None
+
+
+def test_a_connections_id_names_its_shard(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2, (user(),))
+    for shard in (0, 1):
+        AmqpClient(node, shard)
+        AmqpClient(node, shard)
+        owners = [client.owner for client in node.amqp(shard).handler.clients]
+        assert len(set(owners)) == 2
+        assert all(owner.startswith(f"{shard}.") or f"{shard}" in owner for owner in owners)
+
+
+# The broker's port
+
+
+def test_a_queue_is_emptied_counted_and_deleted_from_any_shard(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    queue = node.queue("work")
+    Publisher(node).publish("", "work", b"1", b"2", b"3")
+    for shard in (0, 1):
+        told: list[object] = []
+        node.amqp(shard).broker.queue_status(queue, told.append)
+        node.run()
+        (status,) = told
+        assert (status.ready, status.consumers) == (3, 0)  # type: ignore[attr-defined]
+    consumer = Consumer(node, queue, 1)
+    assert getattr(node.delete(queue, 0, if_unused=True), "code", 0) == 406
+    consumer.leave()
+    purged: list[object] = []
+    node.amqp(1).broker.purge(queue, purged.append)
+    node.run()
+    assert purged == [3]
+    Publisher(node).publish("", "work", b"4")
+    assert node.delete(queue, 0, if_unused=True) == 1
+    assert node.control.topology.queue("/", "work") is None
+    assert node.delete(queue, 1) == 0, "there is none"
+
+
+def test_a_consumer_hears_of_the_end_of_its_queue(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    queue = node.queue("work")
+    consumers = [Consumer(node, queue, shard) for shard in (0, 1)]
+    node.delete(queue)
+    assert [consumer.cancellations for consumer in consumers] == [1, 1]
+
+
+def test_an_exclusive_consumer_keeps_others_away(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    queue = node.queue("work")
+    Consumer(node, queue, 0, exclusive=True)
+    refused = Consumer(node, queue, 1)
+    (refusal,) = refused.answers
+    assert (refusal.code, refusal.text) == (403, "queue 'work' in vhost '/' in exclusive use")
+
+
+def test_changes_are_refused_as_control_says(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    group = node.queue("work").group
+    refusal = node.change(DeclareQueue(Queue("/", "work", auto_delete=True, group=group)))
+    assert refusal is not None
+    assert refusal.code == 406
+
+
+def test_groups_of_new_queues(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    group_for = node.amqp(1).broker.group_for
+    assert group_for("q", False, False, "classic") == "ephemeral-1"
+    assert group_for("q", True, True, "classic") == "ephemeral-1"
+    assert group_for("q", True, False, "classic").startswith("local-")
+    assert group_for("q", True, False, "stream") == group_for("q", True, False, "quorum")
+    buffered = make_amqp(storage={"queue_ack_durability": "buffered"})
+    assert buffered.amqp().broker.group_for("q", True, False, "classic").startswith("buffered-")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome.NO_QUEUE, 404),
+        (Outcome.EXCLUSIVE, 403),
+        (Outcome.IN_USE, 406),
+        (Outcome.NOT_EMPTY, 406),
+        (Outcome.REFUSED, 406),
+        (Outcome.UNAVAILABLE, 541),
+    ],
+)
+def test_outcomes_are_reply_codes(outcome: Outcome, code: int) -> None:
+    refusal = refusal_of(Queue("/", "q"), outcome)
+    assert refusal.code == code
+    assert "queue 'q' in vhost '/'" in refusal.text
+    assert status_of(Status(outcome)) is None
