@@ -20,6 +20,7 @@ from typing import Any
 from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.shards import frames
+from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
@@ -114,6 +115,10 @@ class Peers:
         """Add what direct replies say to each other."""
         self.replies = replies
         self._handlers.update(replies.handlers())
+
+    def join_entered(self, entered: Entered) -> None:
+        """Add what is told of connections by vhost."""
+        self._handlers.update(entered.handlers())
 
     def join_durable(self, durable: DurableLinks) -> None:
         """Add what keeping sessions and retained messages says to each other."""

@@ -130,6 +130,7 @@ class Worker:
             launch.index, settings, self.broker, self.queues, self.peers.links, self.later
         )
         self.peers.join_replies(self.amqp.replies)
+        self.peers.join_entered(self.amqp.entered)
         self.intake.amqp = self.amqp.adopt
         self.reports = Reports(
             self.reactor, self.broker, self.intake, self.peers, self.queues, self.store

@@ -36,6 +36,7 @@ from fluxmq.sessions.amqp091.ports import (
 from fluxmq.sessions.mqtt.ports import Authenticated as Verified
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp import consuming
+from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
@@ -67,6 +68,7 @@ class AmqpBroker:
         client: TopologyClient,
         publishing: Publishing,
         replies: Replies,
+        entered: Entered,
         later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], int],
     ) -> None:
@@ -87,7 +89,7 @@ class AmqpBroker:
         self._publishing = publishing
         self._replies = replies
         self._marked = False
-        self._entered: Counter[str] = Counter()
+        self._entered = entered
         self._known: dict[tuple[str, str], Permissions | None] = {}
         self._known_revision = (-1, -1)
         self.configure(settings)
@@ -169,9 +171,9 @@ class AmqpBroker:
         """Count a connection into its vhost; the vhost's limit when it is reached."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
-        if 0 <= limit <= self._entered[client.vhost]:
+        if 0 <= limit <= self._entered.count(client.vhost):
             return int(limit)
-        self._entered[client.vhost] += 1
+        self._entered.enter(client.vhost)
         return None
 
     # Topology
@@ -377,7 +379,7 @@ class AmqpBroker:
         self.closed[reason] += 1
         self.timers.cancel(client)
         if client.entered:
-            self._entered[client.vhost] -= 1
+            self._entered.leave(client.vhost)
 
     def count_error(self, client: Client, code: int, text: str) -> None:
         """Count a protocol error and log some."""

@@ -22,6 +22,7 @@ from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.desk import ShardDesk
+from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
@@ -73,6 +74,7 @@ class Amqp:
             self._changed,
             first=[DropGroup(f"{EPHEMERAL}-{shard}")],
         )
+        self.entered = Entered(links)
         self.replies = Replies(shard, links, secrets.token_urlsafe, clock, later)
         publishing = Publishing(
             lambda: self.topology.topology,
@@ -83,7 +85,10 @@ class Amqp:
             clock,
         )
         self.broker = AmqpBroker(
-            shard, settings, broker, queues, self.topology, publishing, self.replies, later, clock
+            *(shard, settings, broker, queues, self.topology, publishing, self.replies),
+            self.entered,
+            later,
+            clock,
         )
         self.handler = ShardHandler(self.broker)
         self.broker.handler = self.handler
@@ -166,6 +171,7 @@ class Amqp:
         """A tenth of a second has passed."""
         self.broker.run_timers()
         self.topology.tick()
+        self.entered.tick()
         self.declared.housekeeping()
         blocked = self._queues.service.full
         if blocked != self._blocked:

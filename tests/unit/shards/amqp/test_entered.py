@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from fluxmq.auth.users import VhostPermission
 from fluxmq.routing.topology.changes import AddVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Vhost
 from tests.unit.shards.amqp.support import EVERYTHING, AmqpClient, AmqpNode, user
-from tests.unit.shards.amqp.test_wiring import OTHER
 
+OTHER = VhostPermission("other", ".*", ".*", ".*")
 MakeAmqp = Callable[..., AmqpNode]
 
 
