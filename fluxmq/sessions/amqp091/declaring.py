@@ -28,6 +28,7 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from fluxmq.routing.topology.arguments import (
     ALTERNATE_KEY,
+    CLASSIC,
     QUORUM,
     STREAM,
     check_exchange_type,
@@ -154,7 +155,9 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
         raise error_from(reserved(QUEUE, name))
     access.need_configure(channel, QUEUE, name)
     vhost = topology.vhost(client.vhost)
-    default = vhost.default_queue_type if vhost is not None else ""
+    default = CLASSIC
+    if vhost is not None and method.durable and not (method.exclusive or method.auto_delete):
+        default = vhost.default_queue_type  # others can only be classic
     kind = queue_type(method.arguments, default)
     wanted = Queue(
         client.vhost,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fluxmq.protocols.amqp091.methods import (
@@ -33,7 +35,8 @@ from fluxmq.protocols.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
-from fluxmq.routing.topology.changes import SetVhostLimits
+from fluxmq.routing.topology.changes import AddVhost, SetVhostLimits
+from fluxmq.routing.topology.records import Vhost
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import (
     Publish,
@@ -635,6 +638,27 @@ def test_a_vhosts_limit_of_queues() -> None:
             QueueDeclare,
         ),
     ]
+
+
+@pytest.mark.parametrize("default", ["quorum", "stream", "classic"])
+def test_a_vhosts_default_type_is_for_queues_that_may_have_it(default: str) -> None:
+    """RabbitMQ 3.10: queues that only a classic one can be are classic; who names a type gets that."""
+    broker = MemoryBroker()
+    broker.topology.apply(AddVhost(Vhost("/", default_queue_type=default)))
+    peer = Peer(broker)
+    flags: dict[str, dict[str, Any]] = {
+        "plain": {"durable": True},
+        "transient": {},
+        "exclusive": {"durable": True, "exclusive": True},
+        "auto": {"durable": True, "auto_delete": True},
+        "named": {"durable": True, "arguments": {"x-queue-type": "classic"}},
+    }
+    peer.send(1, *(QueueDeclare(name, **values) for name, values in flags.items()))
+    assert peer.got() == [QueueDeclareOk(name, 0, 0) for name in flags]
+    types = {queue.name: queue.type for queue in broker.topology.queues()}
+    assert types == {**dict.fromkeys(flags, "classic"), "plain": default}
+    peer.send(1, QueueDeclare("plain", durable=True))
+    assert peer.one() == QueueDeclareOk("plain", 0, 0)
 
 
 def test_a_queue_that_cannot_be_asked_is_said_to_be_down() -> None:
