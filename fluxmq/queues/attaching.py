@@ -75,11 +75,11 @@ class Attaching:
         `group` is the plain name; with a filter the group is `<group>@<filter>` (`group_name` of the
         consumer). A new group begins at `start`, by default with the first message there is; for a
         stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
-        the consumer holds, 0 for `UNSETTLED_MAX`. With `auto_commit` false a stream's offset moves by
-        `commit` only. Of higher `priority` is served first; what else it is, see `Consumer`. `timeout`: µs for which it
-        may keep what it is given, 0 for as long as the queue says. Raises
-        `AttachError` for no queue, a group of another mode or filter, or an `exclusive` consumer that it
-        or another is (`ExclusiveError`).
+        the consumer holds, 0 for `UNSETTLED_MAX`, as it is for one that takes. With `auto_commit` false a
+        stream's offset moves by `commit` only. Of higher `priority` is served first; what else it is, see
+        `Consumer`. `timeout`: µs for which it may keep what it is given, 0 for as long as the queue says.
+        Raises `AttachError` for no queue, a group of another mode or filter, or an `exclusive` consumer
+        that it or another is (`ExclusiveError`).
         """
         queue = self._machine.queues.get(queue_id)
         if queue is None:
@@ -101,7 +101,7 @@ class Attaching:
             (self._term << 32) | self._number,
             mode=mode,
             filter_=filter_,
-            limit=limit or UNSETTLED_MAX,
+            limit=UNSETTLED_MAX if taking else limit or UNSETTLED_MAX,
             credit=0 if taking else credit,
             auto_commit=auto_commit and not temporary,
             priority=priority,

@@ -200,7 +200,8 @@ class Hosting:
             return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit, *kind)
-        port = RemotePort(link, number, limit, lambda: self._forget(peer, number), self._wait)
+        most = 0 if wanted.taking else limit
+        port = RemotePort(link, number, most, lambda: self._forget(peer, number), self._wait)
         self._consumers[peer][number] = port
 
         def attached(answer: Attached, held: Held | None) -> None:

@@ -53,8 +53,8 @@ class Wanted:
     """A consumer as it asks to be attached. ``start`` is a position and an offset or a time in µs ("interval": µs back
     from now), or None.
 
-    ``limit``: most unsettled messages it holds, 0 for `queues.limits.UNSETTLED_MAX`. Of higher ``priority`` is given
-    messages first. ``exclusive``: it wants to be the queue's only consumer. ``automatic``: what it is given is settled by
+    ``limit``: most unsettled messages it holds, 0 for `queues.limits.UNSETTLED_MAX`, as for one that takes. Of higher
+    ``priority`` is given messages first. ``exclusive``: it wants to be the queue's only consumer. ``automatic``: what it is given is settled by
     that; if it does not take, it says of messages that it has got rid of them by settling them (with any verb), and of
     others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
     ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.

@@ -286,3 +286,30 @@ def test_a_group_that_fails_answers_who_waits(make_queues: MakeQueues) -> None:
     asker.held.take(lambda got, _ready: found.append(got))
     assert found == [False, False]
     node.held = False
+
+
+@BOTH
+def test_who_takes_may_hold_what_it_took(make_queues: MakeQueues, elsewhere: bool) -> None:
+    node = make_queues({"name": "work"}, workers=2)
+    shard = place(node, elsewhere)
+    asker = Asker(node, shard, taking=True, limit=1)
+    publish(node, shard, b"a", b"b", b"c")
+    assert [asker.take(), asker.take(), asker.take()] == [(b"a", 1, 2), (b"b", 1, 1), (b"c", 1, 0)]
+
+
+def test_takes_of_a_slow_link_all_arrive(
+    make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make_queues({"name": "work"}, workers=2)
+    shard = place(node, True)
+    publish(node, shard, b"a", b"b", b"c")
+    asker = Asker(node, shard, taking=True, limit=1)
+    monkeypatch.setattr(hosting, "BACKLOG_BYTES_MAX", -1)
+    found: list[bool] = []
+    assert asker.held is not None
+    for _ in range(3):
+        asker.held.take(lambda got, _ready: found.append(got))
+    node.run()
+    monkeypatch.undo()
+    node.advance(0.1)
+    assert (found, asker.payloads) == ([True] * 3, [b"a", b"b", b"c"])
