@@ -1,0 +1,141 @@
+"""Arguments and policies of queues as the engine of whoever hosts the queue has them, and what they do there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fluxmq.routing.topology.changes import ClearPolicy, SetPolicy
+from fluxmq.routing.topology.records import Policy
+from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
+
+MakeAmqp = Callable[..., AmqpNode]
+
+KEYS: list[tuple[str, str, Any, str, Any]] = [
+    ("quorum", "max-in-memory-length", 7, "max_in_memory_length", 7),
+    ("quorum", "max-in-memory-bytes", 4096, "max_in_memory_bytes", 4096),
+    ("stream", "stream-max-segment-size-bytes", 20_000, "max_segment_bytes", 20_000),
+    ("quorum", "consumer-timeout", 60_000, "visibility_timeout", 60_000_000),
+    ("classic", "consumer-timeout", 60_000, "visibility_timeout", 60_000_000),
+]
+WITHOUT_EFFECT = [
+    ("classic", "x-queue-mode", "lazy"),
+    ("classic", "x-queue-version", 2),
+    ("classic", "x-queue-master-locator", "min-masters"),
+    ("quorum", "x-queue-leader-locator", "balanced"),
+    ("quorum", "x-quorum-initial-group-size", 3),
+    ("stream", "x-initial-cluster-size", 3),
+    ("stream", "x-queue-leader-locator", "least-leaders"),
+]
+
+
+def policy(node: AmqpNode, **definition: Any) -> None:
+    """Set one for all queues."""
+    named = {key.replace("_", "-"): value for key, value in definition.items()}
+    node.control.change(SetPolicy(Policy("/", "p", ".*", "queues", 0, named)))
+    node.settle()
+
+
+@pytest.mark.parametrize(("kind", "key", "value", "field", "wanted"), KEYS)
+def test_an_argument_is_the_engines(
+    make_amqp: MakeAmqp, kind: str, key: str, value: Any, field: str, wanted: Any
+) -> None:
+    node = make_amqp(2)
+    node.queue("q", type=kind, arguments={f"x-{key}": value})
+    assert getattr(node.engine("q").config, field) == wanted
+
+
+@pytest.mark.parametrize(("kind", "key", "value", "field", "wanted"), KEYS)
+def test_a_policy_is_the_engines_while_there_is_one(
+    make_amqp: MakeAmqp, kind: str, key: str, value: Any, field: str, wanted: Any
+) -> None:
+    node = make_amqp(2)
+    node.queue("q", type=kind)
+    before = node.engine("q").config
+    policy(node, **{key: value})
+    assert getattr(node.engine("q").config, field) == wanted != getattr(before, field)
+    node.control.change(ClearPolicy("/", "p"))
+    node.settle()
+    assert node.engine("q").config == before
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), WITHOUT_EFFECT)
+def test_what_one_node_has_no_use_for_is_kept_and_changes_nothing(
+    make_amqp: MakeAmqp, kind: str, key: str, value: Any
+) -> None:
+    node = make_amqp(1)
+    queue = node.queue("q", type=kind, arguments={key: value})
+    node.queue("plain", type=kind)
+    assert node.control.topology.queue("/", "q") == queue
+    one, other = node.engine("q").config.pack(), node.engine("plain").config.pack()
+    assert {**one, "name": ""} == {**other, "name": ""}
+
+
+def sizes(node: AmqpNode, name: str) -> list[int]:
+    """Bytes of the segments of a queue, the growing one left out."""
+    for shard in node:
+        for group in shard.queues.service.all_groups():
+            state = group.machine.queue(name)
+            if state is not None:
+                store: Any = group.logs[state.id]
+                store.flush()
+                files = sorted(Path(store.directory).glob("*.seg"))
+                return [path.stat().st_size for path in files][:-1]
+    raise AssertionError(f"no shard has {name}")
+
+
+def test_a_streams_segments_are_as_large_as_it_says(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.queue("small", type="stream", arguments={"x-stream-max-segment-size-bytes": 16_384})
+    node.queue("other", type="stream")
+    publisher = Publisher(node, 1)
+    for name in ("small", "other"):
+        publisher.publish("", name, *[bytes(1000)] * 60)
+    node.settle()
+    assert len(sizes(node, "small")) >= 4
+    assert all(15_000 < size <= 16_384 for size in sizes(node, "small"))
+    assert sizes(node, "other") == []
+    policy(node, stream_max_segment_size_bytes=32_768)
+    publisher.publish("", "other", *[bytes(1000)] * 5)
+    publisher.publish("", "small", *[bytes(1000)] * 20)
+    node.settle()
+    assert all(size <= 16_384 for size in sizes(node, "small")), "the argument is before the policy"
+
+
+def test_a_queue_that_keeps_little_in_memory_gives_all_there_is(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1)
+    queue = node.queue("q", type="quorum", arguments={"x-max-in-memory-length": 2})
+    Publisher(node).publish("", "q", *[b"%d" % number for number in range(50)])
+    node.settle()
+    (log,) = (
+        group.logs[state.id]
+        for group in node[0].queues.service.all_groups()
+        if (state := group.machine.queue("q")) is not None
+    )
+    assert log._recent.messages == 2
+    assert contents(node, queue) == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize("shard", [0, 1])
+def test_a_consumers_timeout_gives_its_messages_to_others(make_amqp: MakeAmqp, shard: int) -> None:
+    node = make_amqp(2)
+    queue = node.queue("q", arguments={"x-consumer-timeout": 20_000})
+    publisher = Publisher(node)
+    publisher.publish("", "q", b"a")
+    slow = Consumer(node, queue, shard)
+    slow.answers[0].stop()
+    own = Consumer(node, queue, shard, timeout=5_000_000)
+    publisher.publish("", "q", b"b")
+    node.run()
+    assert (slow.payloads, own.payloads) == ([b"a"], [b"b"])
+    own.answers[0].stop()
+    other = Consumer(node, queue, 1 - shard)
+    node.advance(4.8)
+    assert other.payloads == []
+    node.advance(0.6)
+    assert other.payloads == [b"b"]
+    node.advance(15)
+    assert other.payloads == [b"b", b"a"]
