@@ -35,6 +35,7 @@ from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.listing import bytes_of
 from fluxmq.shards.queues.wiring import Queues
+from fluxmq.shards.streams.tls import TlsStream
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -123,11 +124,13 @@ class ShardDesk:
 
     def _connections(self) -> Iterator[TableRow]:
         for connection in list(self._broker.reactor.connections.values()):
-            if isinstance(connection.identity, Client):
-                if connection.identity.entered:
-                    yield _connection_row(connection.identity)
-            elif isinstance(connection.identity, MqttClient) and connection.open:
-                yield _mqtt_row(connection.identity)
+            client = connection.identity
+            if isinstance(client, Client):
+                # One that is over may be there for a moment longer, for its last bytes to be read.
+                if client.entered and client.stage is not Stage.CLOSED:
+                    yield _connection_row(client)
+            elif isinstance(client, MqttClient) and connection.open:
+                yield _mqtt_row(client)
 
     def _channels(self) -> Iterator[Channel]:
         for client in list(self._broker.handler.clients):
@@ -276,9 +279,9 @@ def _mqtt_row(client: MqttClient) -> TableRow:
         "name": session.client_id if session is not None else client.peer,
         "peer_host": peer_host.strip("[]"),
         "peer_port": int(peer_port or 0),
-        "ssl": bool(client.certificate_name),
+        "ssl": isinstance(client.connection.stream, TlsStream),
         "peer_cert_subject": client.certificate_name,
-        "state": "running",
+        "state": "flow" if client.connection.paused else "running",
         "channels": 0,
         "protocol": MQTT_PROTOCOLS.get(client.connection.version, "MQTT"),
         "user": client.username,
