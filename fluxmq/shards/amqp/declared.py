@@ -113,7 +113,7 @@ class DeclaredQueues:
             self._owners[internal] = queue.owner
         self._name(name, config)
         group = self._group_here(name)
-        if group is None or not group.keeper.leading:
+        if group is None or not group.keeper.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
         state = group.machine.queue(internal)
         if state is not None and state.config.type != config.type:
@@ -186,6 +186,8 @@ class DeclaredQueues:
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or not of_clients(state.config):
             return
+        if self._is_leaving(group):
+            return
         self._ending.add(internal)
 
         def ended(_answer: object) -> None:
@@ -197,6 +199,12 @@ class DeclaredQueues:
 
         group.delete(internal, False, False, ended)
 
+    def _is_leaving(self, group: Group) -> bool:
+        """Whether a group is about to move: nothing may be asked of it, and it is compared again where it comes to rest."""
+        if group.leaving:
+            self._reconciled.pop(group.name, None)
+        return group.leaving
+
     def _reconcile(self) -> None:
         """Groups that came here hold what the topology says, and nothing else of clients' queues."""
         if not self._known():
@@ -206,9 +214,13 @@ class DeclaredQueues:
             del self._reconciled[name]
         for name, hosted in list(groups.items()):
             group = hosted.group
-            if self._reconciled.get(name) is group or not group.keeper.leading:
+            if self._reconciled.get(name) is group or not group.keeper.leading or group.leaving:
                 continue
             self._reconciled[name] = group
+            for config in list(self._queues.names.configured(name)):
+                queue = self._topology().queue(*public_name(config.name))
+                if queue is not None:
+                    self._declare(queue)
             for state in list(group.machine.queues.values()):
                 if not self._is_meant(
                     self._topology().queue(*public_name(state.name)), name, state

@@ -282,6 +282,24 @@ def test_control_comes_back_with_all_it_knew(make_amqp: MakeAmqp) -> None:
     assert contents(node, queue) == [b"1"]
 
 
+def test_nothing_is_asked_of_a_group_that_is_about_to_move(make_amqp: MakeAmqp) -> None:
+    """What it proposed behind its last snapshot would be left in this shard's log."""
+    node = make_amqp()
+    node.queue("old")
+    group = node.group("old")
+    group.leaving = True
+    new = Queue("/", "new", durable=True, group=group.name)
+    node.control.change(DeclareQueue(new), DeleteQueue("/", "old"))
+    node.settle()
+    assert group.idle
+    assert node.engine("new") is None
+    assert node.engine("old") is not None
+    group.leaving = False  # it stays
+    node.settle()
+    assert node.engine("new") is not None
+    assert node.engine("old") is None
+
+
 def test_whose_queues_are_ended() -> None:
     assert not of_clients(dead_letter_config("dead"))
     assert of_clients(dead_letter_config("other\x1fdead"))
