@@ -103,7 +103,7 @@ class QueueLimits(Section):
     max_length: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     """Messages ready for delivery above which overflow decides; a stream drops its oldest; 0 is no limit."""
     max_length_bytes: Annotated[Size, Field(ge=0, le=COUNT_MAX)] = 0
-    """Bytes in the queue above which overflow decides; a stream drops its oldest; 0 is no limit."""
+    """Payload bytes of ready messages above which overflow decides; a stream drops its oldest; 0 is no limit."""
     overflow: Literal["drop-head", "reject-publish"] = "drop-head"
     """Above max_length or max_length_bytes: dead-letter or drop the oldest message, or refuse the new one."""
 

@@ -41,7 +41,7 @@ def wanted_of(wanted: ConsumerWanted) -> Wanted:
         group=wanted.group or (wanted.tag if stream else ""),
         member=wanted.member,
         pattern=wanted.filters[0].encode() if wanted.filters else b"",
-        start=(wanted.start or ("next", 0)) if stream else None,
+        start=_start(wanted) if stream else None,
         limit=wanted.limit,
         qos=QOS,
         explicit=not wanted.auto_commit,
@@ -54,6 +54,13 @@ def wanted_of(wanted: ConsumerWanted) -> Wanted:
     )
 
 
+def _start(wanted: ConsumerWanted) -> tuple[str, int] | None:
+    """Where a stream's consumer begins: a group that has a name goes on where it is, unless it is told."""
+    if wanted.start is None and not wanted.group:
+        return ("next", 0)
+    return wanted.start
+
+
 def refusal_of(queue: Queue, outcome: int) -> Refusal:
     """Why a queue did not do what it was asked."""
     where = named("queue", queue.name, queue.vhost)
@@ -64,7 +71,7 @@ def refusal_of(queue: Queue, outcome: int) -> Refusal:
     if outcome == Outcome.IN_USE:
         return Refusal(PRECONDITION_FAILED, f"{where} in use")
     if outcome == Outcome.NOT_EMPTY:
-        return Refusal(PRECONDITION_FAILED, f"{where} is not empty")
+        return Refusal(PRECONDITION_FAILED, f"{where} not empty")
     if outcome == Outcome.REFUSED:
         return Refusal(PRECONDITION_FAILED, f"{where} cannot be consumed from in this way")
     return Refusal(INTERNAL_ERROR, f"{where} cannot be reached now")

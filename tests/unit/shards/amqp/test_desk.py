@@ -225,7 +225,7 @@ def test_queues_are_purged_and_deleted(make_amqp: MakeAmqp) -> None:
     refused = ordered(node, "delete_queue", QueueOrder("/", "q", if_empty=True))
     assert isinstance(refused, Failure)
     assert refused.code == ERROR_FAILED
-    assert refused.text == "queue 'q' in vhost '/' is not empty"
+    assert refused.text == "queue 'q' in vhost '/' not empty"
     for verb in ("purge_queue", "delete_queue"):
         missing = ordered(node, verb, QueueOrder("other", "q"))
         assert missing == Failure(ERROR_NOT_FOUND, "no queue 'q' in vhost 'other'")
