@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fluxmq._hot.amqp_ledger import ChannelLedger, ConfirmWindow
 from fluxmq._hot.amqp_run import PublishRun
-from fluxmq.protocols.amqp091.constants import ReplyCode
+from fluxmq.protocols.amqp091.constants import SHORT_STRING_BYTES_MAX, ReplyCode
 from fluxmq.protocols.amqp091.errors import AmqpError, SoftError, error_of
 from fluxmq.protocols.amqp091.methods import Method, frame
 from fluxmq.routing.topology.refusals import Refusal
@@ -31,6 +31,8 @@ BACKLOG_MAX: Final = 1024
 """Frames and runs that wait behind a method: more than a client sends without awaiting answers."""
 BACKLOG_BYTES_MAX: Final = 1 << 20
 """Bytes of them: what a connection may also have in output."""
+
+_CUT: Final = "..."
 
 Waiting = tuple[int, bytes] | PublishRun
 """A frame (its type and payload) or a run of publishes, until its turn comes."""
@@ -152,3 +154,12 @@ def error_from(refusal: Refusal) -> AmqpError:
 def precondition(text: str) -> SoftError:
     """406."""
     return SoftError(ReplyCode.PRECONDITION_FAILED, text)
+
+
+def told(error: AmqpError) -> str:
+    """The text of a close method: the code's name and what happened, cut as RabbitMQ cuts it."""
+    text = f"{error.code.name} - {error.text}"
+    if len(text.encode("utf-8", "replace")) <= SHORT_STRING_BYTES_MAX:
+        return text
+    raw = text.encode("utf-8", "replace")[: SHORT_STRING_BYTES_MAX - len(_CUT)]
+    return raw.decode("utf-8", "ignore") + _CUT

@@ -26,8 +26,11 @@ class Taker:
     """What a consumer and a getter have in common. ``channel`` and ``held`` are None once it is of no use.
 
     ``automatic``: messages are settled when they are handed to the connection. ``reserved``: messages settled within a
-    transaction, which must be settled with the queue yet.
+    transaction, which must be settled with the queue yet. ``counts_from``: the delivery from which on a quorum queue's
+    messages say how often they were delivered before (RabbitMQ tells basic.get at once).
     """
+
+    counts_from = 2
 
     __slots__ = ("automatic", "channel", "held", "queue", "reserved")
 
@@ -148,6 +151,8 @@ class Consumer(Taker):
 
 class Getter(Taker):
     """Takes messages of one queue for basic.get; kept for the next one. ``taken``: the message it was given just now."""
+
+    counts_from = 1
 
     __slots__ = ("taken",)
 

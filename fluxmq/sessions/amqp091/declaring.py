@@ -44,7 +44,7 @@ from fluxmq.routing.topology.names import is_reserved
 from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Exchange, Queue
 from fluxmq.routing.topology.refusals import Refusal, named, not_found, reserved
 from fluxmq.sessions.amqp091 import access, refusals, replying
-from fluxmq.sessions.amqp091.channel import Channel, error_from
+from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
 from fluxmq.sessions.amqp091.ports import QueueStatus
 from fluxmq.sessions.amqp091.queue_names import clean, existing_queue, expanded
 
@@ -150,6 +150,10 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
     client, broker = channel.client, channel.handler.broker
     topology = broker.topology
     if not name:
+        asked_for = queue_type(method.arguments, CLASSIC)
+        if asked_for in (QUORUM, STREAM):
+            text = f"Cannot declare a server-named queue for type rabbit_{asked_for}_queue"
+            raise precondition(text)
         name = f"amq.gen-{broker.unique()}"
     elif is_reserved(name):
         raise error_from(reserved(QUEUE, name))

@@ -42,7 +42,7 @@ class Heads:
         self._kept: dict[tuple[bytes, bytes, int, bool], Head] = {}
 
     def head(self, block: bytes, key: bytes, again: int, stream: bool) -> Head:
-        """The head for a message with these properties and this key, delivered ``again`` times before (0: not told)."""
+        """The head for a message with these properties and this key, delivered ``again`` times before (-1: not told)."""
         known = (block, key, again, stream)
         head = self._kept.get(known)
         if head is None:
@@ -56,7 +56,7 @@ class Heads:
 
 def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
     """See ``Heads.head``. Properties that AMQP cannot say at all are left out rather than the message."""
-    extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again else {}
+    extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again >= 0 else {}
     try:
         exchange, routing_key = address_of(block, key)
         if stream:
@@ -91,7 +91,8 @@ def _redelivered(batch: Batch, index: int, attempts: int) -> bool:
 
 
 def _head(channel: Channel, taker: Taker, batch: Batch, index: int, attempts: int) -> Head:
-    again = attempts - 1 if taker.counts_deliveries and attempts > 1 else 0
+    told = taker.counts_deliveries and attempts >= taker.counts_from
+    again = attempts - 1 if told else -1
     return channel.handler.heads.head(
         batch.properties(index), batch.key(index), again, taker.is_stream
     )

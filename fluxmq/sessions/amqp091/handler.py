@@ -20,7 +20,7 @@ from fluxmq.protocols.amqp091.constants import (
     PROTOCOL_HEADER,
     ReplyCode,
 )
-from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, reply_text
+from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError, octets
 from fluxmq.protocols.amqp091.methods import (
     BasicPublish,
     ChannelClose,
@@ -44,6 +44,7 @@ from fluxmq.sessions.amqp091.channel import (
     BACKLOG_MAX,
     Channel,
     State,
+    told,
 )
 from fluxmq.sessions.amqp091.client import Client, Stage
 from fluxmq.sessions.amqp091.consumers import Consumer
@@ -126,8 +127,7 @@ class Handler:
         method: Method | None = None
         try:
             if kind != FRAME_METHOD or number:
-                octets = ",".join(map(str, payload[:48]))
-                text = f"type {kind}, all octets = <<{octets}>>"
+                text = f"type {kind}, all octets = {octets(payload)}"
                 raise HardError(ReplyCode.UNEXPECTED_FRAME, text)
             method = decode(payload)
             self.broker.count_method(type(method).__name__)
@@ -328,7 +328,7 @@ class Handler:
                 self.release_channel(channel)
                 channel.state = State.CLOSING
                 client.channels[channel.number] = channel
-                text = reply_text(error)
+                text = told(error)
                 channel.send(ChannelClose(error.code, text, error.class_id, error.method_id))
                 self.let_go(channel)
         elif client.stage in (Stage.OPEN, Stage.RUNNING):
@@ -340,7 +340,7 @@ class Handler:
         """Close from our side: end everything, say why, and give the client time to answer."""
         client.stage = Stage.CLOSING
         self.release(client)
-        text = reply_text(error)
+        text = told(error)
         close = ConnectionClose(error.code, text, error.class_id, error.method_id)
         client.connection.append(frame(0, close))
         client.deadline = self.broker.now() + self.broker.limits.close_timeout

@@ -50,6 +50,9 @@ _MULTIPLE_AT: Final = 19
 """A frame of basic.ack or basic.nack, and where in it the low byte of the method, the number and ``multiple`` stand."""
 
 _CORRELATION_ID: Final = Properties._fields.index("correlation_id")
+_DELIVERY_MODE: Final = Properties._fields.index("delivery_mode")
+_DELIVERY_MODES: Final = (b"\x01", b"\x02")
+"""Transient and persistent."""
 _REPLY_TO: Final = Properties._fields.index("reply_to")
 _EXPIRATION: Final = Properties._fields.index("expiration")
 _MESSAGE_ID: Final = Properties._fields.index("message_id")
@@ -264,6 +267,9 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
             drop = (BCC,)
             fields[HEADERS] = headers.without(BCC)
             returned = write_fields(fields)
+    mode = fields[_DELIVERY_MODE]
+    if mode is not None and mode not in _DELIVERY_MODES:
+        raise precondition(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
     return Prepared(
         run.exchange,
         run.routing_key,

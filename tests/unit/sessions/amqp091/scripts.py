@@ -87,9 +87,9 @@ def check(script: Script, broker: MemoryBroker | None = None) -> None:
 
 def closed(code: int, text: str, method: type[Method] | None) -> ChannelClose:
     """The channel's end."""
-    return ChannelClose(
-        code, f"{ReplyCode(code).name} - {text}", *(ids(method) if method else (0, 0))
-    )
+    whole = f"{ReplyCode(code).name} - {text}"
+    told = whole if len(whole) <= 255 else whole[:252] + "..."
+    return ChannelClose(code, told, *(ids(method) if method else (0, 0)))
 
 
 def ended(code: int, text: str, method: type[Method] | None) -> ConnectionClose:

@@ -258,6 +258,19 @@ SCRIPTS = [
 ]
 
 GET = [
+    Script(
+        "a quorum queue tells basic.get at once how often",
+        [QUORUM, Publish("", "q"), BasicGet("q"), BasicNack(1, requeue=True), BasicGet("q")],
+        [
+            DECLARED,
+            Message(
+                BasicGetOk(1, False, "", "q", 0), Properties(headers={"x-delivery-count": 0}), b"x"
+            ),
+            Message(
+                BasicGetOk(2, True, "", "q", 0), Properties(headers={"x-delivery-count": 1}), b"x"
+            ),
+        ],
+    ),
     Script("no queue", [BasicGet("nope")], [closed(404, "no queue 'nope' in vhost '/'", BasicGet)]),
     Script("no name", [BasicGet()], [closed(404, "no previously declared queue", BasicGet)]),
     Script(

@@ -55,6 +55,22 @@ STREAM = {"x-queue-type": "stream"}
 
 QUEUES = [
     Script(
+        "server-named of a type that has no such",
+        [QueueDeclare("", durable=True, arguments=QUORUM)],
+        [
+            closed(
+                406,
+                "Cannot declare a server-named queue for type rabbit_quorum_queue",
+                QueueDeclare,
+            )
+        ],
+    ),
+    Script(
+        "a text that is too long",
+        [QueueDeclare("q" * 100, exclusive=True), QueueDeclare("q" * 100)],
+        [QueueDeclareOk("q" * 100, 0, 0), locked("q" * 100, QueueDeclare)],
+    ),
+    Script(
         "server-named",
         [QueueDeclare(""), QueueBind("", "amq.direct", "")],
         [QueueDeclareOk("amq.gen-0000000000000000000002", 0, 0), QueueBindOk()],

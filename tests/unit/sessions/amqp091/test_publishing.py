@@ -112,6 +112,11 @@ REFUSED = [
         ],
     ),
     Script(
+        "an unknown delivery mode",
+        [Publish("", "q", properties={"delivery_mode": 7})],
+        [closed(406, "invalid message: {delivery_mode_unknown,7}", BasicPublish)],
+    ),
+    Script(
         "too many keys",
         [Publish("", "q", properties={"headers": {"CC": ["k"] * KEYS_MAX}})],
         [closed(406, "more than 1024 routing keys of one message", BasicPublish)],
