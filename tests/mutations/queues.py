@@ -240,6 +240,14 @@ MUTATIONS = [
         OF_COMMANDS + "test_an_unknown_kind_stops_the_machine",
     ),
     Mutation(
+        "timeout_of_the_queue",
+        "A consumer may keep what it is given for as long as it says itself.",
+        GROUPS,
+        "        return self.timeouts.get(holder, config.visibility_timeout)\n",
+        "        return config.visibility_timeout\n",
+        "tests/unit/queues/test_timeouts.py::test_each_consumer_has_its_own_time",
+    ),
+    Mutation(
         "stream_commit",
         "A stream's committed offset never passes what a consumer may still need.",
         "fluxmq/queues/stream_desks.py",

@@ -10,6 +10,7 @@ OF_FAULTS = "tests/unit/storage/test_queue_log_faults.py::"
 OF_SEGMENTS = "tests/unit/storage/test_segments.py::"
 OF_FORMAT = "tests/unit/model/test_segments.py::"
 OF_SNAPSHOTS = "tests/unit/storage/test_snapshots.py::"
+OF_BOUNDS = "tests/unit/storage/test_queue_log_bounds.py::"
 OF_CACHE = "tests/unit/storage/test_batch_cache.py::"
 
 MUTATIONS = [
@@ -180,5 +181,29 @@ MUTATIONS = [
         "        while self.recent_bytes > self.recent_bytes_max:\n",
         "        while False:\n",
         OF_CACHE + "test_the_oldest_leave_whichever_log_they_are_of",
+    ),
+    Mutation(
+        "segment_resized",
+        "A segment keeps the size that it began with.",
+        "fluxmq/storage/queue_log.py",
+        "        full = segment.bytes_max or self.options.segment_bytes\n        if segment.length +",
+        "        full = self._segment_bytes or self.options.segment_bytes\n        if segment.length +",
+        OF_BOUNDS + "test_another_size_is_for_segments_that_begin_later",
+    ),
+    Mutation(
+        "segment_size_forgotten",
+        "A checkpoint has the size of the segment that grows.",
+        "fluxmq/storage/log_state.py",
+        "    return fields if segment.bytes_max else fields[:-1]\n",
+        "    return fields[:-1]\n",
+        OF_BOUNDS + "test_replicas_are_equal_though_one_was_restarted_after_a_change",
+    ),
+    Mutation(
+        "batch_cache_of_one_log",
+        "A log keeps no more in memory than its own limit allows.",
+        "fluxmq/storage/batch_cache.py",
+        "        if recent.is_over():\n",
+        "        if False:\n",
+        OF_BOUNDS + "test_a_queue_keeps_no_more_in_memory_than_it_may[5-0-5]",
     ),
 ]

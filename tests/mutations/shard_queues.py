@@ -6,6 +6,7 @@ from tests.mutations.mutation import Mutation
 
 FOLDER = "tests/unit/shards/queues/"
 OF_ASKED = FOLDER + "test_asked.py::"
+OF_BOUNDS = FOLDER + "test_bounds.py::"
 OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
 OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
@@ -309,5 +310,22 @@ MUTATIONS = [
         "        return self._link.up and self._link.backlog_bytes <= BACKLOG_BYTES_MAX\n",
         "        return self._link.up and self._link.backlog_bytes < 0\n",
         OF_REMOTE + "test_messages_wait_for_room_in_a_link",
+    ),
+    Mutation(
+        "queue_size_after_start",
+        "What is replayed goes into segments as large as the snapshot's configuration says.",
+        QUEUES + "group.py",
+        "            self.logs[queue_id] = self.stores.open(queue_id, name)\n            self._bound(queue_id)\n",
+        "            self.logs[queue_id] = self.stores.open(queue_id, name)\n",
+        OF_BOUNDS + "test_a_snapshots_configuration_holds_for_what_is_replayed",
+    ),
+    Mutation(
+        "vhost_limit_per_shard",
+        "A vhost's limit of connections counts those of all shards.",
+        "fluxmq/shards/amqp/entered.py",
+        "self._said_by(link).get(vhost, 0) for link in self._links.values() if link.up",
+        "0 for link in self._links.values() if link.up",
+        "tests/unit/shards/amqp/test_entered.py::"
+        "test_a_vhost_takes_so_many_connections_on_all_shards_together",
     ),
 ]

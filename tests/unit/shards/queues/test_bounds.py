@@ -66,6 +66,20 @@ def test_the_size_of_segments_follows_the_configuration_and_survives(
     assert all(2 * OWN - 1200 < size <= 2 * OWN for size in sizes(node)[2:])
 
 
+def test_a_snapshots_configuration_holds_for_what_is_replayed(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    configure(node, max_segment_bytes=OWN)
+    publish(node, 0, *[PAYLOAD] * 5)
+    node.run()
+    node.checkpoint()
+    publish(node, 0, *[PAYLOAD] * 60)
+    node.run()
+    before = files(node)
+    assert len(before) > 4
+    node.restart()
+    assert files(node) == before
+
+
 def test_an_entry_that_changes_the_size_does_so_before_its_batches(make_queues: MakeQueues) -> None:
     """Replay and replicas see entries, not what was asked when."""
     node = make_queues({"name": "work"})
