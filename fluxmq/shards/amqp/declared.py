@@ -154,6 +154,8 @@ class DeclaredQueues:
         found = queues.service.find(name)
         places = queues.places
         here = places.shard_of(name) == queues.shard and not places.is_moving(name)
+        # One that has left is here by the placement until it is decided where it goes.
+        here = here and name not in queues.handovers.departed
         if found is not None or not here or name.startswith(EPHEMERAL):
             return found
         try:

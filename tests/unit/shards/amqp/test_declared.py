@@ -17,6 +17,7 @@ from fluxmq.routing.topology.changes import (
 )
 from fluxmq.routing.topology.records import Policy, Queue, Vhost
 from fluxmq.shards.amqp.declared import LEFT_SECONDS, of_clients
+from fluxmq.shards.queues.between import Departed
 from fluxmq.shards.queues.names import dead_letter_config
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
 from tests.unit.shards.queues.asking import ask
@@ -298,6 +299,24 @@ def test_nothing_is_asked_of_a_group_that_is_about_to_move(make_amqp: MakeAmqp) 
     node.settle()
     assert node.engine("new") is not None
     assert node.engine("old") is None
+
+
+def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
+    """Until it is decided where it goes: two shards would lead it."""
+    node = make_amqp()
+    queues = node[0].queues
+    name = node.queue("old").group
+    node.checkpoint()
+    queues.handovers.departed[name] = Departed(complete=True)
+    queues.service.release(name)
+    node.control.change(DeclareQueue(Queue("/", "new", durable=True, group=name)))
+    node.settle()
+    assert queues.service.find(name) is None
+    del queues.handovers.departed[name]  # it stays
+    queues.service.open(name)
+    node.settle()
+    assert node.engine("old") is not None
+    assert node.engine("new") is not None
 
 
 def test_whose_queues_are_ended() -> None:
