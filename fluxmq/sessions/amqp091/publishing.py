@@ -179,9 +179,12 @@ def flush(channel: Channel) -> None:
         connection = channel.client.connection
         connection.append(answers)
         answered = waiting - window.unanswered
-        nacked = count_nacked(answers, answered)
-        connection.tally.amqp_confirmed += answered - nacked
-        connection.tally.amqp_nacked += nacked
+        if len(answers) == _ANSWER_BYTES and answers[_KIND_AT] != NACK:
+            connection.tally.amqp_confirmed += answered
+        else:
+            nacked = count_nacked(answers, answered)
+            connection.tally.amqp_confirmed += answered - nacked
+            connection.tally.amqp_nacked += nacked
     if channel.paced and 2 * window.unanswered <= UNANSWERED_MAX:
         channel.paced = False
         channel.handler.resume(channel.client)
