@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
+from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.queues.states import Queue as State
 from fluxmq.routing.topology.changes import Change, DeleteQueue, QueueUnused
 from fluxmq.routing.topology.effective import effective
@@ -20,6 +21,7 @@ from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_setting
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
+from fluxmq.shards.amqp.publishing import DEDUPLICATION_KEY
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import EPHEMERAL, QueueInfo, microseconds
 from fluxmq.shards.queues.wiring import Queues
@@ -146,6 +148,8 @@ class DeclaredQueues:
             return replace(base, **values)
         if queue.group.startswith(EPHEMERAL):
             values["type"] = QueueType.EPHEMERAL
+        if DEDUPLICATION_KEY in queue.arguments:
+            values["deduplication_producers"] = PRODUCERS_MAX  # each value is one
         return QueueConfig(queue.internal_name, **values)
 
     def _group_here(self, name: str) -> Group | None:

@@ -33,6 +33,8 @@ TOPIC_EXCHANGE = "amq.topic"
 QUEUE_PREFIX = "$queue/"
 """A routing key of the default exchange that begins so is an address as MQTT's."""
 MQTT_5 = 5
+DEDUPLICATION_KEY = "x-deduplication-header"
+"""The argument of a queue that keeps each value of a header once."""
 
 
 Place = tuple[str, str]
@@ -215,10 +217,13 @@ def _taken(reactor: Reactor) -> Ticket | None:
 
 
 def identity(header: str, value: object) -> tuple[int, int]:
-    """Producer and sequence that a header's value stands for, where a queue is to keep each value once."""
-    producer = xxh3_64_intdigest(header.encode()) | 1
+    """Producer and sequence that a header's value stands for, where a queue is to keep each value once.
+
+    Each value is a producer of its own: of those a queue forgets the one unused for longest, of one's sequences the lowest.
+    """
     text = value if isinstance(value, bytes) else str(value).encode()
-    return producer, xxh3_64_intdigest(text) >> 1
+    named = header.encode() + b"\0" + text
+    return xxh3_64_intdigest(named) | 1, xxh3_64_intdigest(named, 1) >> 1
 
 
 def _first_of(run: PublishRun) -> PublishRun:
@@ -237,5 +242,5 @@ def _first_of(run: PublishRun) -> PublishRun:
 
 def _deduplicates(queue: Queue) -> str:
     """The header by whose value a queue knows messages it has had, empty for none."""
-    header = queue.arguments.get("x-deduplication-header")
+    header = queue.arguments.get(DEDUPLICATION_KEY)
     return header if isinstance(header, str) else ""

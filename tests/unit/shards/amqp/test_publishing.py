@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
 from fluxmq.shards.amqp.publishing import identity
@@ -124,6 +125,25 @@ def test_a_queue_keeps_each_value_of_its_header_once(make_amqp: MakeAmqp) -> Non
     assert publisher.answers() == [(ACK, len(values) + 1, True)], "duplicates are confirmed"
     assert contents(node, all_of_them) == [b"%d" % number for number in range(10)]
     assert contents(node, once) == [b"0", b"1", b"3", b"5", b"6", b"8", b"9"]
+
+
+def test_as_many_values_are_remembered_as_the_engine_has_room_for(make_amqp: MakeAmqp) -> None:
+    """The newest of them, whatever their hashes."""
+    node = make_amqp()
+    queue = node.queue("once", arguments={"x-deduplication-header": "id"})
+    publisher = Publisher(node)
+    count = PRODUCERS_MAX + 10
+    for number in range(count):
+        publisher.publish("", "once", b"1", headers={"id": number})
+    node.settle()
+    assert node.engine("once").ready() == count
+    for number in range(10, count):
+        publisher.publish("", "once", b"1", headers={"id": number})
+    node.settle()
+    assert node.engine("once").ready() == count
+    publisher.publish("", "once", b"forgotten", headers={"id": 0})
+    node.settle()
+    assert node.engine(queue.name).ready() == count + 1
 
 
 def test_values_are_told_apart_by_header() -> None:
