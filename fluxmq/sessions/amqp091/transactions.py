@@ -126,7 +126,6 @@ def on_select(channel: Channel, _method: TxSelect) -> None:
     if channel.window is not None:
         raise precondition("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        settling.pass_on(channel)
         channel.transaction = Transaction(channel.handler.broker.limits)
         # Everything comes frame by frame: nothing may be settled past the transaction.
         channel.ledger.direct = False

@@ -7,6 +7,7 @@ import pytest
 from fluxmq.protocols.amqp091.content import Properties
 from fluxmq.protocols.amqp091.methods import (
     BasicAck,
+    BasicCancel,
     BasicConsume,
     BasicConsumeOk,
     BasicDeliver,
@@ -269,3 +270,30 @@ def test_settlements_count_as_well() -> None:
     peer.send(1, BasicAck(3, True))
     text = "transaction of more than 2 publishes and acknowledgements"
     assert peer.one() == closed(406, text, BasicAck)
+
+
+def test_ranges_of_acknowledgements_follow_each_other() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    play(peer, [QueueDeclare("q"), *[Publish("", "q")] * 5, TxSelect(), *[BasicGet("q")] * 5])
+    play(peer, [BasicAck(1, True), BasicAck(3, True), BasicAck(0, True), TxCommit()])
+    assert peer.got()[-1] == TxCommitOk()
+    assert broker.queues["/", "q"].settled == [(Verb.ACK, offset) for offset in range(5)]
+
+
+@pytest.mark.parametrize("end", [BasicRecover(True), BasicAck(0, True)])
+def test_a_cancelled_consumer_leaves_when_nothing_is_left_to_roll_back(end: BasicRecover) -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    play(peer, [*BEGIN, Publish("", "q"), TxCommit(), BasicConsume("q", "t"), BasicCancel("t")])
+    play(peer, [BasicAck(1), TxRollback()])
+    channel = peer.client.channels[1]
+    assert [consumer.tag for consumer in channel.leaving] == ["t"]
+    play(peer, [end])
+    if isinstance(end, BasicAck):
+        assert [consumer.tag for consumer in channel.leaving] == ["t"], (
+            "it may be rolled back again"
+        )
+        play(peer, [TxCommit()])
+    assert channel.leaving == []
+    assert broker.queues["/", "q"].attached == []
