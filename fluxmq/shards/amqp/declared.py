@@ -30,6 +30,8 @@ from fluxmq.storage.errors import StorageError
 LEFT_SECONDS = 15.0
 """How long who had a queue deleted may take to have it taken out of the topology, before it is done from here: longer than
 a change of the topology waits for control."""
+AGAIN_SECONDS = 1.0
+"""Time until control, which did not answer, is asked again."""
 
 _log = get_logger("fluxmq.amqp")
 
@@ -62,6 +64,8 @@ class DeclaredQueues:
         """Whose exclusive queues are known: another owner's of the same name is another queue."""
         self._left: dict[str, float] = {}
         """Queues that the engine has no longer and the topology still has, and when that is looked at."""
+        self._idle: dict[str, float] = {}
+        """Queues that nobody uses any more and control could not be told of, and when it is tried again."""
         queues.service.deleted = self._deleted
         queues.service.unused = self._unused
 
@@ -97,6 +101,10 @@ class DeclaredQueues:
         for internal in [name for name, at in self._left.items() if at <= now]:
             del self._left[internal]
             self._leave(internal)
+        for internal in [name for name, at in self._idle.items() if at <= now]:
+            del self._idle[internal]
+            if self._is_idle(internal):
+                self._unused(internal)
 
     # What the topology says
 
@@ -271,8 +279,21 @@ class DeclaredQueues:
         """The last consumer of a queue has gone."""
         vhost, name = public_name(internal)
         found = self._topology().queue(vhost, name)
-        if found is not None and found.auto_delete:
-            self._change([QueueUnused(vhost, name)], _ignore)
+        if found is None or not found.auto_delete:
+            return
+
+        def answered(refusal: Refusal | None) -> None:
+            if refusal is not None:
+                self._idle[internal] = self._now() + AGAIN_SECONDS
+
+        self._change([QueueUnused(vhost, name)], answered)
+
+    def _is_idle(self, internal: str) -> bool:
+        """Whether a queue is here, and still without consumers."""
+        info = self._queues.names.find(internal)
+        group = self._queues.service.find(info.group) if info is not None else None
+        state = group.machine.queue(internal) if group is not None else None
+        return state is not None and not state.consumers()
 
 
 def of_clients(config: QueueConfig) -> bool:

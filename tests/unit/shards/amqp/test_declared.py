@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fluxmq.control.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
     ClearPolicy,
@@ -115,6 +116,25 @@ def test_an_expiry_that_control_did_not_hear_of_is_told_again(make_amqp: MakeAmq
     node.control.begin()
     node.advance(LEFT_SECONDS)
     assert names_of(node) == []
+
+
+@pytest.mark.parametrize("used_again", [False, True])
+def test_a_last_leave_that_control_did_not_hear_of_is_told_again(
+    make_amqp: MakeAmqp, used_again: bool
+) -> None:
+    node = make_amqp()
+    queue = node.queue("work", auto_delete=True)
+    consumer = Consumer(node, queue)
+    node.control.away = True
+    consumer.leave()
+    node.advance(5)
+    if used_again:
+        Consumer(node, queue)
+    node.advance(AWAY_SECONDS)
+    assert names_of(node) == ["work"]
+    node.control.begin()
+    node.advance(AWAY_SECONDS)
+    assert names_of(node) == (["work"] if used_again else [])
 
 
 def test_a_deletion_is_made_once(make_amqp: MakeAmqp) -> None:
