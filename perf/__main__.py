@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from perf import idle, plots, queue, report
+from perf.amqp_cases import AMQP_CASES
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
 from perf.micro import run_all
@@ -46,9 +47,13 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--name", default="compare", help="of the files written")
     compare.add_argument("--pin", action="store_true", help="brokers on core 0, generator on 1")
     _timing_options(compare)
-    durable = commands.add_parser("queue", help="durable queues against installed peers")
-    queue.add_options(durable)
-    _timing_options(durable)
+    for suite, text in (
+        (queue.QUEUE, "durable queues against installed peers"),
+        (queue.AMQP, "durable queues over AMQP 0.9.1 against installed peers"),
+    ):
+        durable = commands.add_parser(suite.name, help=text)
+        queue.add_options(durable, suite)
+        _timing_options(durable)
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
     micro.add_argument("--seconds", type=float, default=0.5, help="for each")
@@ -193,10 +198,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "compare":
             return compare(options)
-        if options.command == "queue":
+        if options.command in queue.SUITES:
             return queue.main(options)
         if options.command == "cases":
-            for case in [*CASES.values(), *QUEUE_CASES.values()]:
+            for case in [*CASES.values(), *QUEUE_CASES.values(), *AMQP_CASES.values()]:
                 print(f"{case.name:22} {case.title}")
             return 0
         if options.command == "micro":

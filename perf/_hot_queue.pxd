@@ -12,8 +12,8 @@ cdef class TagSender(Sender):
 
 
 cdef class AmqpReceiver(Receiver):
-    cdef public bint each
-    cdef public long long tag, body_left, body_size
+    cdef public Py_ssize_t every, unanswered
+    cdef public long long tag, whole_tag, body_left, body_size
 
     cpdef Py_ssize_t feed(self, Py_ssize_t end, long long now, bint measuring)
     cdef method(self, Py_ssize_t at, Py_ssize_t length, long long now, bint measuring)

@@ -7,8 +7,8 @@ socket, no clock, nothing allocated per message.
 
 * ``TagSender`` numbers its messages from 1. For AMQP the number is the delivery tag, which travels implicitly;
   for JetStream it is ten digits at the end of the reply subject.
-* ``AmqpReceiver`` walks frames: deliveries are counted and acknowledged (each, or all of a read by one
-  ``basic.ack`` with ``multiple``), confirms settle what was sent.
+* ``AmqpReceiver`` walks frames: deliveries are counted and acknowledged (each, every so many, or all of a read
+  by one ``basic.ack`` with ``multiple``), confirms settle what was sent.
 * ``JetStreamReceiver`` does so for ``MSG`` with a reply subject: deliveries are acknowledged one by one, which
   is what the explicit policy asks for; publish acknowledgements settle what was sent.
 
@@ -127,13 +127,16 @@ class TagSender(Sender):
 class AmqpReceiver(Receiver):
     """What one AMQP 0.9.1 connection with a single channel received.
 
-    ``each``: every delivery gets its own ``basic.ack``; otherwise one with ``multiple`` ends every read.
+    ``every``: so many deliveries get one ``basic.ack``, with ``multiple`` where they are several; 0: one with
+    ``multiple`` ends every read.
     """
 
-    def __init__(self, inbound, outbound, each, sender, latency, publishers) -> None:
+    def __init__(self, inbound, outbound, every, sender, latency, publishers) -> None:
         Receiver.__init__(self, inbound, outbound, 4, sender, latency, publishers)
-        self.each = each
+        self.every = every
+        self.unanswered = 0
         self.tag = 0
+        self.whole_tag = 0
         self.body_left = 0
         self.body_size = 0
 
@@ -182,7 +185,7 @@ class AmqpReceiver(Receiver):
             elif kind != 8:
                 self.malformed += 1
             at += size + 8
-        if not self.each and self.publishes != before:
+        if not self.every and self.publishes != before:
             self.acknowledge(True)
         self.flush_run(now)
         return at
@@ -232,15 +235,17 @@ class AmqpReceiver(Receiver):
         if self.body_left <= 0:
             self.publishes += 1
             self.payload_bytes += self.body_size
-            if self.each:
-                self.acknowledge(False)
+            self.whole_tag = self.tag
+            self.unanswered += 1
+            if self.every and self.unanswered >= self.every:
+                self.acknowledge(self.every > 1)
 
     def acknowledge(self, multiple: cython.bint) -> None:
-        """Append ``basic.ack`` of the newest delivery: 21 octets, fewer than any delivery has."""
+        """Append ``basic.ack`` of the newest whole delivery: 21 octets, fewer than any delivery has."""
         data: cython.p_uchar
         at: cython.Py_ssize_t = self.out_length
         index: cython.Py_ssize_t
-        rest: cython.longlong = self.tag
+        rest: cython.longlong = self.whole_tag
         if cython.compiled:
             data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self.outbound))
         else:
@@ -262,6 +267,7 @@ class AmqpReceiver(Receiver):
         data[at + 19] = 1 if multiple else 0
         data[at + 20] = 0xCE
         self.out_length = at + 21
+        self.unanswered = 0
 
 
 class JetStreamReceiver(NatsReceiver):

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Mapping
 
 from perf import codec
 from perf.handshake import HandshakeError, read_exactly
 
 FRAME_MAX = 131_072
 """Asked for in tune-ok; RabbitMQ's own default."""
+
+CHANNELS = 8
+"""Asked for in tune-ok; a generator's connection uses one, churn of channels another."""
 
 PREFETCH = 2000
 """Unacknowledged deliveries of a consumer; RabbitMQ's advice for throughput is hundreds to thousands."""
@@ -27,7 +31,7 @@ CONNECTION_OPEN, CONNECTION_OPEN_OK, CONNECTION_CLOSE = (10, 40), (10, 41), (10,
 CHANNEL_OPEN, CHANNEL_OPEN_OK, CHANNEL_CLOSE = (20, 10), (20, 11), (20, 40)
 QUEUE_DECLARE, QUEUE_DECLARE_OK = (50, 10), (50, 11)
 QUEUE_BIND, QUEUE_BIND_OK = (50, 20), (50, 21)
-QUEUE_PURGE, QUEUE_PURGE_OK = (50, 30), (50, 31)
+QUEUE_DELETE, QUEUE_DELETE_OK = (50, 40), (50, 41)
 BASIC_QOS, BASIC_QOS_OK = (60, 10), (60, 11)
 BASIC_CONSUME, BASIC_CONSUME_OK = (60, 20), (60, 21)
 BASIC_PUBLISH = (60, 40)
@@ -50,9 +54,15 @@ def long(value: bytes) -> bytes:
     return struct.pack(">I", len(value)) + value
 
 
-def table(fields: dict[str, str]) -> bytes:
-    """A field table of strings."""
-    return long(b"".join(short(k) + b"S" + long(v.encode()) for k, v in fields.items()))
+def table(fields: Mapping[str, str | int]) -> bytes:
+    """A field table of strings and integers of 32 bits."""
+    return long(
+        b"".join(
+            short(name)
+            + (b"S" + long(v.encode()) if isinstance(v, str) else b"I" + struct.pack(">i", v))
+            for name, v in fields.items()
+        )
+    )
 
 
 def frame(kind: int, channel: int, content: bytes) -> bytes:
@@ -75,7 +85,9 @@ def publish_template(queue: str, size: int) -> tuple[bytes, int, int]:
     front = method(1, BASIC_PUBLISH, bytes(2) + short("") + short(queue) + b"\x00")
     # Property flags: delivery mode is the thirteenth from the top.
     front += frame(HEADER, 1, struct.pack(">HHQHB", 60, 0, size, 0x1000, PERSISTENT))
-    body = frame(BODY, 1, codec.payload(size))
+    content = codec.payload(size)
+    step = FRAME_MAX - 8
+    body = b"".join(frame(BODY, 1, content[at : at + step]) for at in range(0, size, step))
     return front + body, len(front) + 7, 0
 
 
@@ -109,7 +121,7 @@ def open_channel(connection: socket.socket) -> None:
     start = table({}) + short("PLAIN") + credentials + short("en_US")
     connection.sendall(method(0, CONNECTION_START_OK, start))
     await_method(connection, CONNECTION_TUNE)
-    connection.sendall(method(0, CONNECTION_TUNE_OK, struct.pack(">HIH", 1, FRAME_MAX, 0)))
+    connection.sendall(method(0, CONNECTION_TUNE_OK, struct.pack(">HIH", CHANNELS, FRAME_MAX, 0)))
     call(connection, 0, CONNECTION_OPEN, short("/") + short("") + b"\x00")
     call(connection, 1, CHANNEL_OPEN, short(""))
 
@@ -119,14 +131,19 @@ def confirm(connection: socket.socket) -> None:
     call(connection, 1, CONFIRM_SELECT, b"\x00")
 
 
-def consume(connection: socket.socket, queue: str, key: str, prefetch: int) -> None:
-    """Declare a durable quorum queue, bind it to ``amq.topic``, empty it and consume from it."""
-    durable = b"\x02"
-    kind = table({"x-queue-type": "quorum"})
-    call(connection, 1, QUEUE_DECLARE, bytes(2) + short(queue) + durable + kind)
-    binding = short(queue) + short("amq.topic") + short(key) + b"\x00" + table({})
-    call(connection, 1, QUEUE_BIND, bytes(2) + binding)
-    call(connection, 1, QUEUE_PURGE, bytes(2) + short(queue) + b"\x00")
+def declare(connection: socket.socket, queue: str, key: str, kind: str = "quorum") -> None:
+    """Declare a durable queue anew and bind it to ``amq.topic``; what was in it is gone."""
+    call(connection, 1, QUEUE_DELETE, bytes(2) + short(queue) + b"\x00")
+    durable, arguments = b"\x02", table({"x-queue-type": kind})
+    call(connection, 1, QUEUE_DECLARE, bytes(2) + short(queue) + durable + arguments)
+    if key:
+        binding = short(queue) + short("amq.topic") + short(key) + b"\x00" + table({})
+        call(connection, 1, QUEUE_BIND, bytes(2) + binding)
+
+
+def consume(connection: socket.socket, queue: str, prefetch: int, kind: str = "quorum") -> None:
+    """Consume from a queue; a stream from its first message."""
     call(connection, 1, BASIC_QOS, struct.pack(">IHB", 0, prefetch, 0))
-    consumer = short(queue) + short("perf") + b"\x00" + table({})
+    start = table({"x-stream-offset": "first"} if kind == "stream" else {})
+    consumer = short(queue) + short("perf") + b"\x00" + start
     call(connection, 1, BASIC_CONSUME, bytes(2) + consumer)

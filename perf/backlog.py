@@ -148,16 +148,20 @@ def grown(before: dict[int, tuple[int, int]], after: dict[int, tuple[int, int]])
     return max(changes, default=(0, 0))
 
 
-def fill(port: int, messages: int, payload: int, progress: Progress | None = None) -> float:
-    """Publish until so many messages are confirmed; the seconds it took. Raises ``RunError``."""
-    work = Workload(
+def filling(payload: int) -> Workload:
+    """What fills the backlog of MQTT's case."""
+    return Workload(
         protocol="queue", version=5, qos=1, shape="pairs", payload=payload, window=WINDOW
     )
-    dialect = dialects.DIALECTS["queue"]
+
+
+def fill(port: int, messages: int, work: Workload, progress: Progress | None = None) -> float:
+    """Publish until so many messages are confirmed; the seconds it took. Raises ``RunError``."""
+    dialect = dialects.DIALECTS[work.protocol]
     connection, limit = dialect.open_publisher(HOST, port, work, 0)
     with connection:
         template = dialect.template(work, 0)
-        window = min(WINDOW, limit)
+        window = min(work.window, limit)
         capacity = min(work.chunk_messages(len(template.message)), window)
         sender = dialect.sender(template, capacity, window, 0, Histogram())
         buffers = bytearray(INBOUND_BYTES), bytearray(INBOUND_BYTES)
@@ -183,7 +187,7 @@ def fill(port: int, messages: int, payload: int, progress: Progress | None = Non
                 raise RunError(f"refused {sender.refused} messages of {sent}")
             if progress is not None:
                 progress(sender.acknowledged, messages)
-        connection.sendall(codec.disconnect())
+        connection.sendall(dialect.goodbye)
     return time.monotonic() - began
 
 
@@ -226,9 +230,10 @@ def measure(
             began = node.start()
             empty = time.monotonic() - began
             # What the first messages set up once is not the backlog's.
-            fill(node.port, min(messages, 10 * WINDOW), payload)
+            work = filling(payload)
+            fill(node.port, min(messages, 10 * WINDOW), work)
             before = node.memory()
-            seconds = fill(node.port, messages, payload, progress)
+            seconds = fill(node.port, messages, work, progress)
             growth, anonymous = grown(before, node.memory())
             stored = sum(p.stat().st_size for p in (node.folder / "data").rglob("*") if p.is_file())
             restarts = (restart(node, clean=True), restart(node, clean=False))

@@ -90,6 +90,8 @@ class Broker:
     subscriber_port: int = 0
     attendants: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stop_timeout_s: float = STOP_TIMEOUT_S
+    arguments: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
 
     def target(self) -> Target:
         """The broker as a run sees it."""
@@ -99,17 +101,29 @@ class Broker:
         """The end of what it printed."""
         return self.log.read_text(errors="replace")[-2000:].strip()
 
-    def stop(self) -> None:
-        """SIGTERM, then SIGKILL to its whole process group; its files are removed."""
-        if self.stopped:
-            return
-        self.stopped = True
+    def end(self) -> None:
+        """SIGTERM, then SIGKILL to its whole process group."""
         self.process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(self.stop_timeout_s)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def restart(self, probe: Callable[[int], None], timeout_s: float) -> float:
+        """Stop and start again on the same files and port; the moment of the start. Raises ``BrokerError``."""
+        self.end()
+        began = time.monotonic()
+        self.process = spawn(self.arguments, Path(self.folder.name), self.environment, self.log)
+        await_answer(self, probe, timeout_s)
+        return began
+
+    def stop(self) -> None:
+        """End it; its files are removed."""
+        if self.stopped:
+            return
+        self.stopped = True
+        self.end()
         for attendant in self.attendants:
             attendant.kill()
             attendant.wait()
@@ -173,11 +187,12 @@ def start_nats(cores: str | None = None) -> Broker:
 
 def start(name: str, cores: str | None = None) -> Broker:
     """A broker by the name cases use: fluxmq, fluxmq-pure, fluxmq-2 (shards), mosquitto or nats; those with
-    durable queues are ``perf.durable``'s."""
-    from perf import durable
+    durable queues are ``perf.durable``'s and ``perf.amqp_brokers``'s."""
+    from perf import amqp_brokers, durable
 
-    if name in durable.STARTERS:
-        return durable.STARTERS[name](cores)
+    for starters in (durable.STARTERS, amqp_brokers.STARTERS):
+        if name in starters:
+            return starters[name](cores)
     if name == "mosquitto":
         return start_mosquitto(cores)
     if name == "nats":
@@ -223,6 +238,7 @@ def launch(
         arguments = ["taskset", "-c", cores, *arguments]
     process = spawn(arguments, Path(folder.name), environment, log)
     broker = Broker(name, port, process, folder, log)
+    broker.arguments, broker.environment = arguments, environment
     await_answer(broker, probe, timeout_s)
     return broker
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from perf import brokers, cases, idle
+from perf import amqp_idle, brokers, cases, drain, idle
+from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
 from perf.brokers import Broker, BrokerError
 from perf.cases import Case, Goal
@@ -20,7 +21,7 @@ from perf.idle import IdleMeasurement
 from perf.progress import Announce
 from perf.run import Measurement, Progress, Run, RunError, Timing
 
-Result = Measurement | IdleMeasurement | BacklogMeasurement
+Result = Measurement | IdleMeasurement | BacklogMeasurement | AmqpIdleMeasurement
 
 COMPARED = (
     cases.THROUGHPUT,
@@ -125,6 +126,9 @@ def figure(result: Result, metric: str) -> float:
     """One metric of one result; 0 where it was not measured."""
     if isinstance(result, IdleMeasurement):
         return result.pss_per_connection if metric == cases.MEMORY else 0.0
+    if isinstance(result, AmqpIdleMeasurement):
+        of_idle = {cases.MEMORY: result.pss_per_connection, cases.RESTART: result.start_s}
+        return of_idle.get(metric, 0.0)
     if isinstance(result, BacklogMeasurement):
         of_backlog = {
             cases.RESTART: result.restart_s,
@@ -188,14 +192,14 @@ def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
                 running[name] = brokers.start(name, "0" if plan.pin else None)
             except (BrokerError, OSError) as error:
                 outcome.missing[name] = str(error)
-        rounds = 1 if case.kind == "idle" else plan.rounds
+        rounds = 1 if case.kind in ("idle", "amqp-idle") else plan.rounds
         for number in range(rounds):
             names = list(running) if number % 2 == 0 else list(reversed(running))
             for name in [name for name in names if name not in outcome.missing]:
                 progress = announce(f"{case.name}: round {number + 1} of {rounds}, {name}")
                 try:
                     result = measure(case, running[name], plan, progress)
-                except (RunError, OSError) as error:
+                except (RunError, BrokerError, OSError) as error:
                     outcome.missing[name] = str(error)
                     outcome.results.pop(name, None)
                     continue
@@ -212,6 +216,11 @@ def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -
     if case.kind == "idle":
         return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
     workload = case.workload_for(broker.name)
+    if case.kind == "amqp-idle":
+        connections = plan.idle_connections
+        return amqp_idle.measure(broker, workload.queue_type, connections, progress=progress)
+    if case.kind == "drain":
+        return drain.measure(broker.target(), workload, progress=progress)
     if case.adapt is None:
         workload = workload.changed(version=plan.version)
     cores = (1,) if plan.pin else ()

@@ -239,7 +239,7 @@ class JetStream(Mqtt):
 
 
 class Amqp(Mqtt):
-    """AMQP 0.9.1: one quorum queue per pair, publisher confirms, manual acknowledgement.
+    """AMQP 0.9.1: one durable queue per pair, publisher confirms, manual acknowledgement.
 
     The queue is also bound to ``amq.topic`` with the key that an MQTT publisher's topic has there.
     """
@@ -262,7 +262,8 @@ class Amqp(Mqtt):
         connection = handshake.dial(host, port)
         amqp.open_channel(connection)
         key = workload.publisher_topic(index).replace("/", ".")
-        amqp.consume(connection, workload.queue_name(index), key, amqp.PREFETCH)
+        amqp.declare(connection, workload.queue_name(index), key, workload.queue_type)
+        amqp.consume(connection, workload.queue_name(index), amqp.PREFETCH, workload.queue_type)
         return connection
 
     def template(self, workload: Workload, index: int) -> Template:
@@ -279,8 +280,8 @@ class Amqp(Mqtt):
         self, workload: Workload, buffers: Buffers, sender: Sender | None, latency: Histogram
     ) -> Receiver:
         """Reads frames."""
-        each = workload.ack_each
-        return AmqpReceiver(*buffers, each, sender, latency, followed(workload, sender))
+        every = workload.ack_every
+        return AmqpReceiver(*buffers, every, sender, latency, followed(workload, sender))
 
 
 DIALECTS: Mapping[str, Dialect] = {

@@ -1,19 +1,23 @@
-"""``python -m perf queue``: durable queues of FluxMQ, RabbitMQ and JetStream in the same interleaved rounds.
+"""``python -m perf queue`` and ``amqp``: durable queues of FluxMQ and its peers in the same interleaved rounds.
 
-Runs the cases of ``perf.queue_cases`` by the rules of ``perf.compare``, measures the disk before each of them,
-and writes one page, one picture and one JSON file. A figure never stands without the disk's sync time.
+Runs the cases of a suite by the rules of ``perf.compare``, measures the disk before each of them, and writes one
+page, one picture and one JSON file. A figure never stands without the disk's sync time.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import backlog, cases, disk, plots, report
+from perf import amqp_brokers, backlog, cases, disk, plots, report
+from perf.amqp_cases import AMQP_CASES
+from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
+from perf.cases import Case
 from perf.compare import CaseResult, Plan, Result, ratios, run_case
 from perf.disk import Disk
 from perf.durable import FLUXMQ, JETSTREAM, JETSTREAM_WORK, RABBIT_AMQP, RABBIT_MQTT
@@ -22,8 +26,36 @@ from perf.queue_cases import QUEUE_CASES
 from perf.run import Measurement, RunError, Timing
 from perf.workload import WorkloadError
 
-PEERS = ",".join((RABBIT_AMQP, RABBIT_MQTT, JETSTREAM, JETSTREAM_WORK))
 ROUNDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """What a command runs. ``name``: of the files written."""
+
+    name: str
+    title: str
+    peers: tuple[str, ...]
+    cases: Mapping[str, Case]
+    sentence: str
+
+
+QUEUE = Suite(
+    "queue",
+    "Durable queues",
+    (RABBIT_AMQP, RABBIT_MQTT, JETSTREAM, JETSTREAM_WORK),
+    QUEUE_CASES,
+    "FluxMQ: one shard, fsync before PUBACK.",
+)
+AMQP = Suite(
+    "amqp",
+    "Durable queues over AMQP 0.9.1",
+    (amqp_brokers.CLASSIC, amqp_brokers.QUORUM, amqp_brokers.STREAM, JETSTREAM),
+    AMQP_CASES,
+    "FluxMQ: one shard, quorum queues, fsync before basic.ack.",
+)
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (QUEUE, AMQP)}
+"""By the names of their commands."""
 
 HEAD = [
     *("case", "broker", "msg/s", "range", "CPU µs/msg", "end to end p50 / p99 µs"),
@@ -33,15 +65,22 @@ BACKLOG_HEAD = [
     *("messages", "fill msg/s", "on disk", "resident growth", "anonymous growth"),
     *("start after", "ready s", "first delivery s", "ready s when empty"),
 ]
+IDLE_HEAD = [
+    *("broker", "connections", "B each", "made per s"),
+    *("queues", "B each", "made per s", "start s"),
+]
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """The options of ``queue`` beside those of timing."""
-    command.add_argument("--peers", default=PEERS, help="comma-separated")
-    command.add_argument("--cases", default=",".join(QUEUE_CASES), help="comma-separated")
+def add_options(command: argparse.ArgumentParser, suite: Suite) -> None:
+    """The options of a suite's command beside those of timing."""
+    command.add_argument("--peers", default=",".join(suite.peers), help="comma-separated")
+    command.add_argument("--cases", default=",".join(suite.cases), help="comma-separated")
+    command.add_argument(
+        "--connections", type=int, default=cases.IDLE_CONNECTIONS, help="that are idle"
+    )
     command.add_argument("--rounds", type=int, default=ROUNDS)
     command.add_argument("--messages", type=int, default=backlog.MESSAGES, help="of the backlog")
-    command.add_argument("--name", default="queue", help="of the files written")
+    command.add_argument("--name", default=suite.name, help="of the files written")
     command.add_argument("--pin", action="store_true", help="brokers on core 0, generator on 1")
 
 
@@ -119,6 +158,25 @@ def backlog_rows(result: CaseResult) -> list[list[str]]:
     return found
 
 
+def idle_rows(result: CaseResult) -> list[list[str]]:
+    """A row for each broker with idle connections and queues."""
+    return [
+        [
+            name,
+            f"{each.connections:,}",
+            report.number(each.pss_per_connection),
+            report.number(each.connections_per_s),
+            f"{each.queues:,}",
+            report.number(each.pss_per_queue),
+            report.number(each.queues_per_s),
+            f"{each.start_s:.2f}",
+        ]
+        for name, measured in result.results.items()
+        for each in measured
+        if isinstance(each, AmqpIdleMeasurement)
+    ]
+
+
 def faults(result: CaseResult) -> list[str]:
     """What FluxMQ did wrong whatever its speed, in every role it has in a case."""
     found = result.faults()
@@ -128,7 +186,13 @@ def faults(result: CaseResult) -> list[str]:
     return found
 
 
-def page(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any], measured: Disk) -> str:
+def page(
+    results: Sequence[CaseResult],
+    plan: Plan,
+    about: dict[str, Any],
+    measured: Disk,
+    suite: Suite = QUEUE,
+) -> str:
     """The whole comparison as Markdown."""
     kind = "compiled" if about["generator_compiled"] else "uncompiled"
     peers = ", ".join(version for version in about["peers"].values() if version)
@@ -137,11 +201,12 @@ def page(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any], measu
         f" Python {about['python']}, generator {kind}; peers: {peers}; {plan.rounds} rounds of"
         f" {plan.timing.duration_s:g} s after {plan.timing.warmup_s:g} s of warm-up,"
         f" {'pinned' if plan.pin else 'not pinned'}. Medians of ratios paired by round.\n\n"
-        f"Disk: {measured.sentence()}.\n\nFluxMQ: one shard, fsync before PUBACK. A message counts when it is"
+        f"Disk: {measured.sentence()}.\n\n{suite.sentence} A message counts when it is"
         " both confirmed to its publisher and acknowledged by its consumer."
     )
     listed = [cells for result in results for cells in rows(result)]
     stored = [cells for result in results for cells in backlog_rows(result)]
+    resting = [cells for result in results for cells in idle_rows(result)]
     notes = [f"* {r.case.title}: {r.case.note}" for r in results if r.case.note]
     notes += [f"* {r.case.title}: {fault}" for r in results for fault in faults(r)]
     notes += [
@@ -152,14 +217,14 @@ def page(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any], measu
     ]
     others = [report.row(r, ratio)[:5] for r in results for ratio in r.ratios if not ratio.goal]
     parts = [
-        "# Durable queues",
+        f"# {suite.title}",
         heading,
         "## What was asked",
         report.markdown_table(report.RATIO_HEAD, report.goal_rows(results)),
         "## Figures (medians)",
         report.markdown_table(HEAD, listed),
-        "## Backlog",
-        report.markdown_table(BACKLOG_HEAD, stored),
+        *(["## Backlog", report.markdown_table(BACKLOG_HEAD, stored)] if stored else []),
+        *(["## Idle", report.markdown_table(IDLE_HEAD, resting)] if resting else []),
         "## Other ratios",
         report.markdown_table(report.RATIO_HEAD[:5], others),
         "## Notes",
@@ -169,7 +234,12 @@ def page(results: Sequence[CaseResult], plan: Plan, about: dict[str, Any], measu
 
 
 def write(
-    results: Sequence[CaseResult], plan: Plan, measured: Disk, folder: Path, name: str
+    results: Sequence[CaseResult],
+    plan: Plan,
+    measured: Disk,
+    folder: Path,
+    name: str,
+    suite: Suite = QUEUE,
 ) -> list[Path]:
     """JSON, Markdown and picture; the paths written."""
     about = {"time": report.now(), **report.machine(("nats", "rabbitmq"))}
@@ -184,15 +254,16 @@ def write(
     }
     paths = [folder / f"{name}.json", folder / f"{name}.md"]
     report.write_json(paths[0], record)
-    paths[1].write_text(page(results, plan, about, measured))
+    paths[1].write_text(page(results, plan, about, measured, suite))
     picture = folder / f"{name}.png"
     return [*paths, picture] if plots.ratios(picture, results) else paths
 
 
 def main(options: argparse.Namespace) -> int:
-    """``queue``: 0 when every goal was met and nothing lost, else 1. Raises ``DiskError`` and others."""
+    """A suite: 0 when every goal was met and nothing lost, else 1. Raises ``DiskError`` and others."""
+    suite = SUITES[options.command]
     names = tuple(name for name in options.cases.split(",") if name)
-    if unknown := [name for name in names if name not in QUEUE_CASES]:
+    if unknown := [name for name in names if name not in suite.cases]:
         raise WorkloadError(f"no such case: {', '.join(unknown)}")
     plan = Plan(
         names=names,
@@ -201,6 +272,7 @@ def main(options: argparse.Namespace) -> int:
         timing=Timing(options.warmup, options.duration),
         workers=options.processes,
         pin=options.pin,
+        idle_connections=options.connections,
     )
     measured = disk.measure()
     say(f"disk: {measured.sentence()}")
@@ -208,19 +280,21 @@ def main(options: argparse.Namespace) -> int:
     with display() as announce:
         for name in names:
             before = disk.measure().plain()
-            if QUEUE_CASES[name].kind == "backlog":
+            if suite.cases[name].kind == "backlog":
                 results.append(run_backlog(name, options.messages, announce))
             else:
-                results.append(run_case(QUEUE_CASES[name], plan, announce))
+                results.append(run_case(suite.cases[name], plan, announce))
             results[-1].disk = before
             for broker, reason in results[-1].missing.items():
                 say(f"{name}: {broker} is missing: {reason}")
-    written = write(results, plan, measured, options.results, options.name)
+    written = write(results, plan, measured, options.results, options.name, suite)
     print(f"disk: {measured.sentence()}")
     report.show(report.RATIO_HEAD, report.goal_rows(results))
     report.show(HEAD, [cells for result in results for cells in rows(result)])
     if stored := [cells for result in results for cells in backlog_rows(result)]:
         report.show(BACKLOG_HEAD, stored)
+    if resting := [cells for result in results for cells in idle_rows(result)]:
+        report.show(IDLE_HEAD, resting)
     print("written:", ", ".join(str(path) for path in written))
     missed = any(ratio.verdict == "fail" for r in results for ratio in r.ratios)
     return 1 if missed or any(faults(result) for result in results) else 0

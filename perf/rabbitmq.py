@@ -110,6 +110,7 @@ def start(
     process = brokers.spawn(command, folder, environment, folder / "output")
     broker = Broker(name, ports["amqp"], process, kept, folder / "output")
     broker.attendants, broker.stop_timeout_s = [attendant], STOP_S
+    broker.arguments, broker.environment = command, environment
     brokers.await_answer(broker, answers_amqp, START_S)
     if mqtt:
         broker.port, broker.subscriber_port = ports["mqtt"], ports["amqp"]

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from perf import board as words
+from perf.amqp_churn import AmqpChurn
 from perf.board import Board
 from perf.churn import Churn
 from perf.generator import BrokenRunError, Generator
@@ -36,11 +37,13 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def build(task: dict[str, Any], board: Board) -> Generator | Churn:
+def build(task: dict[str, Any], board: Board) -> Generator | Churn | AmqpChurn:
     """The loop that the task asks for."""
     workload = Workload.from_json(task["workload"])
     address = (str(task["host"]), int(task["port"]))
     worker = int(task["worker"])
+    if workload.kind == "churn" and workload.protocol == "amqp":
+        return AmqpChurn(workload, address, len(task["publishers"]), board, worker)
     if workload.kind == "churn":
         return Churn(workload, address, len(task["publishers"]), board, worker)
     publishers, subscribers = task["publishers"], task["subscribers"]

@@ -34,6 +34,16 @@ DURABLE = frozenset({"queue", "amqp", "jetstream"})
 """Protocols whose messages go through a durable queue: confirmed when kept, acknowledged when taken."""
 
 
+QUEUE_TYPES = ("classic", "quorum", "stream")
+"""Kinds of queues that AMQP declares."""
+
+CHURNS = ("connection", "channel", "consumer", "queue", "binding")
+"""What may come and go over AMQP."""
+
+ACK_EVERY_MAX = 1000
+"""Deliveries before an acknowledgement: fewer than a consumer's prefetch."""
+
+
 class WorkloadError(ValueError):
     """A description that cannot be run, with the reason."""
 
@@ -49,8 +59,9 @@ class Workload:
     above QoS 0. ``outstanding`` bounds deliveries under way in the whole run. ``rate`` is in messages per
     second over all publishers; 0 means as fast as the bounds allow. ``subscriber_protocol`` is what the
     subscribers speak where it is not the publishers' ``protocol``. With a durable queue between them, pair i
-    has queue i; ``ack_each`` says whether an AMQP consumer acknowledges every delivery or every read, and
-    ``retention`` what a JetStream stream keeps.
+    has queue i, and with shape ``all`` (one subscriber) all publishers have queue 0. An AMQP consumer
+    acknowledges every ``ack_every`` deliveries (0: every read); ``queue_type`` is what AMQP declares, and
+    ``retention`` what a JetStream stream keeps. ``churn`` over AMQP is of what ``churn_of`` names.
     """
 
     kind: str = "messages"
@@ -72,7 +83,9 @@ class Workload:
     publisher_ids: tuple[str, ...] = ()
     subscriber_ids: tuple[str, ...] = ()
     subscriber_protocol: str = ""
-    ack_each: bool = False
+    ack_every: int = 0
+    queue_type: str = "quorum"
+    churn_of: str = "connection"
     retention: str = "limits"
 
     def check(self) -> None:
@@ -86,8 +99,17 @@ class Workload:
             (self.subscriber_qos in (None, 0, 1, 2), "subscriber_qos is 0, 1 or 2"),
             (self.protocol != "nats" or self.qos == 0, "NATS core has no QoS above 0"),
             (not self.durable or self.qos == 1, "messages to a durable queue are confirmed: QoS 1"),
-            (not self.durable or self.shape == "pairs", "a durable queue has a pair: shape pairs"),
-            (self.protocol == "mqtt" or self.kind == "messages", "churn is measured over MQTT"),
+            (
+                not self.durable or self.shape == "pairs" or self.subscribers <= 1,
+                "a durable queue has a pair, or one subscriber: shape pairs",
+            ),
+            (
+                self.protocol in ("mqtt", "amqp") or self.kind == "messages",
+                "churn is measured over MQTT and AMQP",
+            ),
+            (self.queue_type in QUEUE_TYPES, f"queue_type is one of {', '.join(QUEUE_TYPES)}"),
+            (self.churn_of in CHURNS, f"churn_of is one of {', '.join(CHURNS)}"),
+            (0 <= self.ack_every <= ACK_EVERY_MAX, f"ack_every is 0 to {ACK_EVERY_MAX}"),
             (1 <= self.publishers <= PUBLISHERS_MAX, f"publishers are 1 to {PUBLISHERS_MAX}"),
             (0 <= self.subscribers <= SUBSCRIBERS_MAX, f"subscribers are 0 to {SUBSCRIBERS_MAX}"),
             (self.kind == "churn" or self.subscribers > 0, "messages need a subscriber"),
@@ -118,11 +140,11 @@ class Workload:
     @property
     def durable(self) -> bool:
         """Whether a durable queue is between publishers and subscribers."""
-        return self.consumes() in DURABLE
+        return self.kind == "messages" and self.consumes() in DURABLE
 
     def queue_name(self, index: int) -> str:
-        """The durable queue of pair ``index``."""
-        return f"{self.topic}-{index}"
+        """The durable queue of pair ``index``, or the one of all."""
+        return f"{self.topic}-{index if self.shape == 'pairs' else 0}"
 
     @property
     def fan_out(self) -> int:
