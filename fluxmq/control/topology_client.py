@@ -110,6 +110,12 @@ class TopologyClient:
         """What control may order: to take a part of the topology."""
         return {TOPOLOGY: self._take}
 
+    @property
+    def under_way(self) -> int:
+        """Sets of changes that somebody waits for."""
+        sent = sum(len(batch) for batch in self._sent)
+        return len(self._waiting) + sent + len(self._ahead)
+
     def connect(self, requests: Requests) -> None:
         """Send requests this way from now on."""
         self._requests = requests

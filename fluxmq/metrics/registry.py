@@ -173,6 +173,7 @@ _DECLARED: Final = (
     Metric("fluxmq_amqp_errors_total", _C, "Errors of clients, by reply code.", ("code",)),
     Metric("fluxmq_topology_revision", _G, "Revision of the topology this shard works by."),
     Metric("fluxmq_topology_records", _G, "Records of the topology, by kind.", ("kind",)),
+    Metric("fluxmq_topology_changes_waiting", _G, "Changes asked for and not yet answered."),
     # Replication groups and their log
     Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
     Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),

@@ -43,7 +43,7 @@ class Count:
 class Census:
     """Counts sessions some at a time; ``result`` is the last complete count."""
 
-    def __init__(self, broker: ShardBroker, amqp: AmqpReports | None = None) -> None:
+    def __init__(self, broker: ShardBroker, amqp: AmqpReports) -> None:
         self._broker = broker
         self._amqp = amqp
         self._left: list[Session] = []
@@ -52,8 +52,7 @@ class Census:
 
     def step(self) -> None:
         """Count on; after the last session the count becomes the result. AMQP's connections are counted likewise."""
-        if self._amqp is not None:
-            self._amqp.census.step()
+        self._amqp.census.step()
         if not self._left:
             self._left = list(self._broker.sessions.values())
             self._count = Count()
@@ -83,7 +82,7 @@ class Reports:
         peers: Peers,
         queues: Queues,
         store: StateStore,
-        amqp: AmqpReports | None = None,
+        amqp: AmqpReports,
     ) -> None:
         self._reactor = reactor
         self._broker = broker
@@ -127,8 +126,7 @@ class Reports:
         yield from self._kept()
         yield from self._queues.samples()
         yield from message_samples(self._reactor.tally)
-        if self._amqp is not None:
-            yield from self._amqp.samples()
+        yield from self._amqp.samples()
 
     def _connections(self) -> Iterator[Sample]:
         for index, listener in enumerate(LISTENERS):

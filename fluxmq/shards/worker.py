@@ -37,6 +37,7 @@ from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.broker import ShardBroker
@@ -132,13 +133,22 @@ class Worker:
         self.peers.join_replies(self.amqp.replies)
         self.peers.join_entered(self.amqp.entered)
         self.intake.amqp = self.amqp.adopt
-        self.reports = Reports(
-            self.reactor, self.broker, self.intake, self.peers, self.queues, self.store
-        )
+        self.reports = self._make_reports()
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
         self._next_system = time.monotonic() + settings.broker.sys_interval
+
+    def _make_reports(self) -> Reports:
+        return Reports(
+            self.reactor,
+            self.broker,
+            self.intake,
+            self.peers,
+            self.queues,
+            self.store,
+            AmqpReports(self.amqp.broker, self.amqp.topology),
+        )
 
     def _join_peers(self) -> None:
         launch, broker = self.launch, self.broker

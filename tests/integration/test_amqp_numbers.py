@@ -116,3 +116,79 @@ def test_messages_are_counted_by_what_became_of_them(node: Node) -> None:
     assert status["totals"]["connections"] == 2
     assert status["totals"]["messages_received"] == 12
     assert status["totals"]["messages_sent"] == 6
+
+
+def test_connections_channels_and_topology_are_counted(node: Node) -> None:
+    channels = [node.connect().channel() for _ in range(WORKERS)]
+    channels[0].exchange_declare("events", "topic")
+    for number, channel in enumerate(channels):
+        channel.queue_declare(f"q{number}", durable=number == 0)
+        channel.queue_bind(f"q{number}", "events", "#")
+        channel.basic_consume(f"q{number}", lambda *_: None)
+    with pytest.raises(ChannelClosedByBroker):
+        channels[0].connection.channel().queue_declare("nope", passive=True)
+    assert node.metric("fluxmq_amqp_connections", state="running") == WORKERS
+    assert node.metric("fluxmq_amqp_channels") == WORKERS
+    assert node.metric("fluxmq_amqp_consumers") == WORKERS
+    assert node.metric("fluxmq_amqp_connections_opened_total") == WORKERS
+    assert node.metric("fluxmq_amqp_errors_total", code="404") == 1
+    assert node.metric("fluxmq_amqp_methods_total", method="queue.bind") == WORKERS
+    assert node.metric("fluxmq_topology_records", kind="queue") == WORKERS * WORKERS
+    assert node.metric("fluxmq_topology_records", kind="binding") == WORKERS * WORKERS
+    assert node.metric("fluxmq_topology_changes_waiting") == 0
+    revisions = set(node.broker.metrics("fluxmq_topology_revision").values())
+    assert len(revisions) == 1
+    for connection in node.connections:
+        connection.close()
+    assert node.metric("fluxmq_amqp_connections_closed_total", reason="client") == WORKERS
+    assert node.metric("fluxmq_amqp_connections") == 0
+
+
+def test_lists_tell_what_there_is(node: Node) -> None:
+    first, second = node.connect("first").channel(), node.connect("second").channel()
+    first.queue_declare("single", durable=True, arguments={"x-single-active-consumer": True})
+    first.queue_declare("passing")
+    first.basic_qos(prefetch_count=7)
+    first.basic_consume("single", lambda *_: None, consumer_tag="one")
+    second.basic_consume("single", lambda *_: None, consumer_tag="two")
+    second.basic_consume("passing", lambda *_: None, consumer_tag="plain", auto_ack=True)
+    second.tx_select()
+    for _ in range(3):
+        second.basic_publish("", "nowhere", BODY)
+    (channel,) = [
+        row
+        for row in node.rows("list_channels", "transactional", "messages_uncommitted", "number")
+        if row["transactional"]
+    ]
+    assert channel["messages_uncommitted"] == 3
+    columns = ("consumer_tag", "active", "activity_status", "prefetch_count", "ack_required")
+    consumers = {row["consumer_tag"]: row for row in node.rows("list_consumers", *columns)}
+    assert set(consumers) == {"one", "two", "plain"}
+    plain = consumers["plain"]
+    assert (plain["active"], plain["activity_status"]) == (True, "up")
+    assert (plain["ack_required"], consumers["one"]["prefetch_count"]) == (False, 7)
+    # Who is on another shard than the queue cannot tell.
+    told = {tag: consumers[tag]["activity_status"] for tag in ("one", "two")}
+    assert told["one"] in ("single_active", None, "")
+    assert told["two"] in ("waiting", None, "")
+    connections = node.rows("list_connections", "name", "state", "connected_at", "user", "protocol")
+    assert {row["state"] for row in connections} == {"running"}
+    assert {row["user"] for row in connections} == {"guest"}
+    assert all(row["connected_at"] > 1_700_000_000_000 for row in connections)
+    queues = {row["name"]: row for row in node.rows("list_queues", "name", "leader", "members")}
+    assert all(row["members"] == [row["leader"]] for row in queues.values())
+
+
+def test_the_log_tells_of_connections(node: Node) -> None:
+    connection = node.connect()
+    (line,) = node.lines("connection opened")
+    assert (line["level"], line["user"], line["vhost"]) == ("debug", "guest", "/")
+    connection.close()
+    (line,) = node.lines("connection closed")
+    assert (line["level"], line["message"]) == ("debug", "connection closed: client")
+    with socket.create_connection((HOST, node.port)) as sock:
+        sock.sendall(b"AMQP\x00\x00\x09\x01" + b"\x01\x00\x00\x00\x00\x00\x00\x00")
+        while sock.recv(65_536):
+            pass
+    lines = node.lines("connection closed: ")
+    assert [line["message"] for line in lines[1:]] == ["connection closed: handshake"]

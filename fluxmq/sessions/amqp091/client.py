@@ -36,6 +36,7 @@ class Client:
     ``entered``: counted into its vhost. ``publishing``: it has published; ``blocked``: it was told not to. ``held``:
     channels for which reading is stopped. Times are monotonic seconds: ``deadline`` of the greeting or of the answer to
     connection.close, ``heartbeat_at`` of the next heartbeat, ``heard`` since when silence counts at the earliest.
+    ``connected_at``: when it came, in milliseconds since the epoch.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Client:
         "certificate_name",
         "channel_max",
         "channels",
+        "connected_at",
         "connection",
         "deadline",
         "entered",
@@ -84,6 +86,7 @@ class Client:
         self.capabilities: frozenset[str] = frozenset()
         self.channel_max = 0
         self.frame_max = 0
+        self.connected_at = 0
         self.heartbeat = 0
         self.heartbeat_at = 0.0
         self.deadline = 0.0

@@ -55,6 +55,8 @@ AWAY = frozenset({Outcome.UNAVAILABLE})
 MISSING = AWAY | {Outcome.NO_QUEUE}
 """What a queue of the topology is not for long: its host learns of it, or the topology of its end."""
 
+_log = get_logger("fluxmq.amqp")
+
 
 class AmqpBroker:
     """Implements the port of AMQP sessions on one shard."""
@@ -80,7 +82,7 @@ class AmqpBroker:
         self.errors: Counter[int] = Counter()
         self.methods: Counter[str] = Counter()
         self.timers: DueTimes[Client] = DueTimes()
-        self.log = RateLimited(get_logger("fluxmq.amqp"), per_second=1, burst=10)
+        self.log = RateLimited(_log, per_second=1, burst=10)
         self._broker = broker
         self.reactor = self._reactor = broker.reactor
         self._queues = queues
@@ -373,13 +375,32 @@ class AmqpBroker:
     def count_opened(self, client: Client) -> None:
         """Count a connection that came as far as connection.open-ok."""
         self.opened += 1
+        self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
     def count_closed(self, client: Client, reason: str) -> None:
         """Count the end of a connection, and forget it."""
         self.closed[reason] += 1
         self.timers.cancel(client)
+        # What a client did wrong was logged as an error; one that goes without a word is told of here.
+        level = logging.INFO if reason == "lost" and client.entered else logging.DEBUG
+        self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
         if client.entered:
             self._entered.leave(client.vhost)
+
+    def log_connection(
+        self, level: int, client: Client, key: str, message: str, *arguments: str
+    ) -> None:
+        """Log what happened to a connection, at a bounded rate."""
+        if _log.isEnabledFor(level):
+            self.log.event(
+                level,
+                key,
+                message,
+                *arguments,
+                peer=client.peer,
+                user=client.user,
+                vhost=client.vhost,
+            )
 
     def count_error(self, client: Client, code: int, text: str) -> None:
         """Count a protocol error and log some."""

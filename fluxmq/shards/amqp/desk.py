@@ -33,7 +33,6 @@ from fluxmq.sessions.amqp091.consuming import SINGLE_ACTIVE
 from fluxmq.sessions.mqtt.session import Client as MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.listing import bytes_of
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.streams.tls import TlsStream
 
@@ -100,7 +99,6 @@ class ShardDesk:
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
         }
-        row["message_bytes"] = bytes_of(group, state)
         known = self._broker.topology.queue(vhost, name)
         if known is not None:
             row.update(self._declared_columns(known))
@@ -259,6 +257,7 @@ def _connection_row(client: Client) -> TableRow:
         "channel_max": client.channel_max,
         "client_properties": plain(client.properties),
         "send_pend": connection.size,
+        "connected_at": client.connected_at,
     }
 
 

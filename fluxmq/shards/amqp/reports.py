@@ -14,6 +14,7 @@ from functools import cache
 from typing import Final
 
 from fluxmq._hot.connection import Tally
+from fluxmq.control.topology_client import TopologyClient
 from fluxmq.metrics.registry import AMQP_STATES, Sample
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.client import Client
@@ -65,8 +66,9 @@ class AmqpCensus:
 class AmqpReports:
     """Reads one shard's counts."""
 
-    def __init__(self, broker: AmqpBroker) -> None:
+    def __init__(self, broker: AmqpBroker, client: TopologyClient) -> None:
         self._broker = broker
+        self._client = client
         self.census = AmqpCensus(broker)
 
     def samples(self) -> Iterator[Sample]:
@@ -88,6 +90,7 @@ class AmqpReports:
         for name, number in broker.methods.items():
             yield "fluxmq_amqp_methods_total", {"method": method_name(name)}, number
         yield from topology_samples(broker.topology)
+        yield "fluxmq_topology_changes_waiting", {}, self._client.under_way
 
 
 def topology_samples(topology: Topology) -> Iterator[Sample]:

@@ -130,6 +130,7 @@ class Amqp:
         connection.handler = self.handler
         connection.identity = client
         connection.wire = WIRE
+        client.connected_at = self.broker.now_us() // 1000
         client.deadline = self._reactor.tally.now + seconds
         self.broker.schedule(client, client.deadline)
 

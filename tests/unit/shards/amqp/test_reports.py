@@ -8,8 +8,8 @@ import pytest
 
 from fluxmq.metrics.exposition import Exposition, Source
 from fluxmq.metrics.registry import AMQP_STATES, METRICS, Sample, Scope, find, labels_problem
-from fluxmq.routing.topology.changes import SetPolicy
-from fluxmq.routing.topology.records import Policy
+from fluxmq.routing.topology.changes import DeclareExchange, SetPolicy
+from fluxmq.routing.topology.records import Exchange, Policy
 from fluxmq.shards.amqp import reports
 from fluxmq.shards.amqp.reports import (
     AmqpReports,
@@ -26,7 +26,7 @@ PEOPLE = (user(),)
 
 def told(node: AmqpNode) -> AmqpReports:
     """The reports of the first shard."""
-    return AmqpReports(node.amqp().broker)
+    return AmqpReports(node.amqp().broker, node.amqp().topology)
 
 
 def values(samples: Iterable[Sample], name: str) -> dict[str, float]:
@@ -145,6 +145,20 @@ def test_the_topology_is_counted(make_amqp: MakeAmqp) -> None:
         "binding": 1,
         "policy": 1,
     }
+
+
+def test_changes_of_the_topology_under_way_are_counted(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.control.held = True
+    answers: list[object] = []
+    for name in ("a", "b", "c"):
+        change = DeclareExchange(Exchange("/", name, "direct"))
+        node.amqp().broker.change([change], answers.append)
+    assert values(told(node).samples(), "fluxmq_topology_changes_waiting") == {"": 3}
+    node.control.held = False
+    node.control.work()
+    assert answers == [None, None, None]
+    assert values(told(node).samples(), "fluxmq_topology_changes_waiting") == {}
 
 
 @pytest.mark.parametrize(
