@@ -23,7 +23,13 @@ _KEPT: Final = (
     ("max-in-memory-bytes", "max_in_memory_bytes"),
     ("stream-max-segment-size-bytes", "max_segment_bytes"),
 )
-"""How a queue is kept; as with lengths 0 is no limit to the engine, and 1 the next best to nothing."""
+"""Limits of how a queue is kept, which are as lengths are."""
+_TIMES: Final = (
+    ("message-ttl", "message_ttl"),
+    ("expires", "expires"),
+    ("consumer-timeout", "visibility_timeout"),
+)
+"""What is told in milliseconds."""
 COUNT_MAX: Final = 1 << 50
 """Most messages or bytes the engine takes for a limit; more is this."""
 MESSAGE_BYTES_MAX: Final = 1 << 30
@@ -58,7 +64,7 @@ def queue_settings(
 
 def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    for key, field in (("message-ttl", "message_ttl"), ("expires", "expires")):
+    for key, field in _TIMES:
         if key in effective:
             # 0 means never to the engine, at once to AMQP.
             fields[field] = max(effective[key] * 1000, 1)
@@ -68,7 +74,7 @@ def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
         if queue.type == STREAM
         else (("max-length", "max_length"), ("max-length-bytes", "max_length_bytes"))
     )
-    for key, field in lengths:
+    for key, field in (*lengths, *_KEPT):
         if key in effective:
             # 0 is no limit to the engine; the next best to a queue that holds nothing is one that holds one.
             fields[field] = min(max(effective[key], 1), COUNT_MAX)
@@ -79,11 +85,6 @@ def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
     if "delivery-limit" in effective:
         # How often a message may come back, after which the engine counts one delivery more.
         fields["delivery_limit"] = min(effective["delivery-limit"] + 1, COUNT_MAX)
-    if "consumer-timeout" in effective:
-        fields["visibility_timeout"] = effective["consumer-timeout"] * 1000
-    for key, field in _KEPT:
-        if key in effective:
-            fields[field] = min(max(effective[key], 1), COUNT_MAX)
     for key in ("single-active-consumer", "max-priority"):
         if key in effective:
             fields[key.replace("-", "_")] = effective[key]
