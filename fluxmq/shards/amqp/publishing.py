@@ -169,16 +169,15 @@ class Publishing:
         reactor = self._reactor
         qos = 1 if confirmation is not None else 0
         properties = from_block(block, reserved=False)
-        seconds = 0 if expiry_ms is None else max(expiry_ms // 1000, 1)
         for data in build_amqp_batches(run, b"", b"", self._clock()):
             batch = parse(data)
             for topic, each in routes.items():
                 reactor.ticket = None
                 for made in delivery_runs(
-                    batch, 0, batch.count, MQTT_5, topic, properties, None, qos, seconds
+                    batch, 0, batch.count, MQTT_5, topic, properties, None, qos
                 ):
-                    if expiry_ms is not None:
-                        made.deadline = reactor.tally.now + expiry_ms / 1000
+                    if expiry_ms is not None:  # 0 is for who is there now
+                        made.deadline = reactor.tally.now + max(expiry_ms, 1) / 1000
                     reactor.deliver(made, each)
                     for link in each.links:
                         link.send_run(made)

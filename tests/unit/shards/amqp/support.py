@@ -398,14 +398,14 @@ class AmqpClient:
             response=response,
             locale="en_US",
         )
-        self._verified()
+        self.verified()
         assert [each.name for each in self.read()] == ["connection.tune"]
         self.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=0)
         self.send(0, "connection.open", virtual_host=vhost)
         answers = self.read()
         assert [each.name for each in answers] == ["connection.open-ok"], answers
 
-    def _verified(self) -> None:
+    def verified(self) -> None:
         """Let the password be verified, which happens in a thread."""
         self.node.run()
         pool = self.node[self.shard].authentication._pool

@@ -10,8 +10,9 @@ from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
 from fluxmq.shards.amqp.publishing import identity
+from tests.conformance import wire
 from tests.unit.shards.amqp.support import AmqpNode, Publisher, contents
-from tests.unit.shards.node import messages
+from tests.unit.shards.node import drain, messages
 from tests.unit.shards.queues.support import fill
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -267,3 +268,40 @@ def test_a_policy_gives_dead_letters_somewhere_to_go(make_amqp: MakeAmqp) -> Non
     node.settle()
     Publisher(node).publish("", "work", b"1", b"2")
     assert contents(node, grave) == [b"1"]
+
+
+def test_members_of_a_shared_subscription_take_turns(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    members = [node.connect(shard, f"s{shard}") for shard in (0, 1)]
+    for member in members:
+        member.subscribe("$share/g/a/#", qos=1)
+    publisher = Publisher(node)
+    assert publisher.publish("amq.topic", "a.b", *(b"%d" % number for number in range(6))) == 1
+    got = [messages(member) for member in members]
+    assert sorted(got[0] + got[1]) == [b"%d" % number for number in range(6)]
+    assert all(got)
+
+
+def test_what_is_left_of_a_messages_time_is_told_to_subscribers(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    subscriber = node.connect(0, "s")
+    subscriber.subscribe("a/b", qos=1)
+    publisher = Publisher(node)
+    for milliseconds, seconds in ((90_000, 90), (1, 0), (0, 0)):
+        publisher.publish("amq.topic", "a.b", b"1", expiry_ms=milliseconds)
+        (packet,) = drain(subscriber)
+        subscriber.acknowledge(packet)
+        assert packet.all(wire.MESSAGE_EXPIRY_INTERVAL) == [seconds]
+
+
+def test_a_confirm_waits_for_the_sessions_that_are_owed_the_message(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    subscriber = node.connect(1, "s", props=[(wire.SESSION_EXPIRY_INTERVAL, 1000)])
+    subscriber.subscribe("a/b", qos=1)
+    publisher = Publisher(node)
+    assert publisher.publish("amq.topic", "a.b", b"1") == 1
+    assert publisher.answers() == [], "neither answered nor on disk"
+    (packet,) = drain(subscriber)
+    subscriber.acknowledge(packet)
+    node.settle()
+    assert publisher.answers() == [(ACK, 1, False)]

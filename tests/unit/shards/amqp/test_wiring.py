@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -224,3 +225,38 @@ def test_outcomes_are_reply_codes(outcome: Outcome, code: int) -> None:
     assert refusal.code == code
     assert "queue 'q' in vhost '/'" in refusal.text
     assert status_of(Status(outcome)) is None
+
+
+def test_a_consumer_has_one_filter(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    stream = node.queue("s", type="stream")
+    refused = Consumer(node, stream, filters=("a", "b"))
+    assert [answer.code for answer in refused.answers] == [406]
+
+
+@pytest.mark.parametrize(
+    ("certificate", "asked", "valid"),
+    [("anna", "", True), ("anna", "anna", True), ("anna", "bert", False), ("", "anna", False)],
+)
+def test_a_certificate_names_its_user(
+    make_amqp: MakeAmqp, certificate: str, asked: str, valid: bool
+) -> None:
+    node = make_amqp(1, (user(), user("bert")))
+    AmqpClient(node)
+    broker = node.amqp().broker
+    (client,) = node.amqp().handler.clients
+    client.certificate_name = certificate
+    told: list[Any] = []
+    broker.authenticate(client, "EXTERNAL", asked, b"", told.append)
+    assert [each.user for each in told] == ["anna" if valid else None]
+
+
+def test_a_new_secret_is_checked_as_a_password(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(1, (user(),))
+    client = AmqpClient(node)
+    client.send(0, "connection.update-secret", new_secret="secret", reason="renewed")
+    client.verified()
+    assert [each.name for each in client.read()] == ["connection.update-secret-ok"]
+    client.send(0, "connection.update-secret", new_secret="wrong", reason="renewed")
+    client.verified()
+    assert [each.name for each in client.read()] == ["connection.close"]
