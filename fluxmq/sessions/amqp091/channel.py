@@ -123,6 +123,11 @@ class Channel:
             self.marked = True
             self.handler.mark(self)
 
+    def put_in_order(self) -> None:
+        """The parser settles what is acknowledged past everything else, unless something of the channel comes first."""
+        first = self.waiting or bool(self.backlog) or self.content is not None
+        self.ledger.direct = not first and self.transaction is None
+
     def later(
         self, method: Method | type[Method], then: Callable[..., None]
     ) -> Callable[..., None]:
@@ -131,6 +136,7 @@ class Channel:
         Nothing happens when the channel is closed by that time. ``then`` may raise an AmqpError, and may wait again.
         """
         self.waiting = True
+        self.put_in_order()
 
         def done(*answers: Any) -> None:
             if self.state is not State.OPEN:

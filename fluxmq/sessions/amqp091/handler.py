@@ -182,6 +182,7 @@ class Handler:
             if content is not None:
                 if content.add(kind, payload, self.broker.limits.max_message):
                     channel.content = None
+                    channel.put_in_order()
                     method = BasicPublish
                     publishing.publish(channel, content.run(channel.number))
                 return
@@ -189,6 +190,7 @@ class Handler:
             method = decode(payload)
             if isinstance(method, BasicPublish):
                 channel.content = Content(method)
+                channel.put_in_order()
                 return
             self.broker.count_method(type(method).__name__)
             channels.on_method(channel, method)
@@ -272,6 +274,7 @@ class Handler:
                 kind, payload = item
                 channel.backlog_bytes -= len(payload)
                 self.handle_frame(channel, kind, payload)
+        channel.put_in_order()
         if channel.holding and not channel.backlog:
             channel.holding = False
             self.resume(channel.client)

@@ -128,7 +128,7 @@ def on_select(channel: Channel, _method: TxSelect) -> None:
     if channel.transaction is None:
         channel.transaction = Transaction(channel.handler.broker.limits)
         # Everything comes frame by frame: nothing may be settled past the transaction.
-        channel.ledger.direct = False
+        channel.put_in_order()
     channel.send(TxSelectOk())
 
 

@@ -20,12 +20,14 @@ from fluxmq.protocols.amqp091.methods import (
     BasicGet,
     BasicGetOk,
     BasicNack,
+    BasicPublish,
     BasicQos,
     BasicQosOk,
     BasicRecover,
     BasicRecoverAsync,
     BasicRecoverOk,
     BasicReject,
+    ConnectionClose,
     Method,
     QueueDeclare,
     QueueDeclareOk,
@@ -278,3 +280,36 @@ def test_every_message_is_settled_once_or_comes_again(steps: list[object]) -> No
 @given(st.lists(TRANSACTIONAL, max_size=60))
 def test_every_message_is_settled_once_in_transactions(steps: list[object]) -> None:
     run_model(["publish", "tick", *steps], transaction=True)
+
+
+def test_acknowledgements_do_not_overtake_what_waits() -> None:
+    """Behind a method whose answer is awaited, what a channel said before an acknowledgement counts first."""
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("q"), BasicConsume("q", "t"))
+    for number in range(7):
+        peer.publish("", "q", b"%d" % number)
+    peer.receive()
+    channel = peer.client.channels[1]
+    answered = channel.later(QueueDeclare, lambda: None)
+    peer.send(1, BasicNack(5, True, False), BasicAck(7, True))
+    broker.handler.flush_marked()
+    assert broker.queues["/", "q"].settled == []
+    answered()
+    broker.handler.flush_marked()
+    settled = broker.queues["/", "q"].settled
+    assert sorted(offset for verb, offset in settled if verb is Verb.REJECT) == [0, 1, 2, 3, 4]
+    assert sorted(offset for verb, offset in settled if verb is Verb.ACK) == [5, 6]
+    assert channel.ledger.direct
+
+
+def test_an_acknowledgement_within_a_content_is_an_error() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("q"), BasicConsume("q", "t"))
+    peer.publish("", "q", b"x")
+    peer.receive()
+    peer.send(1, BasicPublish("", "q", False, False), BasicAck(1))
+    (close,) = peer.got(0)
+    assert isinstance(close, ConnectionClose)
+    assert close.reply_code == 505
