@@ -99,7 +99,9 @@ class Publishing:
                 topics.append(routing_key_to_topic(key.encode()))
             elif not exchange.name and not routed.queues and key.startswith(QUEUE_PREFIX):
                 for sink in self._clients.sinks(key.encode()) or ():
-                    found[sink.info.group, sink.info.name] = AT_ONCE
+                    named = topology.queue(DEFAULT_VHOST, sink.info.name)
+                    way = AT_ONCE if named is None else Way(0, _deduplicates(named))
+                    found[sink.info.group, sink.info.name] = way
         routes = {topic: each for topic in topics if (each := self._route_of(topic)) is not None}
         receivers = 0
         for each in routes.values():

@@ -128,6 +128,15 @@ def test_a_queue_keeps_each_value_of_its_header_once(make_amqp: MakeAmqp) -> Non
     assert contents(node, once) == [b"0", b"1", b"3", b"5", b"6", b"8", b"9"]
 
 
+def test_an_address_of_mqtt_leads_to_the_same_queue(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    queue = node.queue("once", arguments={"x-deduplication-header": "id"})
+    publisher = Publisher(node)
+    for address in ("once", "$queue/once", "$queue/once/key"):
+        assert publisher.publish("", address, b"1", headers={"id": 7}) == 1
+    assert contents(node, queue) == [b"1"]
+
+
 def test_as_many_values_are_remembered_as_the_engine_has_room_for(make_amqp: MakeAmqp) -> None:
     """The newest of them, whatever their hashes."""
     node = make_amqp()
