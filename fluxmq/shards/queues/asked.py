@@ -118,6 +118,11 @@ class Asked:
         return bool(self._ready)
 
     @property
+    def ready(self) -> bool:
+        """Whether there are commands to be proposed as soon as the log takes them."""
+        return bool(self._ready)
+
+    @property
     def patient(self) -> bool:
         """Whether there are commands that nobody waits for, and none that somebody does."""
         return not self._ready and bool(self._quiet or self._settled)

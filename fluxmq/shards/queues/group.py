@@ -228,15 +228,15 @@ class Group(Consuming):
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        if self.asked:
+        if self.asked.ready or not self.asked.patience_us:  # what waits was looked at by `propose`
             self._propose_all()
         return more
 
     def _propose_all(self) -> bool:
         asked = self.asked
-        if not self.keeper.writable or not asked.due(at_once=self.leaving):
+        if not asked or not self.keeper.writable or not asked.due(at_once=self.leaving):
             return False
-        while asked.due(at_once=self.leaving) and self._propose():
+        while self._propose() and asked.ready:
             pass
         return True
 
