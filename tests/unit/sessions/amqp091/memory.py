@@ -1,49 +1,22 @@
-"""A broker in memory that keeps the port's promises, and a client that speaks bytes to the sessions on it.
+"""A broker in memory that keeps the port's promises.
 
 The topology and routing are the real ones; queues are lists of messages with who holds them. Everything that a shard does
-later (durable answers, dispatch) happens in ``MemoryBroker.tick``. A settlement of something that its consumer does not hold is
-an assertion here, so that every test also shows that nothing is settled twice.
+later (durable answers, dispatch) happens in ``MemoryBroker.tick``. ``Peer``, the client that
+goes with it, can be imported from here as well.
 """
 
 from __future__ import annotations
 
-import struct
-from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from fluxmq._hot.amqp_parser import AmqpParser
 from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
-from fluxmq._hot.batches import Batch, parse
+from fluxmq._hot.batches import parse
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
-from fluxmq.protocols.amqp091.constants import (
-    FRAME_BODY,
-    FRAME_HEADER,
-    FRAME_METHOD,
-    PROTOCOL_HEADER,
-)
-from fluxmq.protocols.amqp091.content import (
-    Properties,
-    decode_properties,
-    encode_properties,
-    frames_of_content,
-    split_header,
-)
-from fluxmq.protocols.amqp091.methods import (
-    BasicPublish,
-    ChannelOpen,
-    ConnectionOpen,
-    ConnectionStartOk,
-    ConnectionTuneOk,
-    Method,
-    decode,
-    frame,
-)
-from fluxmq.queues.commands import Verb
-from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue, QueueUnused
+from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
 from fluxmq.routing.topology.records import Exchange, Queue, Vhost
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Refusal, Topology
@@ -53,152 +26,19 @@ from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.sessions.amqp091.ports import (
     AmqpLimits,
-    Answer,
     Authenticated,
     Confirming,
     ConsumerPort,
     ConsumerWanted,
     Held,
     QueueStatus,
-    Range,
 )
+from tests.unit.sessions.amqp091.memory_queues import MemoryHeld, MemoryQueue
+from tests.unit.sessions.amqp091.peer import Message, Peer
+
+__all__ = ["MemoryBroker", "Message", "Peer"]
 
 REFUSED = 0x97
-
-
-class MemoryHeld:
-    """A consumer of a queue, as its side of the port."""
-
-    def __init__(self, queue: MemoryQueue, wanted: ConsumerWanted, port: ConsumerPort) -> None:
-        self.queue = queue
-        self.wanted = wanted
-        self.port: ConsumerPort | None = port
-        self.limit = wanted.limit
-        self.stopped = wanted.taking
-        self.held: set[int] = set()
-
-    def settle(
-        self, verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
-    ) -> None:
-        assert ranges == sorted(ranges), "ranges ascend"
-        for first, last in ranges:
-            for offset in range(first, last + 1):
-                assert offset in self.held, f"{verb.name} of {offset}, which is not held"
-                self.held.discard(offset)
-                self.queue.settled.append((verb, offset))
-                if verb in (Verb.NACK, Verb.RELEASE):
-                    insort(self.queue.ready, offset)
-                    if verb is Verb.RELEASE:
-                        self.queue.attempts[offset] -= 1
-                else:
-                    self.queue.messages.pop(offset)
-        if done is not None:
-            self.queue.broker.later.append(lambda: done(0))
-
-    def set_limit(self, limit: int) -> None:
-        self.limit = limit
-
-    def take(self, done: Callable[[bool, int], None]) -> None:
-        def answer() -> None:
-            queue = self.queue
-            if not queue.ready or self.port is None:
-                done(False, 0)
-                return
-            queue.hand_out(self, 1)
-            done(True, len(queue.ready))
-
-        self.queue.broker.answer(answer)
-
-    def stop(self) -> None:
-        self.stopped = True
-        self.queue.left(self)
-
-    def detach(self) -> None:
-        self.port = None
-        self.queue.attached.remove(self)
-        for offset in self.held:
-            insort(self.queue.ready, offset)
-        self.held.clear()
-        self.queue.left(self)
-
-
-class MemoryQueue:
-    """Messages by offset, which of them are ready, how often each was handed out, what became of them."""
-
-    def __init__(self, broker: MemoryBroker, record: Queue) -> None:
-        self.broker = broker
-        self.record = record
-        self.messages: dict[int, tuple[Batch, int]] = {}
-        self.ready: list[int] = []
-        self.attempts: dict[int, int] = {}
-        self.settled: list[tuple[Verb, int]] = []
-        self.consumers: list[MemoryHeld] = []
-        self.attached: list[MemoryHeld] = []
-        self.next_offset = 0
-
-    def full(self, count: int) -> bool:
-        arguments = self.record.arguments
-        return arguments.get("x-overflow") == "reject-publish" and len(
-            self.ready
-        ) + count > arguments.get("x-max-length", 1 << 30)
-
-    def append(self, data: bytes) -> None:
-        batch = parse(data)
-        batch.stamp(self.next_offset, 0, 1)
-        for index in range(batch.count):
-            offset = self.next_offset + index
-            self.messages[offset] = (batch, index)
-            self.attempts[offset] = 0
-            self.ready.append(offset)
-        self.next_offset += batch.count
-
-    def hand_out(self, held: MemoryHeld, most: int) -> None:
-        """Give the next messages that lie together in a batch."""
-        first = self.ready[0]
-        batch, index = self.messages[first]
-        attempts = self.attempts[first] + 1
-        count = 0
-        for offset in self.ready[:most]:
-            if (
-                self.messages[offset] != (batch, index + count)
-                or self.attempts[offset] + 1 != attempts
-            ):
-                break
-            count += 1
-        for offset in range(first, first + count):
-            self.ready.remove(offset)
-            self.attempts[offset] += 1
-            if held.wanted.automatic:
-                del self.messages[offset]
-            else:
-                held.held.add(offset)
-        assert held.port is not None
-        held.port.deliver(batch, index, count, attempts)
-
-    def dispatch(self) -> bool:
-        """Give out what there is room for; whether anything was."""
-        gave = False
-        while self.ready:
-            able = [
-                held
-                for held in self.consumers
-                if not held.stopped and (not held.limit or len(held.held) < held.limit)
-            ]
-            if not able:
-                return gave
-            held = max(able, key=lambda each: each.wanted.priority)
-            self.hand_out(held, held.limit - len(held.held) if held.limit else len(self.ready))
-            if held in self.consumers:
-                self.consumers.remove(held)
-                self.consumers.append(held)
-            gave = True
-        return gave
-
-    def left(self, held: MemoryHeld) -> None:
-        if held in self.consumers:
-            self.consumers.remove(held)
-            if not self.consumers and self.record.auto_delete:
-                self.broker.apply([QueueUnused(self.record.vhost, self.record.name)])
 
 
 @dataclass
@@ -503,156 +343,3 @@ class MemoryBroker:
 
     def count_method(self, name: str) -> None:
         pass
-
-
-class Message(NamedTuple):
-    """A method that came with content."""
-
-    method: Method
-    properties: Properties
-    body: bytes
-
-
-class Peer:
-    """A client on a connection to the sessions of a broker. ``opened``: with the greeting done, and channel 1."""
-
-    def __init__(
-        self,
-        broker: MemoryBroker,
-        opened: bool = True,
-        user: str = "guest",
-        vhost: str = "/",
-        capabilities: Sequence[str] = (),
-        limit: int = 1 << 20,
-        heartbeat: int = 0,
-        frame_max: int = 131_072,
-        channel_max: int = 2047,
-    ) -> None:
-        self.broker = broker
-        self.connection = Connection(0, broker.tally, [], limit)
-        self.connection.wire = 1
-        self.connection.handler = broker.handler  # type: ignore[assignment]
-        self.connection.active = broker.time
-        broker.names += 1
-        self.client = Client(
-            self.connection,
-            f"127.0.0.1:{broker.names}",
-            "127.0.0.1:5672",
-            0,
-            f"owner-{broker.names}",
-        )
-        self.connection.identity = self.client
-        self.received = b""
-        if opened:
-            table = {"capabilities": dict.fromkeys(capabilities, True)}
-            self.raw(PROTOCOL_HEADER)
-            response = f"\0{user}\0".encode() + broker.users[user]
-            self.send(0, ConnectionStartOk(table, "PLAIN", response, "en_US"))
-            self.send(0, ConnectionTuneOk(channel_max, frame_max, heartbeat))
-            self.send(0, ConnectionOpen(vhost))
-            self.send(1, ChannelOpen())
-            self.receive()
-
-    def raw(self, data: bytes) -> None:
-        """Bytes come from the client; what was incomplete before stands in front of them."""
-        connection = self.connection
-        if connection.closing:
-            return
-        kept, connection.tail = connection.tail or b"", None
-        if connection.gathering is not None:
-            kept = bytes(connection.gathering[: connection.gathered])
-            connection.gathering = None
-        connection.active = self.broker.time
-        if connection.paused:
-            connection.tail = kept + data
-            return
-        self.broker.parser.process(connection, bytearray(kept + data), len(kept + data))
-
-    def send(self, channel: int, *methods: Method) -> None:
-        """Methods, in one reading."""
-        self.raw(b"".join(frame(channel, method) for method in methods))
-
-    def publish(
-        self,
-        exchange: str,
-        routing_key: str,
-        body: bytes = b"x",
-        channel: int = 1,
-        mandatory: bool = False,
-        immediate: bool = False,
-        frame_max: int = 131_072,
-        **properties: Any,
-    ) -> None:
-        """One message."""
-        method = BasicPublish(exchange, routing_key, mandatory, immediate)
-        content = encode_properties(Properties(**properties))
-        self.raw(
-            frame(channel, method) + b"".join(frames_of_content(channel, content, body, frame_max))
-        )
-
-    def tick(self) -> None:
-        self.broker.tick()
-
-    def receive(self, tick: bool = True) -> list[tuple[int, Method | Message]]:
-        """What the client got since the last time."""
-        if tick:
-            self.broker.tick()
-        connection = self.connection
-        chunks = [*(connection.chunks or ()), *([connection.out] if connection.out else ())]
-        data = self.received + b"".join(bytes(chunk) for chunk in chunks)
-        connection.chunks = connection.out = None
-        connection.size = 0
-        if connection.feeding and not connection.closing:
-            connection.handler.drained(connection)  # type: ignore[union-attr]
-        found: list[tuple[int, Method | Message]] = []
-        content: dict[int, tuple[Method, int, bytes, bytearray]] = {}
-        at = 0
-        if data.startswith(b"AMQP"):
-            assert data == PROTOCOL_HEADER
-            return []
-        while at < len(data):
-            kind, channel, size = struct.unpack_from(">BHI", data, at)
-            payload = data[at + 7 : at + 7 + size]
-            assert data[at + 7 + size] == 0xCE
-            assert size + 8 <= max(self.client.frame_max, 4096)
-            at += size + 8
-            if kind == FRAME_METHOD:
-                assert channel not in content, "content is whole"
-                method = decode(payload)
-                if type(method).__name__ in ("BasicDeliver", "BasicGetOk", "BasicReturn"):
-                    content[channel] = (method, -1, b"", bytearray())
-                else:
-                    found.append((channel, method))
-                continue
-            if kind not in (FRAME_HEADER, FRAME_BODY):
-                assert (kind, channel, size) == (8, 0, 0), "a heartbeat"
-                continue
-            method, wanted, properties, body = content[channel]
-            if kind == FRAME_HEADER:
-                wanted, properties = split_header(payload)
-            else:
-                body += payload
-            content[channel] = (method, wanted, properties, body)
-            if len(body) == wanted:
-                del content[channel]
-                found.append((channel, Message(method, decode_properties(properties), bytes(body))))
-        assert not content, "content is whole"
-        return found
-
-    def got(self, channel: int = 1) -> list[Method | Message]:
-        """What came on one channel; nothing may have come on others."""
-        received = self.receive()
-        assert all(number == channel for number, _ in received), received
-        return [item for _, item in received]
-
-    def one(self, channel: int = 1) -> Method | Message:
-        """The one thing that came."""
-        received = self.got(channel)
-        assert len(received) == 1, received
-        return received[0]
-
-    def bodies(self, channel: int = 1) -> list[bytes]:
-        """Bodies of the deliveries that came."""
-        received = self.got(channel)
-        assert all(isinstance(item, Message) for item in received), received
-        return [item.body for item in received if isinstance(item, Message)]

@@ -1,0 +1,155 @@
+"""Queues in memory: lists of messages, with who holds them.
+
+A settlement of something that its consumer does not hold is an assertion here, so that every test also shows that nothing is
+settled twice.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from fluxmq._hot.batches import Batch, parse
+from fluxmq.queues.commands import Verb
+from fluxmq.routing.topology.changes import QueueUnused
+from fluxmq.routing.topology.records import Queue
+from fluxmq.sessions.amqp091.ports import Answer, ConsumerPort, ConsumerWanted, Range
+
+if TYPE_CHECKING:
+    from tests.unit.sessions.amqp091.memory import MemoryBroker
+
+
+class MemoryHeld:
+    """A consumer of a queue, as its side of the port."""
+
+    def __init__(self, queue: MemoryQueue, wanted: ConsumerWanted, port: ConsumerPort) -> None:
+        self.queue = queue
+        self.wanted = wanted
+        self.port: ConsumerPort | None = port
+        self.limit = wanted.limit
+        self.stopped = wanted.taking
+        self.held: set[int] = set()
+
+    def settle(
+        self, verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        assert ranges == sorted(ranges), "ranges ascend"
+        for first, last in ranges:
+            for offset in range(first, last + 1):
+                assert offset in self.held, f"{verb.name} of {offset}, which is not held"
+                self.held.discard(offset)
+                self.queue.settled.append((verb, offset))
+                if verb in (Verb.NACK, Verb.RELEASE):
+                    insort(self.queue.ready, offset)
+                    if verb is Verb.RELEASE:
+                        self.queue.attempts[offset] -= 1
+                else:
+                    self.queue.messages.pop(offset)
+        if done is not None:
+            self.queue.broker.later.append(lambda: done(0))
+
+    def set_limit(self, limit: int) -> None:
+        self.limit = limit
+
+    def take(self, done: Callable[[bool, int], None]) -> None:
+        def answer() -> None:
+            queue = self.queue
+            if not queue.ready or self.port is None:
+                done(False, 0)
+                return
+            queue.hand_out(self, 1)
+            done(True, len(queue.ready))
+
+        self.queue.broker.answer(answer)
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.queue.left(self)
+
+    def detach(self) -> None:
+        self.port = None
+        self.queue.attached.remove(self)
+        for offset in self.held:
+            insort(self.queue.ready, offset)
+        self.held.clear()
+        self.queue.left(self)
+
+
+class MemoryQueue:
+    """Messages by offset, which of them are ready, how often each was handed out, what became of them."""
+
+    def __init__(self, broker: MemoryBroker, record: Queue) -> None:
+        self.broker = broker
+        self.record = record
+        self.messages: dict[int, tuple[Batch, int]] = {}
+        self.ready: list[int] = []
+        self.attempts: dict[int, int] = {}
+        self.settled: list[tuple[Verb, int]] = []
+        self.consumers: list[MemoryHeld] = []
+        self.attached: list[MemoryHeld] = []
+        self.next_offset = 0
+
+    def full(self, count: int) -> bool:
+        arguments = self.record.arguments
+        return arguments.get("x-overflow") == "reject-publish" and len(
+            self.ready
+        ) + count > arguments.get("x-max-length", 1 << 30)
+
+    def append(self, data: bytes) -> None:
+        batch = parse(data)
+        batch.stamp(self.next_offset, 0, 1)
+        for index in range(batch.count):
+            offset = self.next_offset + index
+            self.messages[offset] = (batch, index)
+            self.attempts[offset] = 0
+            self.ready.append(offset)
+        self.next_offset += batch.count
+
+    def hand_out(self, held: MemoryHeld, most: int) -> None:
+        """Give the next messages that lie together in a batch."""
+        first = self.ready[0]
+        batch, index = self.messages[first]
+        attempts = self.attempts[first] + 1
+        count = 0
+        for offset in self.ready[:most]:
+            if (
+                self.messages[offset] != (batch, index + count)
+                or self.attempts[offset] + 1 != attempts
+            ):
+                break
+            count += 1
+        for offset in range(first, first + count):
+            self.ready.remove(offset)
+            self.attempts[offset] += 1
+            if held.wanted.automatic:
+                del self.messages[offset]
+            else:
+                held.held.add(offset)
+        assert held.port is not None
+        held.port.deliver(batch, index, count, attempts)
+
+    def dispatch(self) -> bool:
+        """Give out what there is room for; whether anything was."""
+        gave = False
+        while self.ready:
+            able = [
+                held
+                for held in self.consumers
+                if not held.stopped and (not held.limit or len(held.held) < held.limit)
+            ]
+            if not able:
+                return gave
+            held = max(able, key=lambda each: each.wanted.priority)
+            self.hand_out(held, held.limit - len(held.held) if held.limit else len(self.ready))
+            if held in self.consumers:
+                self.consumers.remove(held)
+                self.consumers.append(held)
+            gave = True
+        return gave
+
+    def left(self, held: MemoryHeld) -> None:
+        if held in self.consumers:
+            self.consumers.remove(held)
+            if not self.consumers and self.record.auto_delete:
+                self.broker.apply([QueueUnused(self.record.vhost, self.record.name)])
