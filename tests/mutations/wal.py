@@ -23,8 +23,8 @@ MUTATIONS = [
         "wal_before_sync",
         "A write counts as done when its sync is, not before.",
         "fluxmq/storage/wal_writer.py",
-        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number)\n",
-        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number)\n        self._durable = self._number\n",
+        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number, mark)\n",
+        "        self._syncing = True\n        self._syncer.submit(file.fd, self._number, mark)\n        self._durable = self._number\n",
         OF_LOG + "test_nothing_is_durable_before_it_is_synced",
     ),
     Mutation(
@@ -167,8 +167,8 @@ MUTATIONS = [
         "wal_full_disk",
         "On a full disk nothing is written unless all of it finds room.",
         "fluxmq/storage/wal_writer.py",
-        "        if self.buffered_bytes > self._capacity(len(self._row.ready)):\n            if self._row.full is not None:\n",
-        "        if self.buffered_bytes > self._capacity(1):\n            if self._row.full is not None:\n",
+        "            if self.buffered_bytes > self._capacity(len(self._row.ready)):\n                if self._row.full is not None:\n",
+        "            if self.buffered_bytes > self._capacity(1):\n                if self._row.full is not None:\n",
         OF_FAULTS + "test_a_full_disk_is_noticed_before_anything_is_written",
     ),
     Mutation(
