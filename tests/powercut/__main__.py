@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--workers", type=int, default=0, help="shards; 0: one or two by chance")
     found.add_argument("--fresh", type=int, default=FRESH_ROUNDS, help="rounds per image")
+    found.add_argument("--no-amqp", action="store_true", help="clients of MQTT alone")
     found.add_argument(
         "--failpoints",
         action="store_true",
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         buffered=options.control,
         workers=options.workers,
         fresh=options.fresh,
+        amqp=not options.no_amqp,
     )
     try:
         tally = Campaign(plan, lambda line: print(line, flush=True)).run()

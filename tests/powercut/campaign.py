@@ -36,7 +36,7 @@ LINGER_S = 0.03
 @dataclass(frozen=True)
 class Plan:
     """What to run. ``buffered``: acknowledge without syncing, which must lose messages. ``workers`` 0: one or two,
-    by chance."""
+    by chance. ``amqp``: clients of AMQP publish beside those of MQTT."""
 
     rounds: int
     seed: int = 1
@@ -44,6 +44,7 @@ class Plan:
     buffered: bool = False
     workers: int = 0
     fresh: int = FRESH_ROUNDS
+    amqp: bool = True
 
 
 @dataclass
@@ -57,6 +58,8 @@ class Tally:
     phantoms: int = 0
     broken: int = 0
     reached: dict[str, int] = field(default_factory=dict)
+    publishers: set[int] = field(default_factory=set)
+    """Those of queues that were confirmed something."""
     sentences: list[str] = field(default_factory=list)
 
     @property
@@ -133,6 +136,7 @@ class Campaign:
         finally:
             node.kill()
             self.tally.confirmed += history.confirmed() + kept.confirmed
+            self.tally.publishers |= {n for n, sent in history.publishers.items() if sent.confirmed}
             self.tally.delivered += sum(len(taken.delivered) for taken in history.groups.values())
             self.tally.lost += len(lost)
             self.tally.phantoms += history.phantoms
@@ -157,7 +161,8 @@ class Campaign:
             time.sleep(chance.uniform(0, LINGER_S))
             node.kill()
 
-        died = asyncio.run(load.run(node.port, history, kept, chance, seconds, end))
+        amqp = self.plan.amqp
+        died = asyncio.run(load.run(node, history, kept, chance, seconds, end, amqp))
         if died:
             history.violated(f"round {number + 1}: the node died by itself:\n{node.said()}")
         image.remount()
@@ -185,7 +190,8 @@ class Campaign:
             died = True
             end()
         else:
-            died = asyncio.run(load.run(node.port, history, kept, chance, LOAD_S[1] * 2, end))
+            amqp = self.plan.amqp
+            died = asyncio.run(load.run(node, history, kept, chance, LOAD_S[1] * 2, end, amqp))
         self.tally.reached[name] = self.tally.reached.get(name, 0) + died
         if cut:
             image.remount()

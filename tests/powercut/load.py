@@ -11,10 +11,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.powercut import amqp_client, amqp_load
 from tests.powercut.client import FAILURE, Connection, Message
 from tests.powercut.history import History
 from tests.powercut.kept import Kept
-from tests.powercut.node import STREAM, WORK
+from tests.powercut.node import STREAM, WORK, Node
 
 PUBLISHERS = {STREAM: (1, 2, 3), WORK: (11, 12, 13)}
 MARKERS = {STREAM: 91, WORK: 92}
@@ -146,18 +147,21 @@ class Consumer:
 
 
 async def run(
-    port: int,
+    node: Node,
     history: History,
     kept: Kept,
     chance: random.Random,
     seconds: float,
     end: Callable[[], None],
+    amqp: bool = True,
 ) -> bool:
     """Load the node for so long, or until it dies by itself; then ``end`` kills it, in a thread.
 
-    What still arrives while it is being killed counts. True when it died by itself.
+    What still arrives while it is being killed counts. True when it died by itself. ``amqp``: clients of AMQP
+    publish beside those of MQTT.
     """
-    connections: list[Connection] = []
+    port = node.port
+    connections: list[Connection | amqp_client.Connection] = []
     try:
         for queue, group, orders in (
             (WORK, GROUP, True),
@@ -174,6 +178,8 @@ async def run(
                 connections.append(connection)
                 Publisher(connection, history, number, queue, chance.choice(WINDOWS)).start()
         connections.append(await kept.load(port))
+        if amqp:
+            connections += await amqp_load.start(node.amqp_port, history, chance)
         closed = [connection.closed for connection in connections]
         done, _ = await asyncio.wait(closed, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         died = bool(done)

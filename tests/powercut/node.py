@@ -35,7 +35,9 @@ class NodeError(RuntimeError):
     """The node did not come up; the text has what it logged."""
 
 
-def settings(data: Path, port: int, http_port: int, buffered: bool) -> dict[str, Any]:
+def settings(
+    data: Path, port: int, amqp_port: int, http_port: int, buffered: bool
+) -> dict[str, Any]:
     """The node's configuration. ``buffered``: acknowledge without syncing, which must lose messages."""
     durability = "buffered" if buffered else "fsync"
     common = {"ack_durability": durability, "limits": {"max_depth": 10_000_000}}
@@ -44,6 +46,7 @@ def settings(data: Path, port: int, http_port: int, buffered: bool) -> dict[str,
     return {
         "server": {
             "mqtt": {"tcp": {"addr": f"{HOST}:{port}"}},
+            "amqp": {"tcp": {"addr": f"{HOST}:{amqp_port}"}},
             "http": {"addr": f"{HOST}:{http_port}"},
         },
         "broker": {"max_packet_size": 1 << 15},
@@ -79,10 +82,11 @@ class Node:
     def __init__(self, folder: Path, data: Path, workers: int, buffered: bool = False) -> None:
         self.folder = folder
         self.workers = workers
-        self.port, self.http_port = free_ports(2)
+        self.port, self.amqp_port, self.http_port = free_ports(3)
         self.log = folder / "node.log"
         self.config = folder / "node.json"
-        self.config.write_text(json.dumps(settings(data, self.port, self.http_port, buffered)))
+        ports = self.port, self.amqp_port, self.http_port
+        self.config.write_text(json.dumps(settings(data, *ports, buffered)))
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
 

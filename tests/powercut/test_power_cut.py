@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.powercut import amqp_load
 from tests.powercut.campaign import Campaign, Plan, Tally
 from tests.powercut.image import Image, NotPermittedError
 
@@ -55,6 +56,8 @@ def test_nothing_confirmed_is_lost() -> None:
     assert tally.rounds == ROUNDS, report
     assert tally.clean, report
     assert tally.confirmed > 100, report
+    over_amqp = {*sum(amqp_load.PUBLISHERS.values(), ()), *amqp_load.TRANSACTIONS.values()}
+    assert over_amqp <= tally.publishers, report
     assert (
         tally.line() == f"rounds={ROUNDS} confirmed={tally.confirmed} 0 confirmed lost, 0 phantoms"
     )
