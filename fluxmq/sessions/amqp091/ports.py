@@ -228,6 +228,15 @@ class Broker(Protocol):
         than this call is to be copied. Who makes the answer wait calls ``confirmation.hold`` within the call.
         """
 
+    def may_refuse(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        properties: Mapping[str, object] | None = None,
+    ) -> bool:
+        """Whether a queue that messages so routed reach may take some of a run and refuse others."""
+
     def consume(
         self,
         wanted: ConsumerWanted,

@@ -10,7 +10,7 @@ TTL, and sender-selected distribution (CC, BCC).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluxmq._hot.amqp_confirms import NACK, Confirmation
@@ -64,7 +64,8 @@ class Prepared(NamedTuple):
     """What was found out for a run, and for which one.
 
     ``reply``: address of direct replies that the messages are for, None for messages that are routed. ``returned``: properties
-    as a message is returned with, without BCC.
+    as a message is returned with, without BCC. ``singly``: of a run some messages may be refused, so that each is confirmed
+    for itself.
     """
 
     exchange_name: bytes
@@ -80,6 +81,7 @@ class Prepared(NamedTuple):
     expiry_ms: int | None
     returned: bytes
     reply: str | None
+    singly: bool
 
 
 def publish(channel: Channel, run: PublishRun) -> None:
@@ -100,14 +102,31 @@ def publish(channel: Channel, run: PublishRun) -> None:
     if window is None:
         send(channel, prepared, run, None)
         return
-    confirmation = Confirmation(window, window.publish(run.count), run.count, channel.mark)
-    # Held until it is returned, where it is, so that the return comes before the confirm.
-    confirmation.hold()
-    send(channel, prepared, run, confirmation)
-    confirmation.done()
+    first = window.publish(run.count)
+    runs = each_of(run) if prepared.singly and run.count > 1 else (run,)
+    for number, each in enumerate(runs, first):
+        confirmation = Confirmation(window, number, each.count, channel.mark)
+        # Held until it is returned, where it is, so that the return comes before the confirm.
+        confirmation.hold()
+        send(channel, prepared, each, confirmation)
+        confirmation.done()
     if window.unanswered > UNANSWERED_MAX and not channel.paced:
         channel.paced = True
         channel.handler.pause(client)
+
+
+def each_of(run: PublishRun) -> Iterator[PublishRun]:
+    """The messages of a run as runs of one."""
+    for payload in run.payloads():
+        yield PublishRun.of(
+            run.channel,
+            run.exchange,
+            run.routing_key,
+            run.mandatory,
+            run.immediate,
+            run.properties,
+            payload,
+        )
 
 
 def send(
@@ -273,6 +292,8 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
     mode = fields[_DELIVERY_MODE]
     if mode is not None and mode not in _DELIVERY_MODES:
         raise precondition(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
+    reply = replying.address_in(name, key)
+    hashed = _hashed(fields)
     return Prepared(
         run.exchange,
         run.routing_key,
@@ -283,10 +304,11 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
         to_block(given, name, client.user, drop=drop),
         keys,
         headers,
-        _hashed(fields),
+        hashed,
         expiry_ms,
         returned,
-        replying.address_in(name, key),
+        reply,
+        reply is None and broker.may_refuse(exchange, keys, headers, hashed),
     )
 
 

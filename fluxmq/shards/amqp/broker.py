@@ -304,6 +304,16 @@ class AmqpBroker:
             self._broker.link_full(channel.client.connection)
         return routed
 
+    def may_refuse(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        properties: Mapping[str, object] | None = None,
+    ) -> bool:
+        """Whether a queue that is reached refuses messages beyond its limits."""
+        return self._publishing.may_refuse(exchange, keys, headers, properties)
+
     def consume(
         self,
         wanted: ConsumerWanted,

@@ -19,6 +19,7 @@ from fluxmq._hot.route import Route
 from fluxmq._hot.tickets import Ticket
 from fluxmq.protocols.amqp091.message_properties import routing_key_to_topic, topic_to_routing_key
 from fluxmq.protocols.mqtt.message_properties import from_block
+from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import Exchange, Queue
 from fluxmq.routing.topology.routing import route
@@ -113,6 +114,22 @@ class Publishing:
         if receivers:
             self._to_subscribers(run, block, routes, confirmation, expiry_ms)
         return len(found) + receivers
+
+    def may_refuse(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        properties: Mapping[str, object] | None,
+    ) -> bool:
+        """Whether a queue that is reached refuses messages beyond its limits, one of a run and not another."""
+        topology = self._topology()
+        return any(
+            effective(topology, queue).get("overflow", "").startswith("reject")
+            for key in keys
+            for found in (route(topology, exchange.vhost, exchange.name, key, headers, properties),)
+            for queue in (*found.queues, *found.delayed)
+        )
 
     def _place(self, queue: Queue) -> Place:
         name = queue.internal_name

@@ -17,6 +17,7 @@ from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import TopicPermission, VhostPermission
 from fluxmq.routing.topology.changes import AddVhost, Change, DeleteQueue
+from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.records import Exchange, Queue, Vhost
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Refusal, Topology
@@ -266,6 +267,21 @@ class MemoryBroker:
                 confirmation.hold()
                 self.later.append(lambda reason=reason: confirmation.done(reason))  # type: ignore[misc]
         return len(reached)
+
+    def may_refuse(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Mapping[str, object] | None,
+        properties: Mapping[str, object] | None = None,
+    ) -> bool:
+        return any(
+            effective(self.topology, queue).get("overflow", "").startswith("reject")
+            for key in keys
+            for queue in route(
+                self.topology, exchange.vhost, exchange.name, key, headers, properties
+            ).queues
+        )
 
     def consume(
         self, wanted: ConsumerWanted, port: ConsumerPort, done: Callable[[Held | Refusal], None]
