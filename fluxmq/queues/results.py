@@ -50,7 +50,10 @@ class Result(NamedTuple):
 
 @dataclass(slots=True)
 class Applied:
-    """Effects of one entry, to be carried out by the host in this order: declared, configured, batches, trims, deleted."""
+    """Effects of one entry, to be carried out by the host in this order: deleted, declared, configured, batches, trims.
+
+    A queue that this entry has made and deleted is in both lists; what concerns a deleted one need not be carried out.
+    """
 
     index: int
     term: int

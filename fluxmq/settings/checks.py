@@ -77,6 +77,13 @@ def notes(settings: Settings) -> list[str]:
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
             " as auth.anonymous.allow: always says."
         )
+    storage, largest = settings.storage, settings.amqp.max_message_size
+    room = min(storage.wal_file_bytes // 2, storage.segment_bytes)
+    if largest > room and any(path.startswith("server.amqp.") for path, _ in settings.listeners()):
+        found.append(
+            f"amqp.max_message_size is {format_size(largest)}, and durable queues take messages of up to"
+            f" {format_size(room)} (half of storage.wal_file_bytes, and storage.segment_bytes): larger ones are refused."
+        )
     for protocol in ("mqtt", "amqp"):
         prefix = f"server.{protocol}."
         plain = [path for path in exposed if path.startswith(prefix) and path != f"{prefix}tls"]

@@ -94,8 +94,8 @@ class Amqp(Section):
     """Channels of one connection, told to clients, who may ask for less."""
     heartbeat: Annotated[Duration, Field(ge=0, le=65_535)] = 60.0
     """Heartbeat interval suggested to clients, in whole seconds; 0 suggests none. A client silent for two is gone."""
-    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 128 << 20
-    """Largest message body accepted; a larger one closes its channel."""
+    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 16 << 20
+    """Largest message body accepted, RabbitMQ 4's default; a larger one closes its channel."""
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000

@@ -45,7 +45,7 @@ class Node:
         for pid in self.broker.pids().values():
             os.kill(pid, signal.SIGKILL)
         self.broker.stop(check=False)
-        self._open.clear()
+        self.close()
         self.broker = self._start()
 
     def connect(self) -> Any:

@@ -323,27 +323,36 @@ class Group(Consuming):
                 done(Result(Code.LIMIT))
 
     def _carry_out(self, applied: Applied) -> None:
+        # What is deleted goes first: a queue declared by the same entry may have its name, and so its directory.
+        gone = {queue_id for queue_id, _ in applied.deleted}
+        for queue_id, name in applied.deleted:
+            self._delete(queue_id, name)
         for queue_id in applied.declared:
-            config = self.machine.queues[queue_id].config
-            self.open(queue_id, config.name)
-            self.on_declared(self, config)
+            if queue_id not in gone:
+                config = self.machine.queues[queue_id].config
+                self.open(queue_id, config.name)
+                self.on_declared(self, config)
         for queue_id in applied.configured:
-            if queue_id in self.machine.queues:  # it may be deleted by the same entry
+            if queue_id not in gone:
                 self._bound(queue_id)
         for queue_id, batch in applied.batches:
-            self.writes.append(queue_id, batch)
             self.counts.appended += batch.count
+            if queue_id not in gone:
+                self.writes.append(queue_id, batch)
         self.writes.applied(applied.time)
         self.full = self.full or bool(self.writes.refused)
         for queue_id, start in applied.trims:
-            # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
-            state = self.machine.queues.get(queue_id)  # it may be deleted by the same entry
-            self.logs[queue_id].trim(start, purge=state is not None and state.is_stream)
-        for queue_id, name in applied.deleted:
-            self.logs.pop(queue_id, None)
+            if queue_id not in gone:
+                # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
+                stream = self.machine.queues[queue_id].is_stream
+                self.logs[queue_id].trim(start, purge=stream)
+
+    def _delete(self, queue_id: int, name: str) -> None:
+        """A queue has gone; one that came with the same entry has left no trace."""
+        if self.logs.pop(queue_id, None) is not None:
             self.writes.forget(queue_id)
             self.stores.delete(queue_id, name)
-            self.on_deleted(self, name)
+        self.on_deleted(self, name)
 
     def write(self) -> bool:
         """Write what stores have taken; whether nothing waits for space. An error of the disk ends the group."""

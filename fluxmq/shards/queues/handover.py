@@ -183,7 +183,7 @@ class Handovers:
         if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
         await self._checkpoint(hosted)
-        if group.failed or hosted.snapshot_index != group.applied_index:
+        if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:
             raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
 
     async def _checkpoint(self, hosted: Hosted) -> None:
@@ -288,7 +288,11 @@ class Handovers:
             # Two shards may never lead one group: whatever went wrong, this one gives it up.
             hosted.group.fail("the group is placed on another shard")
             _log.error("group given up: it is placed elsewhere", extra={"group": name})
-        self._service.forget_strays()
+        try:
+            self._service.forget_strays()
+        except StorageError as problem:
+            # The log keeps what it has of the group: the next start looks at it again.
+            _log.error("group not forgotten", extra={"group": name, "problem": str(problem)})
 
     def _cross(self, name: str, before: int) -> None:
         host = self.remote.hosts.get(before)

@@ -139,6 +139,10 @@ def test_notes(tmp_path: Path) -> None:
     exposed = "server: {mqtt: {tcp: {addr: ':1883'}}}\n"
     (plain,) = notes(written(tmp_path, exposed))
     assert plain.startswith("server.mqtt.tcp: passwords and messages cross the network unencrypted")
+    amqp = "server: {amqp: {tcp: {addr: '127.0.0.1:5672'}}}\n"
+    assert notes(written(tmp_path, amqp)) == []
+    (large,) = notes(written(tmp_path, amqp + "amqp: {max_message_size: 33MiB}"))
+    assert large.startswith("amqp.max_message_size is 33MiB, and durable queues take")
     anyone, again = notes(written(tmp_path, exposed + "auth: {anonymous: {allow: always}}"))
     assert anyone.startswith("server.mqtt.tcp: anyone who can reach this address may connect")
     assert again == plain
