@@ -270,7 +270,12 @@ def test_numbers_in_flight_never_share_a_place(form: Any) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"qos": 0}, {"shape": "all", "subscribers": 2}, {"protocol": "smtp"}, {"subscriber_protocol": "smtp"}],
+    [
+        {"qos": 0},
+        {"shape": "all", "subscribers": 2},
+        {"protocol": "smtp"},
+        {"subscriber_protocol": "smtp"},
+    ],
 )
 def test_workloads_that_make_no_sense_are_refused(changes: dict[str, Any]) -> None:
     DURABLE.check()
