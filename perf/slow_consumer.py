@@ -15,7 +15,7 @@ from perf import amqp, handshake
 from perf.brokers import HOST
 
 QUEUE = "perf-slow"
-LENGTH_MAX = 20_000
+LENGTH_MAX = 2_000
 RATE = 500
 PAUSE_S = 0.05
 """Of the consumer, over each message."""
