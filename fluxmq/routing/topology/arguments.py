@@ -321,7 +321,8 @@ def _check_size(arguments: Mapping[str, Any], name: str) -> None:
 def check_exchange_type(exchange: Exchange) -> None:
     """Raises `Refusal` 503 for a type there is none of: RabbitMQ closes the connection."""
     if exchange.type not in EXCHANGE_TYPES:
-        raise Refusal(COMMAND_INVALID, f"unknown exchange type '{exchange.type}'")
+        wrong = "unknown" if exchange.type else "invalid"
+        raise Refusal(COMMAND_INVALID, f"{wrong} exchange type '{exchange.type}'")
 
 
 def check_exchange(exchange: Exchange) -> None:

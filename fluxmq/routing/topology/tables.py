@@ -145,7 +145,7 @@ class _HeadersTable:
         for destination, every, wanted in self._bindings.values():
             matches = every
             for name, value in wanted:
-                matches = name in given and (value is None or same(value, given[name]))
+                matches = name in given and (value is None or _alike(value, given[name]))
                 if matches is not every:
                     break
             if matches:
@@ -233,3 +233,10 @@ def _uncount(found: dict[Destination, int], binding: Binding) -> None:
         found[destination] = left
     else:
         del found[destination]
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether a header has the value that a binding wants: numbers are compared as numbers, as in RabbitMQ."""
+    if type(one) in (int, float) and type(other) in (int, float):
+        return bool(one == other)
+    return same(one, other)

@@ -213,6 +213,8 @@ def on_cancel(channel: Channel, method: BasicCancel) -> None:
 
 def stop(channel: Channel, consumer: Consumer) -> None:
     """Give a consumer nothing more."""
+    # What was acknowledged before counts before: what is held when the consumer leaves comes again.
+    settling.pass_on(channel)
     consumer.stopped = True
     settling.settle_written(consumer)
     for each, batch, first, count, _ in channel.deferred:

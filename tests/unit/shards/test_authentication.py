@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -293,3 +294,20 @@ def test_some_users_are_let_in_from_this_machine_only(
     assert authentication.scram_keys("guest", LOCAL) == keys
     assert authentication.scram_keys("guest", away) is None
     assert authentication.scram_keys("anna", away) == keys
+
+
+def test_a_verified_password_is_known_again_until_the_user_changes(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    authentication = make(user())
+    assert check(authentication, loop, "anna", b"secret").reason == 0
+    again = Outcome()
+    connect = Connect(client_id="c", version=5, username="anna", password=b"secret")
+    authentication.check(client(), connect, again)
+    assert (authentication.pending, again.reason) == (0, 0), "answered at once"
+    assert check(authentication, loop, "anna", b"other").reason != 0
+    changed = replace(user(), hash=hash_password("new", b"s" * 16, HashParameters(1, 8, 1)))
+    authentication.set_users(2, (changed,))
+    assert check(authentication, loop, "anna", b"secret").reason != 0
+    authentication.set_users(3, (user("anna", enabled=False),))
+    assert check(authentication, loop, "anna", b"secret").reason != 0
