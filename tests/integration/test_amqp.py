@@ -168,6 +168,26 @@ def _shard_of(node: Node, channel: Any) -> str:
     return str(pid).partition(".")[0]
 
 
+def test_a_queue_that_deletes_itself_is_declared_again_at_once(node: Node) -> None:
+    """The end of the one before may still be on its way through the node."""
+    here, there = node.channels()
+    for number in range(50):
+        channel = here.connection.channel()
+        channel.queue_declare("passing", auto_delete=True)
+        channel.queue_bind("passing", "amq.direct", "key")
+        got: list[bytes] = []
+        channel.basic_consume(
+            "passing", lambda _c, _m, _p, body, got=got: got.append(body), auto_ack=True
+        )
+        there.basic_publish("amq.direct", "key", b"%d" % number)
+        for _ in range(200):
+            here.connection.process_data_events(0.1)
+            if got:
+                break
+        assert got == [b"%d" % number]
+        channel.close()
+
+
 def test_replies_find_their_way_between_shards(node: Node) -> None:
     here, there = node.channels()
     here.queue_declare("service")

@@ -14,8 +14,8 @@ MUTATIONS = [
         "released_before_its_snapshot",
         "A group is released only when a snapshot has everything.",
         "fluxmq/shards/queues/handover.py",
-        "if group.failed or hosted.snapshot_index != group.applied_index:",
-        "if group.failed:",
+        "if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:",
+        "if group.failed or not group.idle:",
         OF_HANDOVER + "test_a_group_whose_checkpoint_fails_stays",
     ),
     Mutation(

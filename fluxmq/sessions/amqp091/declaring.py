@@ -175,7 +175,12 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
         broker.group_for(name, method.durable, method.exclusive, kind),
     )
     if asked(lambda: topology.check_queue(wanted)):
-        describe(channel, method, existing_queue(channel, name))
+        if method.auto_delete:
+            # Its last consumer may have gone just now, and its end be on the way: what is asked for behind that, it outlives.
+            again = partial(declared_again, channel, method, name)
+            broker.change([DeclareQueue(wanted)], channel.later(method, again))
+        else:
+            describe(channel, method, existing_queue(channel, name))
         return
     exchange = method.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str):
@@ -194,6 +199,15 @@ def declared(channel: Channel, no_wait: bool, name: str, refusal: Refusal | None
     channel.last_queue = name
     if not no_wait:
         channel.send(QueueDeclareOk(name, 0, 0))
+
+
+def declared_again(
+    channel: Channel, method: QueueDeclare, name: str, refusal: Refusal | None
+) -> None:
+    """A queue that deletes itself is there still, or again. Raises AmqpError."""
+    if refusal is not None:
+        raise error_from(refusal)
+    describe(channel, method, existing_queue(channel, name))
 
 
 def describe(channel: Channel, method: QueueDeclare, queue: Queue) -> None:
