@@ -40,7 +40,8 @@ def begin(handler: Handler, client: Client) -> None:
     """Answer the protocol header of 0-9-1 with connection.start."""
     limits = handler.broker.limits
     client.stage = Stage.START_OK
-    client.deadline = handler.broker.now() + limits.handshake_timeout
+    if not client.deadline:  # else it counts from accepting, by the listener's own setting
+        client.deadline = handler.broker.now() + limits.handshake_timeout
     handler.reschedule(client)
     properties = server_properties(__version__, limits.node_name)
     offered = mechanisms(external=bool(client.certificate_name))

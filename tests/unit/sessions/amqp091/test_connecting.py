@@ -285,3 +285,14 @@ def test_without_heartbeats_silence_is_fine() -> None:
     broker.pass_time(10_000)
     assert not peer.connection.closing
     assert peer.receive() == []
+
+
+def test_the_listeners_own_timeout_counts_from_accepting() -> None:
+    broker = MemoryBroker()
+    peer = Peer(broker, opened=False)
+    peer.client.deadline = broker.time + 2
+    peer.raw(PROTOCOL_HEADER)
+    assert peer.client.deadline == broker.time + 2
+    broker.time += 2.5
+    broker.handler.due(peer.client)
+    assert peer.client.stage is Stage.CLOSED
