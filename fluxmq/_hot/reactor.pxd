@@ -15,6 +15,7 @@ cdef class Reactor:
     cdef public Py_ssize_t routes_max, max_packet, max_first_packet
     cdef public int max_qos
     cdef public bint link_full, ticking, unfinished
+    cdef public double awaited
     cdef public bytearray buffer
     cdef public Scanner scanner
     cdef public AmqpParser amqp

@@ -93,6 +93,7 @@ class Reactor:
         self.ticking = False
         self.ticket = None
         self.unfinished = False
+        self.awaited = 0.0
 
     def fileno(self) -> int:
         """The descriptor for the event loop to watch."""
@@ -152,15 +153,21 @@ class Reactor:
 
     def run_ready(self) -> None:
         """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
-        ticks: cython.int
+        ticks: cython.int = 0
+        work: cython.int
         self.ticking = True
         try:
-            for ticks in range(TICKS_MAX):
-                if self.tick() < BUSY_MIN and not self.dirty and not self.unfinished:
+            while ticks < TICKS_MAX:
+                work = self.tick()
+                if work or self.dirty or self.unfinished:
+                    ticks += 1
+                    if work >= BUSY_MIN or self.dirty or self.unfinished:
+                        continue
+                if self.awaited == 0.0 or self.awaited < self.tally.now:
                     break
         finally:
             self.ticking = False
-        if self.dirty or self.unfinished:
+        if self.dirty or self.unfinished or (ticks == TICKS_MAX and self.awaited):
             self.host.schedule()
         for link in self.inbound:
             link.sleep()

@@ -40,6 +40,7 @@ class Reactor:
     link_full: bool
     ticking: bool
     unfinished: bool
+    awaited: float
     ticket: Ticket | None
     buffer: bytearray
     scanner: Scanner

@@ -124,8 +124,12 @@ class LogWriter:
             self.collect()
         if self._number != self._durable or not self._buffer:
             return 0
-        if self.buffered_bytes > self._capacity(len(self._row.ready)):
-            self.collect()  # another file is needed, and may be there now
+        file = self._row.used[-1] if self._row.used else None
+        if file is not None and self.buffered_bytes <= file.size - file.end:
+            pass  # as nearly always
+        elif self.buffered_bytes > self._capacity(len(self._row.ready)):
+            self.collect()
+            self.tend()  # another file is needed, and may be there now
             if self.buffered_bytes > self._capacity(len(self._row.ready)):
                 if self._row.full is not None:
                     raise DiskFull(str(self._row.full))
@@ -146,7 +150,10 @@ class LogWriter:
         """Take the syncer's answers, go on with a write that needs another file, look after the files."""
         if self._failure is not None:
             raise self._failure
-        for number in self._answers():
+        answers = self._syncer.completed()
+        if not answers and not self._row.busy and self._row.full is None:
+            return
+        for number in self._numbers(answers):
             self._files.reach("wal.synced")
             self._row.used[-1].begun = True
             for group, index in self._marks:
@@ -162,10 +169,10 @@ class LogWriter:
                 self._durable = number
         self.tend()
 
-    def _answers(self) -> list[int]:
+    def _numbers(self, answers: list[tuple[int, int, float]]) -> list[int]:
         """Numbers of the writes that were synced."""
         numbers = []
-        for number, failure, seconds in self._syncer.completed():
+        for number, failure, seconds in answers:
             self._syncing = False
             self.stats.syncs += 1
             self.stats.last_sync_seconds = seconds
@@ -313,8 +320,9 @@ class LogWriter:
     def tend(self) -> None:
         """Have the next file made, the oldest recycled or removed: one step at a time."""
         wanted = 1
-        while self._capacity(wanted) < self.buffered_bytes:
-            wanted += 1
+        if self.buffered_bytes > self._options.file_bytes - self.prologue_bytes:
+            while self._capacity(wanted) < self.buffered_bytes:
+                wanted += 1
         try:
             self._row.tend(self._is_needed, wanted, self._clock())
         except StorageError as error:

@@ -129,6 +129,8 @@ class KeptRuns:
 
     def flush(self) -> None:
         """Send the answers of this tick."""
+        if not self._done:
+            return
         done, self._done = self._done, {}
         for peer, answers in done.items():
             if self._links[peer].up:

@@ -127,6 +127,8 @@ class RetainedRows:
 
     def flush(self) -> None:
         """Send the confirmations of this tick."""
+        if not self._confirmations:
+            return
         found, self._confirmations = self._confirmations, {}
         for peer, names in found.items():
             if self._links[peer].up:

@@ -131,8 +131,10 @@ class Safety:
 
     def finish(self) -> None:
         """End a tick."""
-        self._open_gates()
-        self._fresh.clear()
+        if self._gates:
+            self._open_gates()
+        if self._fresh:
+            self._fresh.clear()
         if self._urgent:
             self._urgent = False
             self._flush()

@@ -41,6 +41,11 @@ class Disk:
     cores: tuple[int, ...] = ()
     """Processors that threads of write-ahead logs may run on; none: those of the shard."""
 
+    @property
+    def beside(self) -> bool:
+        """Whether those threads have processors besides the shard's own."""
+        return len(self.cores) > 1
+
 
 def disk_beside(cores: Sequence[int]) -> Disk:
     """The disk of a shard that is bound to one processor, with its threads on any of the node's.

@@ -207,7 +207,10 @@ class Group(Consuming):
 
     def propose(self) -> bool:
         """Propose what was asked, if it is time and the log takes it now; whether that was so. Errors as in `work`."""
-        return not self.failed and self.keeper.leading and self._guarded(self._propose_all)
+        keeper = self.keeper
+        if self.failed or not keeper.leading or not keeper.writable:
+            return False
+        return self._guarded(self._propose_all)
 
     def _guarded(self, action: Callable[[], bool]) -> bool:
         try:
@@ -228,13 +231,13 @@ class Group(Consuming):
             port = self.ports.pop(consumer, None)
             if port is not None:
                 port.cancelled()
-        if self.asked.ready or not self.asked.patience_us:  # what waits was looked at by `propose`
-            self._propose_all()
+        if self.keeper.writable and (self.asked.ready or not self.asked.patience_us):
+            self._propose_all()  # what waits was looked at by `propose`
         return more
 
     def _propose_all(self) -> bool:
         asked = self.asked
-        if not asked or not self.keeper.writable or not asked.due(at_once=self.leaving):
+        if not self.keeper.writable or not asked.due(at_once=self.leaving):
             return False
         while self._propose() and asked.ready:
             pass
@@ -252,8 +255,8 @@ class Group(Consuming):
 
     def _hand_out(self, queue_id: int) -> bool:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
-        if step.commands:
-            self.submit_quietly(step.commands)
+        for command in step.commands:
+            self.asked.add_quietly(command)  # who called looks at what is asked next
         committed = self.machine.queues[queue_id].primary_progress() if step.deliveries else -1
         for each in step.deliveries:
             port = self.ports.get(each.consumer)

@@ -34,16 +34,12 @@ class RaftKeeper:
         self.log = log
         self._shared = shared
         self._recovered: Callable[[], None] | None = recovered
-        self._leading = False
+        self.leading = False
+        """Whether proposals are taken here, and everything before them is applied."""
         self._pumping = False
         self._again = False
         self.hard_state = (0, 0)
         shared.join(self)
-
-    @property
-    def leading(self) -> bool:
-        """Whether proposals are taken here, and everything before them is applied."""
-        return self._leading
 
     @property
     def writable(self) -> bool:
@@ -107,14 +103,14 @@ class RaftKeeper:
     def _lead(self, leader: bool) -> None:
         """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
         group = self.group
-        if leader and not self._leading and group.applied_term == self.node.status().term:
-            self._leading = True
+        if leader and not self.leading and group.applied_term == self.node.status().term:
+            self.leading = True
             if self._recovered is not None:
                 self._recovered()
                 self._recovered = None
             group.lead()
-        elif not leader and self._leading:
-            self._leading = False
+        elif not leader and self.leading:
+            self.leading = False
             group.dispatch.reset()
 
     def persisted(self, index: int, term: int) -> None:
@@ -130,7 +126,7 @@ class RaftKeeper:
 
     def log_failed(self, why: str) -> None:
         """The log takes nothing more: step down for good."""
-        self._leading = False
+        self.leading = False
         self.group.fail(why)
 
 

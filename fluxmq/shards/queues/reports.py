@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fluxmq.metrics.instruments import Instruments
+from fluxmq.metrics.instruments import Histogram, Instruments
 from fluxmq.metrics.registry import OTHER_QUEUES, QUEUE_SERIES_MAX, Sample
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.states import Queue
@@ -21,10 +21,15 @@ class QueueReports:
     def __init__(self, queues: Queues, instruments: Instruments) -> None:
         self._queues = queues
         self._instruments = instruments
+        self._sync_seconds: dict[str, Histogram] = {}
         queues.service.observe_sync = self._synced
 
     def _synced(self, log: str, seconds: float) -> None:
-        self._instruments.histogram("fluxmq_log_sync_seconds", log=log).observe(seconds)
+        histogram = self._sync_seconds.get(log)
+        if histogram is None:
+            histogram = self._instruments.histogram("fluxmq_log_sync_seconds", log=log)
+            self._sync_seconds[log] = histogram
+        histogram.observe(seconds)
 
     def numbers(self) -> dict[str, int]:
         """The numbers of ``fluxmqctl status``, by their names there."""

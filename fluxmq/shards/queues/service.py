@@ -212,7 +212,8 @@ class QueueService:
                 ),
                 on_sync=times,
             )
-            found = self.logs[kind] = SharedLog(wal, self.wake, times)
+            beside = kind == WAL and self._disk.beside
+            found = self.logs[kind] = SharedLog(wal, self.wake, times, impatient=beside)
             self._syncers.append(syncer)
             self._reactor.watch(syncer.fileno(), found.ready)
         return found
@@ -299,13 +300,18 @@ class QueueService:
 
     def wake(self) -> None:
         """Have ``finish`` called at the end of this tick, or of one that is asked for."""
-        self._reactor.unfinished = True
-        self._reactor.host.schedule()
+        reactor = self._reactor
+        reactor.unfinished = True
+        if not reactor.ticking:
+            reactor.host.schedule()
 
     def mark(self, group: Group) -> None:
         """There is something to do for a group at the end of the tick."""
         self._marked[group] = None
-        self.wake()
+        reactor = self._reactor
+        reactor.unfinished = True
+        if not reactor.ticking:
+            reactor.host.schedule()
 
     def finish(self) -> None:
         """End a tick.
@@ -316,6 +322,7 @@ class QueueService:
         reactor = self._reactor
         logs = self.logs.values()
         for log in logs:
+            log.gathering = True
             if log.busy:
                 log.look()  # it may have ended since this tick began
             log.tell()
@@ -335,19 +342,24 @@ class QueueService:
                 self._blocked[group] = None
             elif group.patient:
                 self._wait_with(group)
+        reactor.awaited = 0.0
         for log in logs:
             log.flush()
+            log.gathering = False
+            reactor.awaited = max(reactor.awaited, log.awaited)
         self.after_groups()
         if self.held:
             self.let_go(self.crowded_elsewhere())
-        self._set_timer(marked)
+        if marked:
+            self._set_timer(marked)
 
     def _take_marked(self) -> dict[Group, None]:
         """The groups that have something to do now."""
         marked, self._marked = self._marked, {}
         if self._blocked:
-            blocked, self._blocked = self._blocked, {}
-            marked.update(blocked)
+            for group in [each for each in self._blocked if each.keeper.writable]:
+                del self._blocked[group]
+                marked[group] = None
         return marked
 
     def _wait_with(self, group: Group) -> None:

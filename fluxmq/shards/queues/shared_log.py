@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,6 +22,10 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
 _log = get_logger("fluxmq.log")
+
+AWAIT_SECONDS = 0.0003
+"""How long the end of a sync is looked for without sleeping: most disks with a safe cache answer within it, and being
+woken would take as long again. What such a disk does not do by then is waited for asleep."""
 
 
 class Written(Protocol):
@@ -37,14 +42,29 @@ class SharedLog:
     """One write-ahead log and who waits for it."""
 
     def __init__(
-        self, wal: WriteAheadLog, wake: Callable[[], None], times: SyncTimes | None = None
+        self,
+        wal: WriteAheadLog,
+        wake: Callable[[], None],
+        times: SyncTimes | None = None,
+        *,
+        impatient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`impatient`: the disk is synced on another processor, so that this one may look for the end of it."""
         self.wal = wal
         self.times = times or SyncTimes()
         self.failed = ""
         self.full = False
         """Whether what is buffered waits for space on the disk: nothing more is taken then."""
+        self.busy = False
+        """Whether a sync is under way."""
+        self.awaited = 0.0
+        """Until when (monotonic seconds) the end of the sync under way is worth looking for without sleep; 0: none is."""
+        self.gathering = False
+        """Whether `flush` will be called soon anyway, so that what is written now need not wake the shard."""
         self._wake = wake
+        self._impatient = impatient
+        self._clock = clock
         self._next: dict[Written, tuple[int, int]] = {}
         self._under_way: dict[Written, tuple[int, int]] = {}
         self._durable: dict[Written, tuple[int, int]] = {}
@@ -62,24 +82,23 @@ class SharedLog:
         self._under_way.pop(group, None)
         self._durable.pop(group, None)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a sync is under way."""
-        return bool(self._under_way)
-
     def wrote(self, group: Written, index: int, term: int) -> None:
         """The group's entries up to ``index`` are in the next write."""
         self._next[group] = (index, term)
-        self._wake()
+        if not self.gathering:
+            self._wake()
 
     def flush(self) -> None:
         """Write what has gathered, unless a sync is under way."""
-        if self.failed or self._under_way or not self.wal.buffered_bytes:
+        if self.busy or self.failed or not self.wal.buffered_bytes:
             return
         try:
             if self.wal.flush():
                 self._under_way, self._next = self._next, {}
                 self.full = False
+                self.busy = bool(self._under_way)
+                if self._impatient:
+                    self.awaited = self._clock() + AWAIT_SECONDS
         except DiskFull as error:
             if not self.full:
                 _log.warning("the log waits for space", extra={"problem": str(error)})
@@ -100,6 +119,8 @@ class SharedLog:
             # Nobody has more under way than one write, so nobody is in both.
             self._durable.update(self._under_way)
             self._under_way = {}
+            self.busy = False
+            self.awaited = 0.0
 
     def tell(self) -> None:
         """Tell those whose entries have become durable."""
