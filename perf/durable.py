@@ -35,11 +35,10 @@ def fluxmq_settings(
     port: int, http_port: int, data: Path, queues: int = 1, groups: int = 0
 ) -> dict[str, Any]:
     """The configuration: ``queues`` durable queues, spread over ``groups`` replication groups; 0 names none."""
-    limits = {"max_depth": 100_000_000}
     listed: list[dict[str, Any]] = []
     for number in range(queues):
         name = f"{TOPIC}-{number}"
-        queue: dict[str, Any] = {"name": name, "topics": [f"$queue/{name}"], "limits": limits}
+        queue: dict[str, Any] = {"name": name, "topics": [f"$queue/{name}"]}
         if groups:
             queue["replication"] = {"enabled": True, "group": f"g{number % groups}"}
         listed.append(queue)

@@ -21,6 +21,7 @@ from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
+from fluxmq.queues.stream_desks import StreamDesk
 
 AUTO_COMMIT_INTERVAL: Final = 5_000_000
 """Microseconds between a stream consumer's acknowledgement and its commit, unless told otherwise."""
@@ -112,19 +113,22 @@ class Dispatch(Attaching):
         if queue is None:
             return step
         now = max(now, self._machine.time)  # the host's clock may have been set back
-        self._activate(queue)
-        retry = self._dead_retry.get(queue_id)
+        if self._joining:
+            self._activate(queue)
+        retry = self._dead_retry.get(queue_id) if self._dead_retry else None
         if retry is not None and retry <= now:
             del self._dead_retry[queue_id]
         else:
             retry = None
         given = dead = 0
-        for id_, desk in self._served(queue).items():
+        served = self._served(queue)
+        ownerless = queue.owns_itself()
+        for id_, desk in served.items():
             if desk.group.dead.count and isinstance(desk, Desk):
                 if retry is not None:
                     desk.dying.again()
                 dead += desk.dying.hand_out(step, now, messages_max - dead)
-            if id_ == NOBODYS_GROUP and not queue.owns_itself():
+            if id_ == NOBODYS_GROUP and not ownerless:
                 continue
             if given < messages_max:
                 given += desk.run(step, now, messages_max - given)
@@ -132,8 +136,9 @@ class Dispatch(Attaching):
         self._sweep(queue, step, now)
         if step.more:
             self._woken[queue_id] = None
-        self._set_alarm(queue, now)
-        self._shorten(queue, step, now)
+        self._set_alarm(queue, served, ownerless, now)
+        if queue.bounded:
+            self._shorten(queue, step, now)
         return step
 
     def due(self, now: int) -> list[int]:
@@ -249,14 +254,16 @@ class Dispatch(Attaching):
         swept = self._swept.get(queue.id)
         return min(times) if swept is None else max(min(times), swept + SWEEP_INTERVAL)
 
-    def _set_alarm(self, queue: Queue, now: int) -> None:
+    def _set_alarm(
+        self, queue: Queue, served: dict[int, Desk | StreamDesk], ownerless: bool, now: int
+    ) -> None:
         """After a run: when the queue's next timer comes."""
         due = self._sweep_at(queue)
         retry = self._dead_retry.get(queue.id)
         if retry is not None and (due is None or retry < due):
             due = retry
-        for id_, desk in self._served(queue).items():
-            if id_ != NOBODYS_GROUP or queue.owns_itself():
+        for id_, desk in served.items():
+            if id_ != NOBODYS_GROUP or ownerless:
                 own = desk.next_due()
                 if own is not None and (due is None or own < due):
                     due = own

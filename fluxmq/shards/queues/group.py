@@ -130,7 +130,8 @@ class Group(Consuming):
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
             answer = self._or_bury(state.config, batch, answer)
-        if state.bounded or state.config.max_depth:
+        depth_max = state.config.max_depth
+        if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
         spare = self.dispatch.spare(state) if state.bounded else 0
         header = commands.append_header(state.id, len(batch), spare)
@@ -203,7 +204,9 @@ class Group(Consuming):
 
         An error of our own, or of the disk, ends this group and no other: half a tick must not be built upon.
         """
-        return not self.failed and self.keeper.leading and self._guarded(self._work)
+        if self.failed or not self.keeper.leading:
+            return False
+        return self._guarded(self._work)
 
     def propose(self) -> bool:
         """Propose what was asked, if it is time and the log takes it now; whether that was so. Errors as in `work`."""
@@ -326,6 +329,24 @@ class Group(Consuming):
                 done(Result(Code.LIMIT))
 
     def _carry_out(self, applied: Applied) -> None:
+        gone: set[int] = set()
+        if applied.deleted or applied.declared or applied.configured:
+            gone = self._change_queues(applied)
+        for queue_id, batch in applied.batches:
+            self.counts.appended += batch.count
+            if queue_id not in gone:
+                self.writes.append(queue_id, batch)
+        self.writes.applied(applied.time)
+        if self.writes.refused:
+            self.full = True
+        for queue_id, start in applied.trims:
+            if queue_id not in gone:
+                # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
+                stream = self.machine.queues[queue_id].is_stream
+                self.logs[queue_id].trim(start, purge=stream)
+
+    def _change_queues(self, applied: Applied) -> set[int]:
+        """Carry out what came of queues as such; the ids of those that are gone."""
         # What is deleted goes first: a queue declared by the same entry may have its name, and so its directory.
         gone = {queue_id for queue_id, _ in applied.deleted}
         for queue_id, name in applied.deleted:
@@ -338,17 +359,7 @@ class Group(Consuming):
         for queue_id in applied.configured:
             if queue_id not in gone:
                 self._bound(queue_id)
-        for queue_id, batch in applied.batches:
-            self.counts.appended += batch.count
-            if queue_id not in gone:
-                self.writes.append(queue_id, batch)
-        self.writes.applied(applied.time)
-        self.full = self.full or bool(self.writes.refused)
-        for queue_id, start in applied.trims:
-            if queue_id not in gone:
-                # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
-                stream = self.machine.queues[queue_id].is_stream
-                self.logs[queue_id].trim(start, purge=stream)
+        return gone
 
     def _delete(self, queue_id: int, name: str) -> None:
         """A queue has gone; one that came with the same entry has left no trace."""

@@ -17,6 +17,10 @@ from fluxmq.shards.queues.shared_log import SharedLog
 
 _log = get_logger("fluxmq.queues")
 
+COMMIT_EVERY = 256
+"""Entries after which a commit index that moved alone is written: it is a hint from where replay may begin (a node
+learns it anew from its leader, or by leading), and a record with every entry costs half as much as the entry."""
+
 
 class RaftKeeper:
     """Implements ``Keeper`` for a durable group."""
@@ -39,6 +43,7 @@ class RaftKeeper:
         self._pumping = False
         self._again = False
         self.hard_state = (0, 0)
+        self._commit_written = 0
         shared.join(self)
 
     @property
@@ -80,13 +85,18 @@ class RaftKeeper:
 
     def _persist(self, ready: Ready) -> None:
         log = self.log
+        written = False
         if ready.hard_state is not None:
             term, vote, commit = ready.hard_state
-            self.hard_state = (term, vote)
-            self._shared.wal.append_hard_state(log.number, term, vote, commit)
+            if (term, vote) != self.hard_state or commit >= self._commit_written + COMMIT_EVERY:
+                self.hard_state = (term, vote)
+                self._commit_written = commit
+                self._shared.wal.append_hard_state(log.number, term, vote, commit)
+                written = True
         for entry in ready.entries:
             log.append(entry)
-        if ready.entries or ready.hard_state is not None:
+            written = True
+        if written:
             self._shared.wrote(self, log.last_index(), log.term(log.last_index()))
 
     def _apply(self, committed: Sequence[Entry]) -> None:

@@ -375,10 +375,15 @@ class QueueService:
 
     def _set_timer(self, groups: Iterable[Group]) -> None:
         """Wake up when the first of the groups' timers is due."""
-        times = [at for group in groups if (at := group.dispatch.next_due()) is not None]
-        due = min(times, default=None)
+        due: int | None = None
+        for group in groups:
+            at = group.dispatch.next_due()
+            if at is not None and (due is None or at < due):
+                due = at
+        if due is None:
+            return
         now = self._clock()
-        if due is None or (now < self._timer_at <= due):
+        if now < self._timer_at <= due:
             return
         self._timer_at = due
         self._later(max((due - now) / 1_000_000, 0.001), self._timers)

@@ -25,6 +25,8 @@ class StoreWrites:
         self._stores = stores
         self._waiting: dict[int, int] = {}
         """Bytes taken and not written, by queue."""
+        self._large: dict[int, None] = {}
+        """Queues of which so much waits that it is written with the next entry."""
         self._since = 0
         self.refused: dict[int, None] = {}
         """Queues whose store waits for space to write what it has taken."""
@@ -32,7 +34,10 @@ class StoreWrites:
     def append(self, queue_id: int, batch: Batch) -> None:
         """Give a queue's store a batch."""
         self._stores[queue_id].append(batch)
-        self._waiting[queue_id] = self._waiting.get(queue_id, 0) + batch.length
+        size = self._waiting.get(queue_id, 0) + batch.length
+        self._waiting[queue_id] = size
+        if size >= WAITING_BYTES_MAX:
+            self._large[queue_id] = None
 
     def applied(self, time: int) -> None:
         """An entry of that time (µs) was applied: write what is due. Raises StorageError, but not for want of space."""
@@ -44,8 +49,9 @@ class StoreWrites:
         if time - self._since >= WAITING_US_MAX:
             self.write()
             return
-        for queue_id in [each for each, size in waiting.items() if size >= WAITING_BYTES_MAX]:
-            self._write(queue_id)
+        if self._large:
+            for queue_id in list(self._large):
+                self._write(queue_id)
 
     def write(self) -> None:
         """Write everything that waits, also what waits for space. Raises StorageError, but not for want of space."""
@@ -55,6 +61,7 @@ class StoreWrites:
 
     def _write(self, queue_id: int) -> None:
         self._waiting.pop(queue_id, None)
+        self._large.pop(queue_id, None)
         try:
             self._stores[queue_id].flush()
         except DiskFull:
@@ -70,9 +77,11 @@ class StoreWrites:
     def forget(self, queue_id: int) -> None:
         """A queue is gone."""
         self._waiting.pop(queue_id, None)
+        self._large.pop(queue_id, None)
         self.refused.pop(queue_id, None)
 
     def clear(self) -> None:
         """Nothing is written any more."""
         self._waiting.clear()
+        self._large.clear()
         self.refused.clear()
