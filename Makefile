@@ -18,7 +18,8 @@ PYTHON ?=
 BIN := $(VENV)/bin
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
-HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd)
+HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
+  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/shards/queues/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help run install test check fix native bench sim powercut docs coverage clean
@@ -50,10 +51,10 @@ $(BIN)/python:
 	echo "==> making $(VENV) with $$($$python --version) ($$python)"; \
 	$$python -m venv $(VENV)
 
-# Without build isolation: setuptools and Cython are needed here anyway, to compile in place.
+# Without build isolation: setuptools, Cython and mypyc are needed here anyway, to compile in place.
 $(VENV)/.installed: $(KEYS) | $(BIN)/python
 	@echo "==> installing fluxmq and what it needs into $(VENV)"
-	@$(BIN)/python -m pip install --quiet "setuptools>=69" "Cython>=3.1"
+	@$(BIN)/python -m pip install --quiet "setuptools>=69" "Cython>=3.1" "mypy>=1.11"
 	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
@@ -113,4 +114,4 @@ clean:
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
 	find fluxmq perf tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -f fluxmq/_hot/*.so perf/*.so
+	find fluxmq perf -name '*.so' -delete

@@ -1,12 +1,14 @@
 """The optional compiled hot path: which modules are extensions, and how they are built.
 
 Everything else about the project is in setup.cfg. Every module of ``fluxmq/_hot`` is ordinary Python that Cython can
-also compile, so each extension is optional: without a C compiler, or with ``FLUXMQ_PURE=1``, the same files run
+also compile; the modules of ``EVERYDAY``, through which every message of a queue passes with its batch, are compiled by
+mypyc from their annotations. All of it is optional: without a C compiler, or with ``FLUXMQ_PURE=1``, the same files run
 uncompiled and only speed is lost. A module whose docstring's first line says "uncompiled" is left alone.
 
 Building in place removes extensions that are older than their source or have none, before anything is compiled: a
-stale one would otherwise be imported instead of the newer source. The load generator's inner loop is compiled in place as
-well; it is no part of what is installed.
+stale one would otherwise be imported instead of the newer source. What mypyc compiles knows the layout of each other's
+objects, so one that is stale makes all of it stale, and if one cannot be built none is kept. The load generator's inner
+loop is compiled in place as well; it is no part of what is installed.
 """
 
 import ast
@@ -25,6 +27,22 @@ HOT = Path("fluxmq") / "_hot"
 IN_PLACE_ONLY = {
     f"perf.{name}": Path("perf") / f"{name}.py" for name in ("_hot_client", "_hot_queue")
 }
+EVERYDAY = {
+    "fluxmq/raft": ("*",),
+    "fluxmq/queues": ("*",),
+    "fluxmq/storage": (
+        *("batch_cache", "head", "log_reader", "queue_log", "segment_index", "segments", "wal"),
+        *("wal_cache", "wal_files", "wal_groups", "wal_mark", "wal_options", "wal_records"),
+        "wal_writer",
+    ),
+    "fluxmq/shards/queues": (
+        *("answers", "asked", "consumers", "consuming", "counts", "ephemeral", "group"),
+        *("group_log", "keeping", "local_held", "memory", "raft_keeper", "service"),
+        *("shared_log", "sinks", "stores", "writing"),
+    ),
+}
+"""Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""
+NOT_EVERYDAY = {"__init__", "errors"}
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
     "language_level": 3,
@@ -52,6 +70,27 @@ def hot_sources() -> dict[str, Path]:
     return found
 
 
+def everyday_sources() -> dict[str, Path]:
+    """Modules for mypyc to compile, by dotted name, each with its source relative to the project."""
+    found = {}
+    for folder, names in EVERYDAY.items():
+        for name in names:
+            for source in sorted((ROOT / folder).glob(f"{name}.py")):
+                if source.stem not in NOT_EVERYDAY:
+                    found[f"{folder.replace('/', '.')}.{source.stem}"] = Path(folder) / source.name
+    return found
+
+
+def everyday_is_stale() -> bool:
+    """Whether something that mypyc should have compiled in the tree is absent, or older than any of its sources."""
+    sources = everyday_sources()
+    built = [built_path(name) for name in sources]
+    if not all(path.exists() for path in built):
+        return True
+    newest = max((ROOT / source).stat().st_mtime for source in sources.values())
+    return newest > min(path.stat().st_mtime for path in built)
+
+
 def built_path(name: str) -> Path:
     """Where the extension of this module stands when built in place for the running interpreter."""
     folder, _, module = name.rpartition(".")
@@ -66,16 +105,17 @@ def is_stale(source: Path, built: Path) -> bool:
 
 def missing() -> list[str]:
     """Modules that should be compiled and have no current extension in the tree."""
-    return [
+    absent = [
         name
         for name, source in hot_sources().items()
         if not built_path(name).exists() or is_stale(source, built_path(name))
     ]
+    return absent + (list(everyday_sources()) if everyday_is_stale() else [])
 
 
 def report() -> int:
     """Say in one line what of the hot path is compiled in the tree. 0: all of it."""
-    absent, total = missing(), len(hot_sources())
+    absent, total = missing(), len(hot_sources()) + len(everyday_sources())
     if not absent:
         print(f"hot path: compiled ({total} modules)")
     elif os.environ.get("FLUXMQ_PURE") == "1":
@@ -89,6 +129,11 @@ def report() -> int:
 
 class BuildHotPath(build_ext):
     """Translate and compile what can be; say plainly what cannot."""
+
+    def initialize_options(self) -> None:
+        """Begin without anything from mypyc."""
+        super().initialize_options()
+        self.everyday: list[Extension] = []
 
     def run(self) -> None:
         """Build in the order: clear what is stale, look for a compiler, translate all, compile all."""
@@ -104,13 +149,52 @@ class BuildHotPath(build_ext):
             self.ext_map = {}
             return
         self._translate()
+        if everyday_is_stale() or not self.inplace:
+            self._add_everyday()
         self.parallel = os.cpu_count()
         super().run()
+        self._keep_all_or_none()
+
+    def _add_everyday(self) -> None:
+        """Have mypyc translate its modules, and C made of them compiled with the rest."""
+        sources = [str(source) for source in everyday_sources().values()]
+        options = ["--config-file=", "--ignore-missing-imports", "--cache-dir=build/mypyc-cache"]
+        try:
+            from mypyc.build import mypycify
+
+            found = mypycify([*options, *sources], opt_level="2", debug_level="0", separate=True)
+        except (ImportError, SystemExit) as problem:
+            print(f"hot path: queues and log are not compiled, mypyc says: {problem}")
+            return
+        for extension in found:
+            extension.optional = True
+            name = self.get_ext_fullname(extension.name)
+            extension._full_name = name
+            extension._links_to_dynamic = extension._needs_stub = False
+            self.ext_map[name] = self.ext_map[name.rpartition(".")[2]] = extension
+            extension._file_name = self.get_ext_filename(name)
+            self.everyday.append(extension)
+        self.extensions += self.everyday
+
+    def _keep_all_or_none(self) -> None:
+        """What mypyc compiled works together or not at all."""
+        built = [Path(self.get_ext_fullpath(each.name)) for each in self.everyday]
+        if all(path.exists() for path in built):
+            return
+        print("hot path: queues and log could not be compiled")
+        folder = Path(self.build_lib)
+        for path in [*built, *(folder / each._file_name for each in self.everyday)]:
+            path.unlink(missing_ok=True)
 
     def _remove_stale(self) -> None:
+        suffix = sysconfig.get_config_var("EXT_SUFFIX")
+        if everyday_is_stale():
+            for folder in EVERYDAY:
+                for built in (ROOT / folder).glob("*" + suffix):
+                    built.unlink()
         sources = hot_sources()
         for folder in {HOT, *(path.parent for path in IN_PLACE_ONLY.values())}:
-            for built in (ROOT / folder).glob("*" + sysconfig.get_config_var("EXT_SUFFIX")):
+            for built in (ROOT / folder).glob("*" + suffix):
                 source = sources.get(".".join([*folder.parts, built.name.partition(".")[0]]))
                 if source is None or is_stale(source, built):
                     built.unlink()

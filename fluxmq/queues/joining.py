@@ -14,10 +14,6 @@ from fluxmq.queues.commands import Kind
 CLAIM: Final = int(Kind.CLAIM)
 SETTLE: Final = int(Kind.SETTLE)
 """Kinds that may be joined; a command begins with its kind."""
-OWNER: Final = slice(8, 16)
-"""Where queue and group stand."""
-CONSUMER: Final = slice(8, 24)
-"""Where queue, group and consumer stand in a claim and in a settlement."""
 _IDS: Final = struct.Struct("<II")
 _CLAIM: Final = struct.Struct("<24sQQIIQQ")
 """A claim of one range: up to the consumer, cursor, target, number of ranges and of others, first, last."""
@@ -25,6 +21,16 @@ _SETTLE: Final = struct.Struct("<40sQQ")
 """A settlement of one range and no reason: all but its messages, first, last."""
 _ONE_RANGE: Final = struct.pack("<II", 1, 0)
 """How both say that one range follows, and nothing else."""
+
+
+def owner_of(command: bytes) -> bytes:
+    """Queue and group of a claim or settlement, as they stand in it."""
+    return command[8:16]
+
+
+def consumer_of(command: bytes) -> bytes:
+    """Queue, group and consumer of a claim or settlement, as they stand in it."""
+    return command[8:24]
 
 
 def target_of(claim: bytes) -> tuple[int, int, int]:

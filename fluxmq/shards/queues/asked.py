@@ -69,7 +69,7 @@ class Asked:
             self._quiet.append(command)
 
     def _add_claim(self, command: bytes) -> None:
-        owner = command[joining.OWNER]
+        owner = joining.owner_of(command)
         at = self._claims.get(owner)
         if at is not None:
             both = joining.joined_claim(self._quiet[at], command)
@@ -83,7 +83,7 @@ class Asked:
         self._quiet.append(command)
 
     def _add_settlement(self, command: bytes) -> None:
-        owner = command[joining.CONSUMER]
+        owner = joining.consumer_of(command)
         at = self._settlements.get(owner)
         if at is not None:
             both = joining.joined_settlement(self._settled[at], command)

@@ -35,7 +35,7 @@ class EphemeralGroup(Group):
 
         def made(reason: int) -> None:
             if not reason:
-                super(EphemeralGroup, self).append(queue, batch, done)
+                self._append(queue, batch, done)
             elif done is not None:
                 done(reason)
 
@@ -54,9 +54,17 @@ class EphemeralGroup(Group):
             if reason:
                 done(Attached(reason), None)
             else:
-                super(EphemeralGroup, self).attach(wanted, port, done)
+                self._attach(wanted, port, done)
 
         self._when_made(wanted.queue, made)
+
+    def _append(self, queue: str, batch: bytes, done: Answer | None) -> None:
+        super().append(queue, batch, done)
+
+    def _attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        super().attach(wanted, port, done)
 
     def _is_made(self, queue: str) -> bool:
         """Whether the queue is there, and nobody waits for it whose turn is first."""
