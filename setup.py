@@ -85,6 +85,8 @@ def everyday_is_stale() -> bool:
     """Whether something that mypyc should have compiled in the tree is absent, or older than any of its sources."""
     sources = everyday_sources()
     built = [built_path(name) for name in sources]
+    if not built:
+        return False
     if not all(path.exists() for path in built):
         return True
     newest = max((ROOT / source).stat().st_mtime for source in sources.values())
@@ -158,7 +160,7 @@ class BuildHotPath(build_ext):
     def _add_everyday(self) -> None:
         """Have mypyc translate its modules, and C made of them compiled with the rest."""
         sources = [str(source) for source in everyday_sources().values()]
-        options = ["--config-file=", "--ignore-missing-imports", "--cache-dir=build/mypyc-cache"]
+        options = ["--config-file=", "--ignore-missing-imports", "--cache-dir=/dev/null"]
         try:
             from mypyc.build import mypycify
 
@@ -180,6 +182,8 @@ class BuildHotPath(build_ext):
         """What mypyc compiled works together or not at all."""
         built = [Path(self.get_ext_fullpath(each.name)) for each in self.everyday]
         if all(path.exists() for path in built):
+            for path in built:
+                os.utime(path)  # one whose C is the same was not compiled again
             return
         print("hot path: queues and log could not be compiled")
         folder = Path(self.build_lib)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fluxmq._hot
+import fluxmq.queues.machine
 
 # Importing pysyncobj puts calls of Windows in the place of these, on any system.
 _address_functions = socket.inet_pton, socket.inet_ntop
@@ -63,7 +64,14 @@ ONCE = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what a second run, with the other form of the core, may leave out: ``-m "not once"``."""
+    compiled = not str(fluxmq.queues.machine.__file__).endswith(".py")
     for item in items:
+        if item.get_closest_marker("uncompiled"):
+            if compiled:
+                item.add_marker(
+                    pytest.mark.skip("puts in place what compiled code does not look at")
+                )
+            continue
         where = item.path.relative_to(ROOT).as_posix()
         if any(where == each or where.startswith(f"{each}/") for each in ONCE):
             item.add_marker("once")

@@ -1,13 +1,9 @@
 """The shard's loop body: read what is ready, route it by runs, write every connection once.
 
-All client sockets of a shard sit in one epoll set of their own, which the event loop watches as a single
-descriptor. A tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and
-at its end writes every connection that has output. So work batches by itself under load, and a lone message
-costs one read, one write and two looks at the poll set.
-
-What a packet means is decided elsewhere: the ``handler`` of a connection gets every packet that is not a
-plain run, the ``host`` (the shard) answers what a topic leads to. Both are called with whole runs or single
-control packets, never per message.
+All client sockets of a shard sit in one epoll set of their own, which the event loop watches as a single descriptor. A
+tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and at its end writes every
+connection that has output. So work batches by itself under load, and a lone message costs one read, one write and two
+looks at the poll set. What a packet means is decided elsewhere: by a connection's ``handler`` and the ``host``, the shard.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ if cython.compiled:
 EVENTS_MAX = 512
 """Sockets handled in one tick; the others' turn comes in the next."""
 TICKS_MAX = 16
-"""Ticks before the event loop gets its turn for timers and control messages."""
+"""Ticks before the event loop gets its turn."""
 BUSY_MIN = 3
 """Events in a tick from which on the next look at the poll set follows at once."""
 PAUSED_LINK = 1
@@ -93,7 +89,7 @@ class Reactor:
         self.ticking = False
         self.ticket = None
         self.unfinished = False
-        self.awaited = 0.0
+        self.awaited = 0.0  # until when something is worth looking for without sleeping
 
     def fileno(self) -> int:
         """The descriptor for the event loop to watch."""
@@ -152,7 +148,7 @@ class Reactor:
         self.poller.modify(connection.fd, events)
 
     def run_ready(self) -> None:
-        """Handle what is ready, for a bounded number of ticks. The event loop's callback."""
+        """Handle what is ready, for a bounded number of ticks; looks for more until ``awaited``. The event loop's callback."""
         ticks: cython.int = 0
         work: cython.int
         self.ticking = True

@@ -28,12 +28,11 @@ from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, QueueInfo, QueueName
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from fluxmq.shards.queues.shared_log import BufferedSyncer, SharedLog
-from fluxmq.shards.queues.stores import DiskStores
+from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.log_reader import OpenSegments
-from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
@@ -49,14 +48,6 @@ OVERHEAD_BYTES = 4096
 """What an entry and a segment need beside a batch, and more."""
 
 _log = get_logger("fluxmq.queues")
-
-
-def segment_options(settings: Settings) -> SegmentOptions:
-    """How the settings want queues' logs cut: the same wherever a group is recovered."""
-    storage = settings.storage
-    return SegmentOptions(
-        storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
-    )
 
 
 class QueueService:
@@ -322,10 +313,7 @@ class QueueService:
         reactor = self._reactor
         logs = self.logs.values()
         for log in logs:
-            log.gathering = True
-            if log.busy:
-                log.look()  # it may have ended since this tick began
-            log.tell()
+            log.begin_tick()
         reactor.unfinished = False
         if reactor.dirty:
             reactor.flush()
@@ -336,17 +324,11 @@ class QueueService:
         for log in logs:
             log.flush()
         for group in marked:
-            if group.work():
-                self.mark(group)
-            elif group.blocked:
-                self._blocked[group] = None
-            elif group.patient:
-                self._wait_with(group)
-        reactor.awaited = 0.0
+            self._work(group)
+        awaited = 0.0
         for log in logs:
-            log.flush()
-            log.gathering = False
-            reactor.awaited = max(reactor.awaited, log.awaited)
+            awaited = max(awaited, log.end_tick())
+        reactor.awaited = awaited
         self.after_groups()
         if self.held:
             self.let_go(self.crowded_elsewhere())
@@ -361,6 +343,14 @@ class QueueService:
                 del self._blocked[group]
                 marked[group] = None
         return marked
+
+    def _work(self, group: Group) -> None:
+        if group.work():
+            self.mark(group)
+        elif group.blocked:
+            self._blocked[group] = None
+        elif group.patient:
+            self._wait_with(group)
 
     def _wait_with(self, group: Group) -> None:
         """Have a group look again when its patience ends."""

@@ -106,6 +106,20 @@ class SharedLog:
         except StorageError as error:
             self._fail(str(error))
 
+    def begin_tick(self) -> None:
+        """The end of a tick begins: tell those whose sync has ended; what is written from now on goes with `end_tick`."""
+        self.gathering = True
+        if self.busy:
+            self.look()  # it may have ended since the tick began
+        if self._durable:
+            self.tell()
+
+    def end_tick(self) -> float:
+        """Write what has gathered; until when (monotonic seconds) the end of its sync is worth looking for, or 0."""
+        self.flush()
+        self.gathering = False
+        return self.awaited
+
     def look(self) -> None:
         """Take note of a sync that has ended; the log is free then. Who waits for it is told by ``tell``."""
         if self.failed:

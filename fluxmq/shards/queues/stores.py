@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from fluxmq.shards.queues.names import BUFFERED
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.names import BUFFERED, microseconds
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, remove_unknown
 from fluxmq.storage.errors import StorageError
@@ -13,6 +14,14 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.queue_log import QueueLog, SegmentOptions, Unsynced
+
+
+def segment_options(settings: Settings) -> SegmentOptions:
+    """How the settings want queues' logs cut: the same wherever a group is recovered."""
+    storage = settings.storage
+    return SegmentOptions(
+        storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
+    )
 
 
 class DiskStores:

@@ -17,6 +17,7 @@ from tests.unit.queues.support import SECOND, Host, group_of, offsets, pending
 LONG = "n" * (limits.NAME_BYTES_MAX + 1)
 
 
+@pytest.mark.uncompiled
 @pytest.mark.parametrize(
     ("name", "value", "command"),
     [
@@ -45,6 +46,7 @@ def test_names_are_bounded() -> None:
         QueueConfig(LONG)
 
 
+@pytest.mark.uncompiled
 def test_pending_ranges_are_bounded_and_delivery_goes_on_when_some_are_settled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -62,6 +64,7 @@ def test_pending_ranges_are_bounded_and_delivery_goes_on_when_some_are_settled(
     assert offsets(host.run()) == [2]
 
 
+@pytest.mark.uncompiled
 def test_a_claim_beyond_the_pending_ranges_claims_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     queue = host.declare()
@@ -73,6 +76,7 @@ def test_a_claim_beyond_the_pending_ranges_claims_nothing(monkeypatch: pytest.Mo
     assert (group_of(queue).cursor, pending(group_of(queue))) == (0, [])
 
 
+@pytest.mark.uncompiled
 def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host()
     queue = host.declare(dead_letter=True, message_ttl=9 * SECOND)
@@ -91,6 +95,7 @@ def test_nothing_is_claimed_while_too_many_dead_wait(monkeypatch: pytest.MonkeyP
     assert [letter.offset for letter in host.dead] == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.uncompiled
 def test_one_run_passes_over_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fluxmq.queues.desks, "SCANNED_MAX", 100)
     host = Host()
@@ -125,6 +130,7 @@ def test_more_ranges_than_a_command_holds_are_not_read() -> None:
         commands.unpack_others(bytes(10), 0, 1 << 40, limits.RANGES_PER_COMMAND_MAX + 1)
 
 
+@pytest.mark.uncompiled
 def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fluxmq.queues.attaching, "RANGES_PER_COMMAND_MAX", 2)
     host = Host()
@@ -136,6 +142,7 @@ def test_a_settlement_of_more_ranges_is_several_commands(monkeypatch: pytest.Mon
     assert len(host.dispatch.settle(consumer, Verb.ACK, odd, host.now).commands) == 3
 
 
+@pytest.mark.uncompiled
 def test_a_streams_delayed_messages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fluxmq.queues.stream_desks, "PENDING_RANGES_MAX", 2)
     host = Host()

@@ -154,6 +154,7 @@ def test_expired_and_delayed_messages_of_a_queue_with_priorities() -> None:
     assert group_of(queue).dead.count == 1
 
 
+@pytest.mark.uncompiled
 def test_what_is_looked_through_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priorities, "READY_MAX", 3)
     host = Host()

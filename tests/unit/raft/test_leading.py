@@ -388,6 +388,7 @@ def test_a_single_voter_reads_at_once() -> None:
         assert cluster[1].reads == [(7, 1)]
 
 
+@pytest.mark.uncompiled
 def test_waiting_reads_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fluxmq.raft.leading, "READS_MAX", 2)
     cluster = Cluster(3)

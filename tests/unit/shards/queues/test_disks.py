@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from fluxmq.storage.errors import WriteFailed
 from tests.conformance import wire
 from tests.unit.shards.queues.conftest import MakeQueues
@@ -123,6 +125,7 @@ def test_a_failed_sync_ends_all_acknowledgements(make_queues: MakeQueues) -> Non
     fill(node.connect(0, "client"), "work", 1)
 
 
+@pytest.mark.uncompiled
 def test_a_full_disk_refuses_publishers_and_consumers_go_on(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     publisher = node.connect(0, "publisher")
@@ -143,6 +146,7 @@ def test_a_full_disk_refuses_publishers_and_consumers_go_on(make_queues: MakeQue
     assert offsets(consume(client)) == [4]
 
 
+@pytest.mark.uncompiled
 def test_a_segment_that_had_no_space_is_whole_after_a_crash(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     publisher = node.connect(0, "publisher")
@@ -158,6 +162,7 @@ def test_a_segment_that_had_no_space_is_whole_after_a_crash(make_queues: MakeQue
     assert offsets(consume(client)) == [0, 1, 2]
 
 
+@pytest.mark.uncompiled
 def test_a_log_without_space_waits_and_goes_on(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, queue_manager={"uncommitted_bytes": 1 << 16})
     publisher = node.connect(0, "publisher")
@@ -199,6 +204,7 @@ def test_a_queue_deleted_before_a_crash_is_gone(make_queues: MakeQueues) -> None
     assert os.path.exists(paths.queue(group, "work"))
 
 
+@pytest.mark.uncompiled
 def test_low_space_refuses_publishes_to_durable_queues(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, storage={"min_free_bytes": 1 << 50})
     wait_on(node)
@@ -209,6 +215,7 @@ def test_low_space_refuses_publishes_to_durable_queues(make_queues: MakeQueues) 
     client.subscribe("$queue/work", qos=1, props=user(("start", "first")))
 
 
+@pytest.mark.uncompiled
 def test_a_failing_segment_ends_its_group_and_answers_everybody(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"}, {"name": "orders"})
     assert node.group("work") is not node.group("orders")
