@@ -40,6 +40,13 @@ EVERYDAY = {
         *("group_log", "keeping", "local_held", "memory", "raft_keeper", "service"),
         *("shared_log", "sinks", "stores", "writing"),
     ),
+    "fluxmq/sessions/amqp091": (
+        *("channel", "channels", "client", "consumers", "consuming", "content", "deliveries"),
+        *("getting", "handler", "publishing", "replying", "settling", "transactions"),
+    ),
+    "fluxmq/shards/amqp": (
+        *("broker", "consuming", "desk", "entered", "publishing", "replies", "wiring"),
+    ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""
 NOT_EVERYDAY = {"__init__", "errors"}

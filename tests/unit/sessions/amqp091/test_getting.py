@@ -129,6 +129,7 @@ def test_get(script: Script) -> None:
     check(script)
 
 
+@pytest.mark.uncompiled
 def test_getters_are_kept_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(getting, "GETTERS_MAX", 3)
     broker = MemoryBroker()
