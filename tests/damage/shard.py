@@ -300,9 +300,8 @@ class Shard:
             while syncer.waiting:
                 syncer.sync(error)
                 worked = True
-        if worked or self.reactor.poller.poll(0):  # a buffered log has its own answers
-            for log in self.queues.service.logs.values():
-                log.completed()
+        for log in self.queues.service.logs.values():
+            log.completed()  # also a buffered one, which has its own answers
         return worked
 
     def come_to_rest(self) -> None:

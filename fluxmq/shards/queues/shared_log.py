@@ -118,6 +118,8 @@ class SharedLog:
         """Write what has gathered; until when (monotonic seconds) the end of its sync is worth looking for, or 0."""
         self.flush()
         self.gathering = False
+        if self.busy and not self.wal.synced:
+            self.ready()  # it is as good as synced
         return self.awaited
 
     def look(self) -> None:
