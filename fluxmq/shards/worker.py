@@ -113,7 +113,7 @@ class Worker:
             self.reactor,
             self.later,
             self.broker.count_drop,
-            disk=disk_beside(launch.node_cores),
+            disk=disk_beside(launch.node_cores, launch.cores),
         )
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks

@@ -44,15 +44,15 @@ class Disk:
     @property
     def beside(self) -> bool:
         """Whether those threads have processors besides the shard's own."""
-        return len(self.cores) > 1
+        return bool(self.cores)
 
 
-def disk_beside(cores: Sequence[int]) -> Disk:
-    """The disk of a shard that is bound to one processor, with its threads on any of the node's.
+def disk_beside(node: Sequence[int], own: Sequence[int]) -> Disk:
+    """The disk of a shard that is bound to its own of the node's processors, with its threads on the others.
 
     A thread that waits for the disk does little, but on the shard's own core it takes turns with the shard.
     """
-    node = tuple(cores)
+    cores = tuple(core for core in node if core not in own)
     return Disk(
-        syncer=lambda: Syncer(cores=node), executor=lambda: checkpoint_threads(node), cores=node
+        syncer=lambda: Syncer(cores=cores), executor=lambda: checkpoint_threads(cores), cores=cores
     )
