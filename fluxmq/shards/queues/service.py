@@ -315,9 +315,9 @@ class QueueService:
         for log in logs:
             log.begin_tick()
         reactor.unfinished = False
+        self.before_groups()  # confirms are made there
         if reactor.dirty:
             reactor.flush()
-        self.before_groups()
         marked = self._take_marked()
         for group in marked:
             group.propose()

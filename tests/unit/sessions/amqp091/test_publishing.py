@@ -386,6 +386,7 @@ def test_names_that_are_not_utf8(place: str) -> None:
     assert answer.reply_code == 501  # type: ignore[union-attr]
 
 
+@pytest.mark.uncompiled
 def test_a_publisher_far_ahead_of_its_confirms_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -6,6 +6,7 @@ The queues of ``memory`` hold it against whoever settles what its consumer does 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -158,7 +159,12 @@ def test_acknowledgements_of_a_tick_are_told_at_once() -> None:
     told: list[object] = []
     held = broker.queues["/", "q"].consumers[0]
     settle = held.settle
-    held.settle = lambda *given: (told.append(given[1]), settle(*given))  # type: ignore[assignment, func-returns-value, method-assign]
+
+    def noted(*given: Any) -> None:
+        told.append(given[1])
+        settle(*given)
+
+    held.settle = noted  # type: ignore[method-assign]
     peer.send(1, BasicAck(3), BasicAck(1), BasicAck(2), BasicAck(7), BasicAck(6, True))
     assert told == []
     peer.receive()
