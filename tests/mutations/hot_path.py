@@ -300,8 +300,8 @@ MUTATIONS = [
         "ticks_bounded",
         "Timers and control messages get their turn.",
         REACTOR,
-        "for ticks in range(TICKS_MAX):",
-        "for ticks in range(100 * TICKS_MAX):",
+        "while ticks < TICKS_MAX:",
+        "while ticks < 100 * TICKS_MAX:",
         OF_REACTOR + "test_a_call_of_the_loop_takes_a_bounded_number_of_ticks",
     ),
     Mutation(
