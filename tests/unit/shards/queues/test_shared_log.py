@@ -8,7 +8,52 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.shards.queues.shared_log import BufferedSyncer
+from fluxmq.shards.queues.shared_log import AWAIT_SECONDS, BufferedSyncer, SharedLog
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
+from tests.unit.shards.queues.support import StepSyncer
+
+
+class Member:
+    """A group with entries in the log."""
+
+    told = 0
+
+    def persisted(self, index: int, term: int) -> None:
+        """Entries are durable."""
+        self.told = index
+
+    def log_failed(self, why: str) -> None:
+        """Not here."""
+        raise AssertionError(why)
+
+
+@pytest.mark.parametrize("impatient", [True, False])
+def test_the_end_of_a_sync_is_looked_for_only_beside_another_core_and_for_a_while(
+    tmp_path: Path, impatient: bool
+) -> None:
+    syncer = StepSyncer()
+    syncer.held = True
+    options = WalOptions(file_bytes=1 << 20, background=False)
+    wal = WriteAheadLog.open(Files(), str(tmp_path), syncer, options)
+    log = SharedLog(wal, lambda: None, impatient=impatient, clock=lambda: 10.0)
+    member = Member()
+    log.join(member)
+    log.begin_tick()
+    wal.append_entry(wal.number("group"), 1, 1, 0, b"entry")
+    log.wrote(member, 1, 1)
+    assert log.end_tick() == (10.0 + AWAIT_SECONDS if impatient else 0.0)
+    log.begin_tick()
+    assert log.busy
+    assert member.told == 0
+    syncer.sync()
+    log.begin_tick()
+    assert member.told == 1
+    assert log.end_tick() == 0.0
+    syncer.held = False
+    log.close()
+    syncer.close()
 
 
 def test_a_buffered_file_may_be_closed_before_it_is_synced(tmp_path: Path) -> None:
