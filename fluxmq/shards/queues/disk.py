@@ -52,7 +52,7 @@ def disk_beside(node: Sequence[int], own: Sequence[int]) -> Disk:
 
     A thread that waits for the disk does little, but on the shard's own core it takes turns with the shard.
     """
-    cores = tuple(core for core in node if core not in own)
+    cores = tuple(core for core in node if core not in own and len(node) > 1)
     return Disk(
         syncer=lambda: Syncer(cores=cores), executor=lambda: checkpoint_threads(cores), cores=cores
     )

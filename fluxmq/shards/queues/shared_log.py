@@ -131,7 +131,7 @@ class SharedLog:
         except StorageError as error:
             self._fail(str(error))
             return
-        if done and self._under_way and not self.wal.in_flight:
+        if done and self.busy and not self.wal.in_flight:
             # Nobody has more under way than one write, so nobody is in both.
             self._durable.update(self._under_way)
             self._under_way = {}

@@ -51,6 +51,13 @@ def test_the_end_of_a_sync_is_looked_for_only_beside_another_core_and_for_a_whil
     log.begin_tick()
     assert member.told == 1
     assert log.end_tick() == 0.0
+    wal.append_entry(wal.number("group"), 1, 2, 0, b"entry")
+    log.wrote(member, 2, 1)
+    log.flush()
+    log.leave(member)  # it moves away while its write is synced: the log is free again all the same
+    syncer.sync()
+    log.completed()
+    assert not log.busy
     syncer.held = False
     log.close()
     syncer.close()
