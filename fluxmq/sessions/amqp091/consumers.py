@@ -30,9 +30,7 @@ class Taker:
     messages say how often they were delivered before (RabbitMQ tells basic.get at once).
     """
 
-    counts_from = 2
-
-    __slots__ = ("automatic", "channel", "held", "queue", "reserved")
+    __slots__ = ("automatic", "channel", "counts_from", "held", "queue", "reserved")
 
     def __init__(self, channel: Channel, queue: Queue, automatic: bool) -> None:
         self.channel: Channel | None = channel
@@ -40,6 +38,7 @@ class Taker:
         self.automatic = automatic
         self.held: Held | None = None
         self.reserved = 0
+        self.counts_from = 2
 
     @property
     def is_stream(self) -> bool:
@@ -152,12 +151,11 @@ class Consumer(Taker):
 class Getter(Taker):
     """Takes messages of one queue for basic.get; kept for the next one. ``taken``: the message it was given just now."""
 
-    counts_from = 1
-
     __slots__ = ("taken",)
 
     def __init__(self, channel: Channel, queue: Queue, automatic: bool) -> None:
         super().__init__(channel, queue, automatic)
+        self.counts_from = 1
         self.taken: tuple[Batch, int, int] | None = None
 
     def deliver(

@@ -28,7 +28,7 @@ from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
-from fluxmq.shards.queues.keeping import Keeper, Store, Stores
+from fluxmq.shards.queues.keeping import Stores
 from fluxmq.shards.queues.ports import Answer
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import StorageError
@@ -59,10 +59,9 @@ class Group(Consuming):
         self.name = name
         self.clock = clock
         self.stores = stores
-        self.keeper: Keeper
         self.machine = Machine()
         self.dispatch = Dispatch(self.machine, self._read, auto_commit_us)
-        self.logs: dict[int, Store] = {}
+        self.logs = {}
         self.uncommitted = 0
         """Bytes of appends that are not applied yet."""
         self.applied_index = 0

@@ -210,13 +210,6 @@ class Shard:
         self.intake._socket.close()
         self.acceptor.close()
         self.reactor.poller.close()
-        # What a node held may stay for longer than the node: its large parts go now.
-        service = self.queues.service
-        for hosted in service.groups.values():
-            hosted.group.logs.clear()
-        service.groups.clear()
-        self.reactor.buffer = bytearray()
-        self.reactor.routes.clear()
 
 
 class Stream:
