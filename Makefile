@@ -12,6 +12,8 @@ SEED ?= 1
 ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
+# Processes the tests are spread over: one more than there are processors, since many tests wait for processes of theirs.
+JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
 PYTHON ?=
 
@@ -19,7 +21,8 @@ BIN := $(VENV)/bin
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
 HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
-  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/shards/queues/*.py)
+  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/shards/queues/*.py \
+  fluxmq/sessions/amqp091/*.py fluxmq/shards/amqp/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help run install test check fix native bench sim powercut docs coverage clean
@@ -72,13 +75,14 @@ $(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
 	grep -h '^hot path:' build/compile.log || true; \
 	if $(BIN)/python -c 'import setup; raise SystemExit(setup.report())'; then touch $@; fi
 
+test: SPREAD = -n $(JOBS) --dist worksteal
 test: $(VENV)/.installed-test $(VENV)/.compiled
 	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
-	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest $(ARGS); \
+	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest $(SPREAD) $(ARGS); \
 	  echo "==> tests, hot path uncompiled (without those that do not touch it)"; \
-	  FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not once" $(ARGS); \
+	  FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not once" $(SPREAD) $(ARGS); \
 	else \
-	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest $(ARGS); \
+	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest $(SPREAD) $(ARGS); \
 	fi
 
 check: $(VENV)/.installed-test

@@ -72,7 +72,7 @@ def test_csv():
     assert len(render(ROWS, COLUMNS, "csv", titles=False)) == 2
 
 
-@pytest.mark.parametrize("formatter", set(FORMATTERS) - {"csv"})
+@pytest.mark.parametrize("formatter", sorted(set(FORMATTERS) - {"csv"}))
 def test_names_from_anywhere_do_not_reach_the_terminal(formatter):
     shown = "\n".join(render([{"name": "\x1b[2J\n"}], ("name",), formatter))
     assert "\x1b" not in shown

@@ -289,7 +289,7 @@ SAME: list[Change] = [
     bind("e", "q", "k"),
     unbind(bind("e", "q", "zz")),
     unbind(bind("e", "q", "k", more=1)),
-    unbind(bind("e", "q", "k", wrong=object())),
+    unbind(bind("e", "q", "k", wrong=NotImplemented)),
     unbind(bind("e", "nq")),
     unbind(bind("nox", "q")),
     unbind(bind("e", "mine", "other"), "you"),
