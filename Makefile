@@ -12,8 +12,8 @@ SEED ?= 1
 ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
-# Processes the tests are spread over: one more than there are processors, since many tests wait for processes of theirs.
-JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Processes the tests are spread over.
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
 PYTHON ?=
 

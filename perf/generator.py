@@ -38,7 +38,7 @@ PENDING_MAX = 4 << 20
 GIVE_UP_NS = 250_000_000
 """Deliveries under way are given up when none arrived for this long."""
 
-DRAIN_QUIET_NS = 300_000_000
+DRAIN_QUIET_NS = 1_000_000_000
 """After publishing ended, the run is over when nothing arrived for this long."""
 
 GIVE_UP_DURABLE_NS = 5_000_000_000
