@@ -41,7 +41,9 @@ ROOT = Path(__file__).parent
 ONCE = (
     "arch",
     "damage",
+    "differential",
     "fuzz/test_mqtt.py",
+    "interop/amqp091/test_celery.py",
     "mutations",
     "perf",
     "powercut",
