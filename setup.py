@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
 
 HOT = Path("fluxmq") / "_hot"
@@ -254,4 +254,8 @@ def extensions() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildHotPath})
+    setup(
+        packages=[*find_packages(include=["fluxmq*"]), *find_packages("spark")],
+        ext_modules=extensions(),
+        cmdclass={"build_ext": BuildHotPath},
+    )
