@@ -25,7 +25,7 @@ HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot
   fluxmq/sessions/amqp091/*.py fluxmq/shards/amqp/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run install test check fix native bench sim powercut docs coverage clean
+.PHONY: help run install test check fix native bench sim powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -37,6 +37,7 @@ help:
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
 	@echo "make powercut  cut a running node's power again and again (needs root): make powercut ROUNDS=200"
+	@echo "make spark-demo  start a broker, publish a million messages, report on and export them with Spark (needs Java 17)"
 	@echo "make docs      write the generated pages of docs/ anew"
 	@echo "make coverage  the tests once, uncompiled, with a coverage report"
 	@echo "make clean     remove what building and testing left, and $(VENV); data/ stays"
@@ -66,6 +67,11 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test,perf]'
 	@touch $@
 
+$(VENV)/.installed-spark: $(VENV)/.installed-test
+	@echo "==> installing Spark (450 MB)"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test,perf,spark]'
+	@touch $@
+
 # No stamp unless everything compiled, so that a compiler installed later is noticed.
 $(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
 	@if [ "$${FLUXMQ_PURE:-}" = 1 ]; then echo "==> hot path: uncompiled, as FLUXMQ_PURE=1 asks"; exit 0; fi; \
@@ -76,16 +82,18 @@ $(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
 	if $(BIN)/python -c 'import setup; raise SystemExit(setup.report())'; then touch $@; fi
 
 test: SPREAD = -n $(JOBS) --dist worksteal
-test: $(VENV)/.installed-test $(VENV)/.compiled
+test: $(VENV)/.installed-spark $(VENV)/.compiled
 	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
-	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest $(SPREAD) $(ARGS); \
+	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
 	  echo "==> tests, hot path uncompiled (without those that do not touch it)"; \
-	  FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not once" $(SPREAD) $(ARGS); \
+	  FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not once and not spark" $(SPREAD) $(ARGS); \
 	else \
-	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest $(SPREAD) $(ARGS); \
+	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
 	fi
+# One after another: Spark uses all processors itself. Status 5: ARGS leaves none of them.
+	@echo "==> tests with Spark"; $(BIN)/python -m pytest -m spark $(ARGS) || [ $$? = 5 ]
 
-check: $(VENV)/.installed-test
+check: $(VENV)/.installed-spark
 	@echo "==> ruff format"; $(BIN)/ruff format --check .
 	@echo "==> ruff"; $(BIN)/ruff check .
 	@echo "==> mypy"; $(BIN)/mypy
@@ -105,6 +113,10 @@ sim: $(VENV)/.installed-test
 powercut: $(VENV)/.installed-test $(VENV)/.compiled
 	@$(BIN)/python -m tests.powercut --rounds $(ROUNDS) $(ARGS)
 
+spark-demo: $(VENV)/.installed-spark $(VENV)/.compiled
+	@.ci/find-java --install >/dev/null
+	@$(BIN)/python spark/demo.py $(ARGS)
+
 docs: $(VENV)/.installed
 	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
 	@echo "==> docs/operations.md"; $(BIN)/python -m fluxmq.admin.reference docs/operations.md
@@ -117,5 +129,5 @@ coverage: $(VENV)/.installed-test
 clean:
 	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 	  .import_linter_cache
-	find fluxmq perf tests -name __pycache__ -prune -exec rm -rf {} +
+	find fluxmq perf spark tests -name __pycache__ -prune -exec rm -rf {} +
 	find fluxmq perf -name '*.so' -delete

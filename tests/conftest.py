@@ -50,6 +50,7 @@ ONCE = (
     "props/test_mqtt_codec.py",
     "props/test_raft.py",
     "sim",
+    "spark",
     "unit/admin",
     "unit/auth",
     "unit/control",
@@ -60,6 +61,7 @@ ONCE = (
     "unit/raft",
     "unit/routing",
     "unit/settings",
+    "unit/spark",
 )
 """What does not run through the hot path, or is about the program as a whole: one form of the core is enough for it."""
 
