@@ -1,0 +1,249 @@
+"""The file `groups` beside a queue's segments: where its consumer groups were at one moment. Pure: bytes in, values out.
+
+The broker writes it about once a second while something changes; readers outside the broker (Spark) take from it what is
+settled and what is not. It is told only for reading: no start of a broker believes it.
+
+::
+
+    0 8s  magic "FLUXGRPS"        16 u64 content's length
+    8 u16 version, 6 zeros        24 u64 xxh3-64 over the first 24 bytes and the content
+    32    content, msgpack: [time, start, next offset, groups]
+
+    a group: [name, mode, filter, cursor, members, whole, pending messages, pending, dead messages, dead]
+    pending and dead: numbers, three for each range: its first offset less the offset after the range before it,
+    messages, and deliveries so far (pending) or the reason (dead)
+
+A message with offset o is settled if o is below the group's cursor and in no range. Ranges are in order and disjoint;
+neighbours with the same third number are one. Of more than RANGES_MAX the last are left out, and `whole` is false: the
+counts of messages are right all the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+from xxhash import xxh3_64_intdigest
+
+from fluxmq.model.segments import SegmentError
+
+GROUPS_NAME: Final = "groups"
+"""The file's name, in the directory of a queue's log."""
+
+FORMAT_VERSION: Final = 1
+
+RANGES_MAX: Final = 65_536
+"""Pending ranges of one group that the file has, and dead ones: a few hundred kilobytes, written in some 20 ms."""
+
+CONTENT_BYTES_MAX: Final = 256 << 20
+"""A longer content is none: what 10,000 groups of a queue can have pending is far less in practice."""
+
+OFFSET_MAX: Final = (1 << 63) - 1
+"""Offsets are numbers of eight bytes with a sign, as Spark has them."""
+
+WORK: Final = "work"
+STREAM: Final = "stream"
+MODES: Final = (WORK, STREAM)
+"""How a group consumes: each message settled by itself, or by a cursor; the file has the place in this tuple."""
+
+REASONS: Final = (
+    *("none", "rejected", "expired"),
+    *("delivery_limit", "max_retries", "max_length"),
+)
+"""Why messages died, by the number in dead ranges."""
+
+_HEADER: Final = struct.Struct("<8sH6xQ")
+_CHECK: Final = struct.Struct("<Q")
+_MAGIC: Final = b"FLUXGRPS"
+HEADER_BYTES: Final = _HEADER.size + _CHECK.size
+
+Range = tuple[int, int, int]
+"""First and last offset, and deliveries so far (pending) or the number of the reason (dead)."""
+
+assert HEADER_BYTES == 32
+
+
+class GroupState(NamedTuple):
+    """A consumer group at one moment.
+
+    `cursor`: work: the first message that nobody was ever given; stream: the committed offset. `whole`: whether all
+    ranges are there. `pending_messages` and `dead_messages` count those of all ranges.
+    """
+
+    name: str
+    mode: str
+    filter: str
+    cursor: int
+    members: int
+    pending: tuple[Range, ...]
+    dead: tuple[Range, ...]
+    whole: bool = True
+    pending_messages: int = 0
+    dead_messages: int = 0
+
+    @property
+    def floor(self) -> int:
+        """The acknowledged floor: everything below is settled."""
+        return min(self.cursor, self.pending[0][0]) if self.pending else self.cursor
+
+
+class QueueGroups(NamedTuple):
+    """All groups of a queue at one moment: `time`, µs since the epoch; the queue's first offset, and that after its last."""
+
+    time: int
+    start: int
+    next_offset: int
+    groups: tuple[GroupState, ...]
+
+    def group(self, name: str) -> GroupState | None:
+        """Return the group of that name, None if there is none."""
+        return next((group for group in self.groups if group.name == name), None)
+
+
+def group_state(
+    name: str,
+    mode: str,
+    filter_: str,
+    cursor: int,
+    members: int,
+    pending: Iterable[Range],
+    dead: Iterable[Range],
+) -> GroupState:
+    """Return a group of ranges in order and disjoint: neighbours joined, what is beyond RANGES_MAX counted only."""
+    pending_ranges, pending_messages, pending_whole = _joined(pending)
+    dead_ranges, dead_messages, dead_whole = _joined(dead)
+    ranges = (pending_ranges, dead_ranges)
+    whole = pending_whole and dead_whole
+    counts = (pending_messages, dead_messages)
+    return GroupState(name, mode, filter_, cursor, members, *ranges, whole, *counts)
+
+
+def _joined(ranges: Iterable[Range]) -> tuple[tuple[Range, ...], int, bool]:
+    """Return ranges with equal neighbours joined, the messages of all of them, and whether none was left out."""
+    joined: list[Range] = []
+    messages = 0
+    for first, last, third in ranges:
+        messages += last - first + 1
+        if joined and joined[-1][1] == first - 1 and joined[-1][2] == third:
+            joined[-1] = (joined[-1][0], last, third)
+        else:
+            joined.append((first, last, third))
+    return tuple(joined[:RANGES_MAX]), messages, len(joined) <= RANGES_MAX
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+def encode(state: QueueGroups) -> bytes:
+    """Return the file's bytes."""
+    groups = [
+        [
+            *(group.name, MODES.index(group.mode), group.filter, group.cursor, group.members),
+            *(group.whole, group.pending_messages, _flat(group.pending)),
+            *(group.dead_messages, _flat(group.dead)),
+        ]
+        for group in state.groups
+    ]
+    content: bytes = msgpack.packb([state.time, state.start, state.next_offset, groups])
+    header = _HEADER.pack(_MAGIC, FORMAT_VERSION, len(content))
+    return b"".join((header, _CHECK.pack(xxh3_64_intdigest(header + content)), content))
+
+
+def _flat(ranges: Sequence[Range]) -> list[int]:
+    flat: list[int] = []
+    after = 0
+    for first, last, third in ranges:
+        flat += (first - after, last - first + 1, third)
+        after = last + 1
+    return flat
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+def decode(data: bytes) -> QueueGroups:
+    """Return what a file's bytes say. Raises SegmentError."""
+    if len(data) < HEADER_BYTES:
+        raise SegmentError("the file of groups ends within its header")
+    magic, version, length = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise SegmentError("the file does not begin as a file of groups does")
+    if length > CONTENT_BYTES_MAX or len(data) != HEADER_BYTES + length:
+        what = f"{len(data) - HEADER_BYTES} bytes of content instead of {length}"
+        raise SegmentError(f"the file of groups has {what}")
+    content = data[HEADER_BYTES:]
+    check = xxh3_64_intdigest(data[: _HEADER.size] + content)
+    if _CHECK.unpack_from(data, _HEADER.size) != (check,):
+        raise SegmentError("the check of the file of groups fails")
+    if version != FORMAT_VERSION:
+        raise SegmentError(f"groups of version {version}; this program reads {FORMAT_VERSION}")
+    try:
+        unpacked = msgpack.unpackb(
+            content,
+            use_list=False,
+            strict_map_key=True,
+            max_str_len=length,
+            max_bin_len=0,
+            max_array_len=length,
+            max_map_len=0,
+            max_ext_len=0,
+        )
+    except (ValueError, msgpack.UnpackException, RecursionError) as error:
+        raise SegmentError(f"the content of the file of groups cannot be read: {error}") from None
+    match unpacked:
+        case (int(time), int(start), int(next_offset), tuple(groups)) if (
+            type(time) is type(start) is type(next_offset) is int
+            and 0 <= start <= next_offset <= OFFSET_MAX
+            and abs(time) <= OFFSET_MAX
+        ):
+            return QueueGroups(time, start, next_offset, tuple(map(_group, groups)))
+    raise SegmentError("the content of the file of groups is not of its form")
+
+
+def _group(packed: object) -> GroupState:
+    match packed:
+        case (
+            str(name),
+            int(mode),
+            str(filter_),
+            int(cursor),
+            int(members),
+            bool(whole),
+            int(pending_messages),
+            tuple(pending),
+            int(dead_messages),
+            tuple(dead),
+        ) if all(
+            type(each) is int and 0 <= each <= OFFSET_MAX
+            for each in (mode, cursor, members, pending_messages, dead_messages)
+        ):
+            if mode >= len(MODES):
+                raise SegmentError(f"group {name!r} has the mode {mode}, which is not known")
+            ranges = (_ranges(name, pending), _ranges(name, dead))
+            counts = (pending_messages, dead_messages)
+            return GroupState(name, MODES[mode], filter_, cursor, members, *ranges, whole, *counts)
+    raise SegmentError("a group in the file of groups is not of its form")
+
+
+def _ranges(name: str, flat: tuple[object, ...]) -> tuple[Range, ...]:
+    if len(flat) % 3 or len(flat) > 3 * RANGES_MAX:
+        raise SegmentError(f"group {name!r} has {len(flat)} numbers for its ranges")
+    ranges: list[Range] = []
+    after = 0
+    for at in range(0, len(flat), 3):
+        match flat[at : at + 3]:
+            case (int(distance), int(messages), int(third)) if (
+                type(distance) is type(messages) is type(third) is int
+                and distance >= 0
+                and messages > 0
+                and 0 <= third <= OFFSET_MAX
+                and after + distance + messages <= OFFSET_MAX
+            ):
+                first = after + distance
+                after = first + messages
+                ranges.append((first, after - 1, third))
+            case _:
+                raise SegmentError(f"group {name!r} has a range that cannot be")
+    return tuple(ranges)
