@@ -9,13 +9,13 @@ settled and what is not. It is told only for reading: no start of a broker belie
     8 u16 version, 6 zeros        24 u64 xxh3-64 over the first 24 bytes and the content
     32    content, msgpack: [time, start, next offset, groups]
 
-    a group: [name, mode, filter, cursor, members, whole, pending messages, pending, dead messages, dead]
+    a group: [name, mode, filter, cursor, members, pending, dead, floor, pending messages, dead messages, whole]
     pending and dead: numbers, three for each range: its first offset less the offset after the range before it,
     messages, and deliveries so far (pending) or the reason (dead)
 
 A message with offset o is settled if o is below the group's cursor and in no range. Ranges are in order and disjoint;
-neighbours with the same third number are one. Of more than RANGES_MAX the last are left out, and `whole` is false: the
-counts of messages are right all the same.
+neighbours with the same third number are one. A file holds RANGES_MAX ranges at most, counted before they are joined. Of a
+group whose ranges would be too many none are there, and `whole` is false; its counts of messages are right all the same.
 """
 
 from __future__ import annotations
@@ -35,10 +35,7 @@ GROUPS_NAME: Final = "groups"
 FORMAT_VERSION: Final = 1
 
 RANGES_MAX: Final = 65_536
-"""Pending ranges of one group that the file has, and dead ones: a few hundred kilobytes, written in some 20 ms."""
-
-CONTENT_BYTES_MAX: Final = 256 << 20
-"""A longer content is none: what 10,000 groups of a queue can have pending is far less in practice."""
+"""Ranges, pending and dead, of all groups in a file: some 300 KB, and 20 ms in which the broker does nothing else."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
 """Offsets are numbers of eight bytes with a sign, as Spark has them."""
@@ -68,8 +65,8 @@ assert HEADER_BYTES == 32
 class GroupState(NamedTuple):
     """A consumer group at one moment.
 
-    `cursor`: work: the first message that nobody was ever given; stream: the committed offset. `whole`: whether all
-    ranges are there. `pending_messages` and `dead_messages` count those of all ranges.
+    `cursor`: work: the first message that nobody was ever given; stream: the committed offset. `whole`: whether the
+    ranges are there. `pending_messages` and `dead_messages` are counted in any case. `floor`: everything below is settled.
     """
 
     name: str
@@ -79,14 +76,10 @@ class GroupState(NamedTuple):
     members: int
     pending: tuple[Range, ...]
     dead: tuple[Range, ...]
+    floor: int
+    pending_messages: int
+    dead_messages: int
     whole: bool = True
-    pending_messages: int = 0
-    dead_messages: int = 0
-
-    @property
-    def floor(self) -> int:
-        """The acknowledged floor: everything below is settled."""
-        return min(self.cursor, self.pending[0][0]) if self.pending else self.cursor
 
 
 class QueueGroups(NamedTuple):
@@ -102,35 +95,20 @@ class QueueGroups(NamedTuple):
         return next((group for group in self.groups if group.name == name), None)
 
 
-def group_state(
-    name: str,
-    mode: str,
-    filter_: str,
-    cursor: int,
-    members: int,
-    pending: Iterable[Range],
-    dead: Iterable[Range],
-) -> GroupState:
-    """Return a group of ranges in order and disjoint: neighbours joined, what is beyond RANGES_MAX counted only."""
-    pending_ranges, pending_messages, pending_whole = _joined(pending)
-    dead_ranges, dead_messages, dead_whole = _joined(dead)
-    ranges = (pending_ranges, dead_ranges)
-    whole = pending_whole and dead_whole
-    counts = (pending_messages, dead_messages)
-    return GroupState(name, mode, filter_, cursor, members, *ranges, whole, *counts)
-
-
-def _joined(ranges: Iterable[Range]) -> tuple[tuple[Range, ...], int, bool]:
-    """Return ranges with equal neighbours joined, the messages of all of them, and whether none was left out."""
-    joined: list[Range] = []
-    messages = 0
+def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Return ranges, in order and disjoint, with neighbours of the same third number as one."""
+    found: list[Range] = []
+    low, high, number = 0, -1, 0
     for first, last, third in ranges:
-        messages += last - first + 1
-        if joined and joined[-1][1] == first - 1 and joined[-1][2] == third:
-            joined[-1] = (joined[-1][0], last, third)
-        else:
-            joined.append((first, last, third))
-    return tuple(joined[:RANGES_MAX]), messages, len(joined) <= RANGES_MAX
+        if first == high + 1 and third == number and high >= low:
+            high = last
+            continue
+        if high >= low:
+            found.append((low, high, number))
+        low, high, number = first, last, third
+    if high >= low:
+        found.append((low, high, number))
+    return tuple(found)
 
 
 # --- writing -------------------------------------------------------------------------------------------------------
@@ -139,11 +117,11 @@ def _joined(ranges: Iterable[Range]) -> tuple[tuple[Range, ...], int, bool]:
 def encode(state: QueueGroups) -> bytes:
     """Return the file's bytes."""
     groups = [
-        [
+        (
             *(group.name, MODES.index(group.mode), group.filter, group.cursor, group.members),
-            *(group.whole, group.pending_messages, _flat(group.pending)),
-            *(group.dead_messages, _flat(group.dead)),
-        ]
+            *(_flat(group.pending), _flat(group.dead)),
+            *(group.floor, group.pending_messages, group.dead_messages, group.whole),
+        )
         for group in state.groups
     ]
     content: bytes = msgpack.packb([state.time, state.start, state.next_offset, groups])
@@ -170,7 +148,7 @@ def decode(data: bytes) -> QueueGroups:
     magic, version, length = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise SegmentError("the file does not begin as a file of groups does")
-    if length > CONTENT_BYTES_MAX or len(data) != HEADER_BYTES + length:
+    if len(data) != HEADER_BYTES + length:
         what = f"{len(data) - HEADER_BYTES} bytes of content instead of {length}"
         raise SegmentError(f"the file of groups has {what}")
     content = data[HEADER_BYTES:]
@@ -206,25 +184,40 @@ def _group(packed: object) -> GroupState:
     match packed:
         case (
             str(name),
-            int(mode),
+            mode,
             str(filter_),
-            int(cursor),
-            int(members),
-            bool(whole),
-            int(pending_messages),
+            cursor,
+            members,
             tuple(pending),
-            int(dead_messages),
             tuple(dead),
-        ) if all(
-            type(each) is int and 0 <= each <= OFFSET_MAX
-            for each in (mode, cursor, members, pending_messages, dead_messages)
+            floor,
+            pending_messages,
+            dead_messages,
+            bool(whole),
         ):
-            if mode >= len(MODES):
+            place = _number(name, mode)
+            if place >= len(MODES):
                 raise SegmentError(f"group {name!r} has the mode {mode}, which is not known")
-            ranges = (_ranges(name, pending), _ranges(name, dead))
-            counts = (pending_messages, dead_messages)
-            return GroupState(name, MODES[mode], filter_, cursor, members, *ranges, whole, *counts)
+            return GroupState(
+                name,
+                MODES[place],
+                filter_,
+                _number(name, cursor),
+                _number(name, members),
+                _ranges(name, pending),
+                _ranges(name, dead),
+                _number(name, floor),
+                _number(name, pending_messages),
+                _number(name, dead_messages),
+                whole,
+            )
     raise SegmentError("a group in the file of groups is not of its form")
+
+
+def _number(name: str, number: object) -> int:
+    if not isinstance(number, int) or type(number) is bool or not 0 <= number <= OFFSET_MAX:
+        raise SegmentError(f"group {name!r} has {number!r} where a number belongs")
+    return number
 
 
 def _ranges(name: str, flat: tuple[object, ...]) -> tuple[Range, ...]:
