@@ -181,6 +181,11 @@ _DECLARED: Final = (
     Metric("fluxmq_checkpoints_total", _C, "Checkpoints of groups taken."),
     Metric("fluxmq_checkpoints_failed_total", _C, "Checkpoints that could not be taken."),
     Metric(
+        "fluxmq_group_files_failed_total",
+        _C,
+        "Files with a queue's consumer groups, for readers outside, that could not be written.",
+    ),
+    Metric(
         "fluxmq_log_sync_seconds",
         _H,
         "Time to sync a write to the disk; 0 in the buffered log, which is synced later.",

@@ -92,6 +92,8 @@ class Machine:
         """The latest time of an entry, µs; an entry with an earlier one counts as at this."""
         self.queues: dict[int, Queue] = {}
         """By id, in order of id."""
+        self.changed: set[int] = set()
+        """Ids of queues that entries have changed since somebody last cleared this."""
         self._ids: dict[str, int] = {}
         self._next_queue = 1
         self._hash = 0
@@ -130,6 +132,7 @@ class Machine:
             raise CommandError(f"entry {index} is damaged: {error}") from error
         for queue_id, queue in touched.items():
             if queue_id in self.queues:
+                self.changed.add(queue_id)
                 queue.follow_floors(applied)
         self._roll(applied)
         return applied
@@ -226,6 +229,7 @@ class Machine:
         self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
         self.queues[id_].exact = self.version >= _EXACT
         self._ids[config.name] = id_
+        self.changed.add(id_)
         applied.declared.append(id_)
         applied.woken[id_] = None
         return Result(Code.OK, id_)
@@ -240,6 +244,7 @@ class Machine:
             if if_empty and ready:
                 return Result(Code.NOT_EMPTY, ready)
         del self.queues[queue.id]
+        self.changed.discard(queue.id)
         del self._ids[queue.name]
         applied.deleted.append((queue.id, queue.name))
         applied.woken.pop(queue.id, None)
@@ -415,6 +420,7 @@ class Machine:
         self._next_queue, self._hash = next_queue, rolling
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
+        self.changed = set(self.queues)
         self._behave_as(behaviour)
 
 

@@ -77,6 +77,7 @@ class QueueReports:
         yield "fluxmq_group_disk_full", {}, int(full)
         yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken
         yield "fluxmq_checkpoints_failed_total", {}, service.checkpoints.failed
+        yield "fluxmq_group_files_failed_total", {}, service.group_files.failures
         for kind, log in service.logs.items():
             stats, labels = log.wal.stats, {"log": kind}
             yield "fluxmq_log_written_bytes_total", labels, stats.bytes

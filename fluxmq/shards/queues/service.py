@@ -22,6 +22,7 @@ from fluxmq.shards.queues.dead_letters import DeadLetters
 from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk
 from fluxmq.shards.queues.ephemeral import EphemeralGroup
 from fluxmq.shards.queues.group import ENTRY_BYTES_MAX, Group
+from fluxmq.shards.queues.group_files import GroupFiles
 from fluxmq.shards.queues.hosted import Hosted, open_group
 from fluxmq.shards.queues.memory import MemoryStores
 from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, QueueInfo, QueueNames, microseconds
@@ -113,6 +114,7 @@ class QueueService:
         self.checkpoints = Checkpoints(
             self._files, paths, executor, lambda: reactor.tally.now, self.wake
         )
+        self.group_files = GroupFiles(self._files, paths, clock)
         self.ephemeral = self._memory_group()
 
     # Groups
@@ -417,6 +419,7 @@ class QueueService:
         for hosted in self.groups.values():
             if hosted.group.writes.waiting:
                 hosted.group.write()
+        self.group_files.housekeeping(self.groups, now)
         if now >= self._next_look:
             self._next_look = now + ROOM_SECONDS
             self._look_for_room()
@@ -482,6 +485,7 @@ class QueueService:
             self.checkpoints.begin(hosted)
         await self.checkpoints.drain()
         self.finish()
+        self.group_files.write_all(self.groups)
         for log in self.logs.values():
             log.close()
         for syncer in self._syncers:
