@@ -1,0 +1,212 @@
+"""Which queues a directory holds, and which segments of a queue may be read up to where.
+
+Readers go by the head file and never beyond it. Lists of files are only made to find queues and segments; a segment that
+is gone although the head keeps its messages is for the reader of the segment to find.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from fluxmq.model.segments import (
+    HEAD_BYTES,
+    HEAD_NAME,
+    PAGE_BYTES,
+    Head,
+    Page,
+    SegmentError,
+    base_of,
+    index_name,
+    newest_head,
+    segment_name,
+)
+from fluxmq_spark.errors import Damage, SparkSourceError
+from fluxmq_spark.storage import Storage
+
+GROUPS: Final = "groups"
+QUEUES: Final = "queues"
+VERSION_NAME: Final = "VERSION"
+VERSION_PREFIX: Final = "fluxmq data "
+VERSION: Final = 1
+
+FOOTER_UNKNOWN: Final = -1
+"""`SegmentFile.end` of a segment that is not the last: all but the footer; the file says how much that is."""
+
+_HASHED: Final = "~"
+
+
+class QueueFiles(NamedTuple):
+    """Where a queue's files are. `group`: the replication group's name, "" when only the queue's directory is known."""
+
+    queue: str
+    group: str
+    directory: str
+
+
+class SegmentFile(NamedTuple):
+    """A segment that may be read.
+
+    `next_offset`: after its last committed message. `end`: bytes of page and batches, without footer; FOOTER_UNKNOWN
+    for one that is not the last.
+    """
+
+    path: str
+    index_path: str
+    base_offset: int
+    next_offset: int
+    end: int
+    sealed: bool
+
+
+class Log(NamedTuple):
+    """A queue at one moment: its head, and the segments that hold what the head keeps."""
+
+    head: Head
+    segments: tuple[SegmentFile, ...]
+
+
+# --- queues --------------------------------------------------------------------------------------------------------
+
+
+def find_queues(storage: Storage, root: str) -> list[QueueFiles]:
+    """Return the queues of a data directory, of a copy with ``groups/<group>/queues/<queue>``, or a queue's own directory.
+
+    By name. Raises SparkSourceError when it is none of these, or another version's, and Damage when a segment that is
+    needed for a queue's name cannot be read.
+    """
+    _check_version(storage, root)
+    names = storage.list(root)
+    # Before the others: beside a queue's segments stands a file named as the directory of groups is.
+    if HEAD_NAME in names or any(base_of(name) is not None for name in names):
+        queue = _queue_name(storage, root)
+        return [] if queue is None else [QueueFiles(queue, "", root)]
+    if GROUPS in names:
+        return sorted(
+            found
+            for group in storage.list(f"{root}/{GROUPS}")
+            for found in _queues_of(storage, f"{root}/{GROUPS}/{group}", _name_of(group) or group)
+        )
+    if QUEUES in names:
+        group = root.rpartition("/")[2]
+        return sorted(_queues_of(storage, root, _name_of(group) or group))
+    if VERSION_NAME in names:
+        return []
+    what = "is no data directory, copy of one, or directory of a queue" if names else "is not there"
+    raise SparkSourceError(f"path {root!r} {what}")
+
+
+def _check_version(storage: Storage, root: str) -> None:
+    try:
+        text = storage.read(f"{root}/{VERSION_NAME}").decode(errors="replace").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if text != f"{VERSION_PREFIX}{VERSION}":
+        raise SparkSourceError(
+            f"path {root!r} is of version {text!r}; this program reads {VERSION_PREFIX}{VERSION}"
+        )
+
+
+def _queues_of(storage: Storage, group_directory: str, group: str) -> list[QueueFiles]:
+    found = []
+    for name in storage.list(f"{group_directory}/{QUEUES}"):
+        if name.startswith("."):
+            continue
+        directory = f"{group_directory}/{QUEUES}/{name}"
+        queue = _name_of(name) or _queue_name(storage, directory)
+        if queue is not None:
+            found.append(QueueFiles(queue, group, directory))
+    return found
+
+
+def _name_of(directory_name: str) -> str | None:
+    """What a directory stands for; None where it is cut and ends with a hash: the name is then in the segments."""
+    if _HASHED in directory_name:
+        return None
+    try:
+        return unquote_to_bytes(directory_name).decode() or None
+    except UnicodeDecodeError:
+        return None
+
+
+def _queue_name(storage: Storage, directory: str) -> str | None:
+    """The name that the queue's segments say; where there are none, what the directory's name stands for, or nothing."""
+    for name in storage.list(directory):
+        if base_of(name) is None:
+            continue
+        path = f"{directory}/{name}"
+        try:
+            with storage.open(path) as file:
+                page = bytearray(PAGE_BYTES)
+                read = file.read_into(memoryview(page), 0)
+            return Page.decode(bytes(page[:read])).queue
+        except FileNotFoundError:
+            continue
+        except SegmentError as error:
+            raise Damage(path, 0, str(error)) from None
+    return _name_of(directory.rstrip("/").rpartition("/")[2])
+
+
+# --- one queue's log -----------------------------------------------------------------------------------------------
+
+
+def read_head(storage: Storage, files: QueueFiles) -> Head | None:
+    """Return a queue's head, None while there is no valid one."""
+    try:
+        return newest_head(storage.read(f"{files.directory}/{HEAD_NAME}")[:HEAD_BYTES])
+    except FileNotFoundError:
+        return None
+
+
+def read_log(storage: Storage, files: QueueFiles) -> Log | None:
+    """Return a queue as its head says, None while there is no valid head.
+
+    Segments that end before the head's start are left out, and so is what lies beyond the head. Files that are missing
+    although the head keeps their messages are missing in `segments`: `missing` tells their offsets.
+    """
+    head = read_head(storage, files)
+    while head is not None:
+        log = Log(head, _segments(files, head, storage.list(files.directory)))
+        if not missing(log, head.start, head.committed):
+            return log
+        # Retention moves the head before it removes a file, so that a second look at it tells why one is gone.
+        newer = read_head(storage, files)
+        if newer is None or newer.start == head.start:
+            return log
+        head = newer
+    return None
+
+
+def _segments(files: QueueFiles, head: Head, names: list[str]) -> tuple[SegmentFile, ...]:
+    bases = sorted(
+        base for base in map(base_of, names) if base is not None and base < head.committed
+    )
+    # Without the last one's file, those before it end where it begins.
+    last = head.committed if head.segment in bases else min(head.segment, head.committed)
+    return tuple(
+        SegmentFile(
+            f"{files.directory}/{segment_name(base)}",
+            f"{files.directory}/{index_name(base)}",
+            base,
+            next_offset,
+            head.position if base == head.segment else FOOTER_UNKNOWN,
+            base != head.segment,
+        )
+        for base, next_offset in zip(bases, [*bases[1:], last], strict=bool(bases))
+        if next_offset > head.start
+    )
+
+
+def missing(log: Log, first: int, stop: int) -> list[tuple[int, int]]:
+    """Return the ranges of offsets, first and the one after the last, from `first` to before `stop` that no segment has.
+
+    Seen are only gaps before and behind all segments: one whose neighbours are there is found when it is read.
+    """
+    found = []
+    begin = log.segments[0].base_offset if log.segments else stop
+    end = log.segments[-1].next_offset if log.segments else stop
+    if first < min(begin, stop):
+        found.append((first, min(begin, stop)))
+    if max(first, end) < stop:
+        found.append((max(first, end), stop))
+    return found
