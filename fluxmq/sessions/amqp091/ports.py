@@ -220,12 +220,13 @@ class Broker(Protocol):
         confirmation: Confirming | None,
         expiry_ms: int | None,
         properties: Mapping[str, object] | None = None,
+        identity: tuple[int, int] | None = None,
     ) -> int:
         """Route a run and store it; to how many queues and subscribers it went.
 
         ``keys``: the routing keys, the message's own first (CC and BCC are the others); a queue that several lead to
-        gets it once. ``headers`` and ``properties`` (correlation_id, message_id, timestamp) are what exchanges look at. The run lies in the receive buffer: what is kept longer
-        than this call is to be copied. Who makes the answer wait calls ``confirmation.hold`` within the call.
+        gets it once. ``headers`` and ``properties`` (correlation_id, message_id, timestamp) are what exchanges look at. ``identity``: producer and sequence of
+        the message, where it says them; a queue that has had it keeps it no second time. The run lies in the receive buffer: what is kept longer than this call is to be copied. Who makes the answer wait calls ``confirmation.hold`` within the call.
         """
 
     def may_refuse(

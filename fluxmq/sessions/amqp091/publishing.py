@@ -17,6 +17,7 @@ from fluxmq._hot.amqp_confirms import NACK, Confirmation
 from fluxmq._hot.amqp_delivery import encode_return
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.permissions import Permissions
+from fluxmq.model.deduplication import identity_of
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.constants import ReplyCode
 from fluxmq.protocols.amqp091.content import (
@@ -30,6 +31,7 @@ from fluxmq.protocols.amqp091.errors import HardError, SoftError
 from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
+from fluxmq.routing.topology.values import type_name
 from fluxmq.sessions.amqp091 import access, replying
 from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
 from fluxmq.sessions.amqp091.content import check_size
@@ -57,6 +59,8 @@ _REPLY_TO: Final = Properties._fields.index("reply_to")
 _EXPIRATION: Final = Properties._fields.index("expiration")
 _MESSAGE_ID: Final = Properties._fields.index("message_id")
 _USER_ID: Final = Properties._fields.index("user_id")
+DEDUPLICATION_ID: Final = "x-deduplication-id"
+"""The header that names a message, so that it is kept once however often it is published."""
 _PSEUDO_QUEUE: Final = replying.PSEUDO_QUEUE.encode()
 
 
@@ -65,7 +69,7 @@ class Prepared(NamedTuple):
 
     ``reply``: address of direct replies that the messages are for, None for messages that are routed. ``returned``: properties
     as a message is returned with, without BCC. ``singly``: of a run some messages may be refused, so that each is confirmed
-    for itself.
+    for itself. ``identity``: producer and sequence by which a queue recognises the message.
     """
 
     exchange_name: bytes
@@ -82,6 +86,7 @@ class Prepared(NamedTuple):
     returned: bytes
     reply: str | None
     singly: bool
+    identity: tuple[int, int] | None
 
 
 def publish(channel: Channel, run: PublishRun) -> None:
@@ -153,6 +158,7 @@ def send(
         confirmation,
         prepared.expiry_ms,
         prepared.properties,
+        prepared.identity,
     )
     if not routed:
         if run.mandatory:
@@ -289,6 +295,11 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
             drop = (BCC,)
             fields[HEADERS] = headers.without(BCC)
             returned = write_fields(fields)
+    identity = None
+    if headers is not None and headers.may_have(DEDUPLICATION_ID):
+        identity = identity_in(headers)
+        if identity is not None:
+            drop += (DEDUPLICATION_ID,)
     mode = fields[_DELIVERY_MODE]
     if mode is not None and mode not in _DELIVERY_MODES:
         raise precondition(f"invalid message: {{delivery_mode_unknown,{mode[0]}}}")
@@ -309,6 +320,7 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
         returned,
         reply,
         reply is None and broker.may_refuse(exchange, keys, headers, hashed),
+        identity,
     )
 
 
@@ -317,6 +329,21 @@ def check_user(user_id: bytes | None, user: str) -> None:
     if user_id is not None and user_id != user.encode():
         text = f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'"
         raise precondition(text)
+
+
+def identity_in(headers: Headers) -> tuple[int, int] | None:
+    """Producer and sequence that a header gives the message, None without it. Raises SoftError 406 for one that says none."""
+    if DEDUPLICATION_ID not in headers:
+        return None
+    value = headers[DEDUPLICATION_ID]
+    if not isinstance(value, str | bytes):
+        kind = type_name(value)
+        text = f'invalid message: {{unacceptable_type_in_header,"{DEDUPLICATION_ID}",{kind}}}'
+        raise precondition(text)
+    try:
+        return identity_of(value.encode() if isinstance(value, str) else value)
+    except ValueError as error:
+        raise precondition(f"invalid message: {DEDUPLICATION_ID}: {error}") from None
 
 
 def _text(raw: bytes) -> str:

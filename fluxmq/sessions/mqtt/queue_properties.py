@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import xxhash
-
+from fluxmq.model import deduplication
 from fluxmq.protocols.mqtt.message_properties import (
     RESERVED_NAMES,
     RESERVED_PREFIX,
@@ -24,11 +23,7 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 
 DELAY_MS_MAX: Final = 366 * 86_400_000
 """Longest delay of a message, a year: whoever asks for more has confused units."""
-NUMBER_DIGITS_MAX: Final = 19
-"""Digits of an offset, sequence or delay: offsets are below 2^63."""
 OFFSET_MAX: Final = (1 << 63) - 1
-PRODUCER_BYTES_MAX: Final = 1024
-"""A producer's name is usually its client id, which is as long at most."""
 
 _USER_PROPERTY: Final = 0x26
 _ONE_BYTE: Final = 0x01
@@ -119,25 +114,20 @@ def queue_options(forward: bytes) -> QueueOptions | None:
         name, _, sequence = found[b"x-deduplication-id"].rpartition(b":")
     if name is None:
         return QueueOptions(delay, 0, 0) if delay else None
-    if not 0 < len(name) <= PRODUCER_BYTES_MAX:
-        raise unusable("the producer's name is empty or too long")
     if sequence is None:
         raise unusable("producer-id without sequence")
-    return QueueOptions(
-        delay, producer_number(name), whole_number(sequence, "sequence", OFFSET_MAX)
-    )
-
-
-def producer_number(name: bytes) -> int:
-    """The number that stands for a producer's name in a batch: its hash, never 0."""
-    return xxhash.xxh3_64_intdigest(name) or 1
+    try:
+        return QueueOptions(delay, *deduplication.identity(name, sequence))
+    except ValueError as error:
+        raise unusable(str(error)) from None
 
 
 def whole_number(text: bytes, what: str, most: int) -> int:
     """The number written in decimal digits. Raises ProtocolError naming ``what`` when it is none or above ``most``."""
-    if not (text.isdigit() and len(text) <= NUMBER_DIGITS_MAX) or (number := int(text)) > most:
-        raise unusable(f"{what} is not a whole number from 0 to {most}")
-    return number
+    try:
+        return deduplication.whole_number(text, what, most)
+    except ValueError as error:
+        raise unusable(str(error)) from None
 
 
 def unusable(text: str) -> ProtocolError:

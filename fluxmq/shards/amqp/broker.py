@@ -295,10 +295,11 @@ class AmqpBroker:
         confirmation: Confirming | None,
         expiry_ms: int | None,
         properties: Mapping[str, object] | None = None,
+        identity: tuple[int, int] | None = None,
     ) -> int:
         """Route and store a run."""
         routed = self._publishing.publish(
-            run, exchange, block, keys, headers, confirmation, expiry_ms, properties
+            run, exchange, block, keys, headers, confirmation, expiry_ms, properties, identity
         )
         if self._reactor.link_full:
             self._broker.link_full(channel.client.connection)

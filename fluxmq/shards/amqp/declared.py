@@ -21,7 +21,6 @@ from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_setting
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
-from fluxmq.shards.amqp.publishing import DEDUPLICATION_KEY
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import EPHEMERAL, QueueInfo, microseconds
 from fluxmq.shards.queues.wiring import Queues
@@ -156,8 +155,8 @@ class DeclaredQueues:
             return replace(base, **values)
         if queue.group.startswith(EPHEMERAL):
             values["type"] = QueueType.EPHEMERAL
-        if DEDUPLICATION_KEY in queue.arguments:
-            values["deduplication_producers"] = PRODUCERS_MAX  # each value is one
+        # A header's value is a producer of its own, and a bulk publisher is one for every few thousand messages.
+        values["deduplication_producers"] = PRODUCERS_MAX
         return QueueConfig(queue.internal_name, **values)
 
     def _group_here(self, name: str) -> Group | None:

@@ -50,6 +50,8 @@ class Way(NamedTuple):
 
 
 AT_ONCE = Way(0, "")
+_UNNAMED = (0, 0)
+"""Producer and sequence of a message that no queue recognises."""
 
 
 class Publishing:
@@ -81,6 +83,7 @@ class Publishing:
         confirmation: Confirming | None,
         expiry_ms: int | None,
         properties: Mapping[str, object] | None,
+        identity: tuple[int, int] | None = None,
     ) -> int:
         """Route and store a run; to how many queues and subscribers it went. See ``ports.Broker.publish``."""
         topology = self._topology()
@@ -110,7 +113,7 @@ class Publishing:
             for sink in each.queues:
                 found.setdefault((sink.info.group, sink.info.name), AT_ONCE)
         if found:
-            self._store(run, block, keys[0], found, headers, confirmation, expiry_ms)
+            self._store(run, block, keys[0], found, headers, confirmation, expiry_ms, identity)
         if receivers:
             self._to_subscribers(run, block, routes, confirmation, expiry_ms)
         return len(found) + receivers
@@ -149,21 +152,24 @@ class Publishing:
         headers: Mapping[str, object] | None,
         confirmation: Confirming | None,
         expiry_ms: int | None,
+        identity: tuple[int, int] | None,
     ) -> None:
         """Append a run to queues; its batches are built once for all that get them alike."""
         now = self._clock()
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
-        built: dict[tuple[int, object], list[bytes]] = {}
+        built: dict[tuple[int, int, int], list[bytes]] = {}
+        given = identity or _UNNAMED
         room = True
         for (group, name), way in found.items():
             value = (headers or {}).get(way.deduplicates) if way.deduplicates else None
-            producer, sequence = identity(way.deduplicates, value) if value is not None else (0, 0)
-            batches = built.get((way.delay_ms, sequence))
+            named = given if value is None else value_identity(way.deduplicates, value)
+            producer, sequence = named
+            batches = built.get((way.delay_ms, producer, sequence))
             if batches is None:
                 delay = now + way.delay_ms * 1000 if way.delay_ms else 0
                 # All messages of a run have the same headers: the others are duplicates of the first.
-                source = run if value is None else _first_of(run)
-                batches = built[way.delay_ms, sequence] = build_amqp_batches(
+                source = _first_of(run) if producer else run
+                batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
                     source, key.encode(), block, now, expiry, delay, producer, sequence
                 )
             host = self._host(group)
@@ -234,7 +240,7 @@ def _taken(reactor: Reactor) -> Ticket | None:
     return ticket
 
 
-def identity(header: str, value: object) -> tuple[int, int]:
+def value_identity(header: str, value: object) -> tuple[int, int]:
     """Producer and sequence that a header's value stands for, where a queue is to keep each value once.
 
     Each value is a producer of its own: of those a queue forgets the one unused for longest, of one's sequences the lowest.

@@ -252,6 +252,7 @@ class MemoryBroker:
         confirmation: Confirming | None,
         expiry_ms: int | None,
         properties: Mapping[str, object] | None = None,
+        identity: tuple[int, int] | None = None,
     ) -> int:
         reached: dict[tuple[str, str], MemoryQueue] = {}
         for key in keys:
@@ -261,7 +262,9 @@ class MemoryBroker:
         for queue in reached.values():
             reason = REFUSED if queue.full(run.count) else 0
             if not reason:
-                for data in build_amqp_batches(run, keys[0].encode(), block, self.now_us()):
+                for data in build_amqp_batches(
+                    run, keys[0].encode(), block, self.now_us(), 0, 0, *(identity or (0, 0))
+                ):
                     queue.append(data)
             if confirmation is not None:
                 confirmation.hold()

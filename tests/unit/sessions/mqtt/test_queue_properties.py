@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq.model.deduplication import producer_number
 from fluxmq.protocols.mqtt.message_properties import RESERVED_NAMES, user_property
 from fluxmq.protocols.mqtt.reasons import ProtocolError
 from fluxmq.sessions.mqtt.queue_properties import (
     DELAY_MS_MAX,
     QueueOptions,
     delivery_properties,
-    producer_number,
     queue_options,
     strip_reserved,
     user_properties,

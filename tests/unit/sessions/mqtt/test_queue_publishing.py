@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.policy import Policy
+from fluxmq.model.deduplication import producer_number
 from fluxmq.sessions.mqtt.connecting import apply_policy
-from fluxmq.sessions.mqtt.queue_properties import QueueOptions, producer_number
+from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.sessions.mqtt.settlement import Settlement
 from tests.conformance import wire
 from tests.conformance.client import Client

@@ -289,6 +289,7 @@ class Publisher:
         headers: dict[str, Any] | None = None,
         expiry_ms: int | None = None,
         also: Sequence[str] = (),
+        identity: tuple[int, int] | None = None,
     ) -> int:
         """Publish messages, each a run of its own; to how many queues and subscribers the last went."""
         amqp = self.node.amqp(self.shard)
@@ -312,6 +313,7 @@ class Publisher:
                 confirmation,
                 expiry_ms,
                 None,
+                identity,
             )
             confirmation.done(0)
         return routed

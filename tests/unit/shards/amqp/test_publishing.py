@@ -9,7 +9,7 @@ import pytest
 from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.routing.topology.changes import Bind, DeclareQueue, SetPolicy
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, Binding, Policy, Queue
-from fluxmq.shards.amqp.publishing import identity
+from fluxmq.shards.amqp.publishing import value_identity
 from tests.conformance import wire
 from tests.unit.shards.amqp.support import AmqpNode, Publisher, contents
 from tests.unit.shards.node import drain, messages
@@ -128,6 +128,38 @@ def test_a_queue_keeps_each_value_of_its_header_once(make_amqp: MakeAmqp) -> Non
     assert contents(node, once) == [b"0", b"1", b"3", b"5", b"6", b"8", b"9"]
 
 
+def test_a_message_that_says_its_name_is_kept_once_by_every_queue(make_amqp: MakeAmqp) -> None:
+    node = make_amqp(2)
+    node.exchange("news", "fanout")
+    queues = [node.queue(f"q{number}") for number in range(3)]
+    for queue in queues:
+        node.bind("news", queue.name)
+    publisher = Publisher(node)
+    names = [(7, 0), (7, 1), (7, 0), (8, 0), None, (7, 2), None, (7, 1), (8, 0)]
+    for number, name in enumerate(names):
+        publisher.publish("news", "", b"%d" % number, identity=name)
+    assert publisher.answers() == [(ACK, len(names), True)], "duplicates are confirmed"
+    for queue in queues:
+        assert contents(node, queue) == [b"0", b"1", b"3", b"4", b"5", b"6"]
+
+
+def test_the_queues_own_header_comes_before_the_name_of_a_message(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    node.exchange("news", "fanout")
+    by_header = node.queue("by header", arguments={"x-deduplication-header": "id"})
+    by_name = node.queue("by name")
+    for queue in (by_header, by_name):
+        node.bind("news", queue.name)
+    publisher = Publisher(node)
+    published = [("a", 0), ("a", 1), ("b", 0), (None, 1), (None, 2), ("c", 2)]
+    for number, (value, sequence) in enumerate(published):
+        headers = {"id": value} if value else None
+        publisher.publish("news", "", b"%d" % number, headers=headers, identity=(7, sequence))
+    assert publisher.answers() == [(ACK, len(published), True)]
+    assert contents(node, by_header) == [b"0", b"2", b"3", b"4", b"5"]
+    assert contents(node, by_name) == [b"0", b"1", b"4"]
+
+
 def test_an_address_of_mqtt_leads_to_the_same_queue(make_amqp: MakeAmqp) -> None:
     node = make_amqp()
     queue = node.queue("once", arguments={"x-deduplication-header": "id"})
@@ -157,9 +189,9 @@ def test_as_many_values_are_remembered_as_the_engine_has_room_for(make_amqp: Mak
 
 
 def test_values_are_told_apart_by_header() -> None:
-    assert identity("a", "x") == identity("a", b"x")
-    assert len({identity(*each) for each in (("a", "x"), ("b", "x"), ("a", "y"))}) == 3
-    producer, sequence = identity("a", "x")
+    assert value_identity("a", "x") == value_identity("a", b"x")
+    assert len({value_identity(*each) for each in (("a", "x"), ("b", "x"), ("a", "y"))}) == 3
+    producer, sequence = value_identity("a", "x")
     assert producer > 0
     assert 0 <= sequence < 1 << 63
 
