@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import fluxmq
-from fluxmq.admin import log_command
+from fluxmq.admin import log_command, snapshot_command
 from fluxmq.admin.verb_arguments import add_verbs
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -81,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _queue_commands(commands)
     log_command.add_parser(commands)
+    snapshot_command.add_parser(commands)
     user = commands.add_parser("user", help="add, change, list and delete users")
     _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
     add_verbs(commands)

@@ -18,7 +18,7 @@ from typing import Final
 
 import orjson
 
-from fluxmq.admin import log_command, queue_commands, status_view, verbs
+from fluxmq.admin import log_command, queue_commands, snapshot_command, status_view, verbs
 from fluxmq.admin.arguments import ordered, parser
 from fluxmq.admin.data_directory import LockedError
 from fluxmq.admin.hashing import store_password
@@ -96,11 +96,18 @@ def _ask(
         print("\n".join(command(caller, options, _colour())), flush=True)
 
 
-def _log(node: Node, options: argparse.Namespace) -> None:
-    def complain(line: str) -> None:
-        print(line, file=sys.stderr)
+def _complain(line: str) -> None:
+    print(line, file=sys.stderr)
 
-    code = log_command.run(options, node.data_dir, print, complain)
+
+def _log(node: Node, options: argparse.Namespace) -> None:
+    code = log_command.run(options, node.data_dir, print, _complain)
+    if code != EXIT_DONE:
+        raise SystemExit(code)
+
+
+def _snapshot(node: Node, options: argparse.Namespace) -> None:
+    code = snapshot_command.run(options, node.data_dir, print, _complain)
     if code != EXIT_DONE:
         raise SystemExit(code)
 
@@ -206,6 +213,7 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,
+    "snapshot": _snapshot,
     "user add": _user_add,
     "user passwd": _user_passwd,
     "user permit": _user_permit,

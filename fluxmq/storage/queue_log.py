@@ -239,6 +239,7 @@ class QueueLog:
             segment.flush()
             self._rolled.update((file.path, file) for file in segment.files())
             del self._closing[base]
+            self._written_offset = max(self._written_offset, segment.next_offset)
             # It was read as a growing one.
             self._reader.forget(segment.extent())
         if self._unwritten:
@@ -254,9 +255,11 @@ class QueueLog:
         if self._recovering or not self._head_moved:
             return
         committed = self._written_offset
-        if self._growing is not None:
-            extent = self._growing.extent()
-            segment, position, time = extent.base_offset, extent.end, self._growing.last_time
+        # The first that is not wholly written is the one in which what is written ends.
+        written = next(iter(self._closing.values()), self._growing)
+        if written is not None:
+            extent = written.extent()
+            segment, position, time = extent.base_offset, extent.end, written.last_time
         elif self._sealed:
             last = self._sealed[-1]
             segment, position, time = last.base_offset, last.length, last.last_time

@@ -36,12 +36,15 @@ class WalReport:
 
 @dataclass(slots=True)
 class GroupReport:
-    """What is wrong with a group's snapshots; `logs`: the directories of its queues, each with what was promised of it."""
+    """What is wrong with a group's snapshots; `logs`: the directories of its queues, each with what was promised of it.
+
+    None: nothing was promised, and all of it has to be right.
+    """
 
     name: str
     snapshot: int | None = None
     problems: list[Problem] = field(default_factory=list)
-    logs: list[tuple[str, LogState]] = field(default_factory=list)
+    logs: list[tuple[str, LogState | None]] = field(default_factory=list)
 
 
 def directories(files: Files, path: str) -> list[str]:
@@ -104,8 +107,14 @@ def verify_groups(
         if first <= last:
             _check_reach(report, root, first)
         for queue in directories(files, f"{root}/queues"):
-            report.logs.append((f"{root}/queues/{queue}", _promised(group, queue)))
+            promised = None if _is_copied(files, root) else _promised(group, queue)
+            report.logs.append((f"{root}/queues/{queue}", promised))
         yield report
+
+
+def _is_copied(files: Files, group: str) -> bool:
+    """Whether a group's directory is in no data directory: no start mends what is wrong in it."""
+    return not files.exists(f"{group}/../../VERSION")
 
 
 def _group_state(report: GroupReport, root: str, found: FoundSnapshots) -> GroupState | None:
@@ -140,11 +149,11 @@ def _check_reach(report: GroupReport, root: str, first: int) -> None:
 def promised_of(files: Files, directory: str) -> LogState | None:
     """Return what the snapshot of the group above a log's directory says of the log.
 
-    None when there is no group above it: then nothing is known, and all of it has to be right.
+    None when there is no group above it, or one in a copy: then nothing is known, and all of it has to be right.
     """
     queues, _, queue = directory.rpartition("/")
     root, _, name = queues.rpartition("/")
-    if name != "queues":
+    if name != "queues" or _is_copied(files, root):
         return None
     found = find_snapshots(files, f"{root}/snapshots")
     return _promised(_group_state(GroupReport(""), root, found), queue)
