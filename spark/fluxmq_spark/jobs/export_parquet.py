@@ -1,0 +1,244 @@
+"""Queues to Parquet, by queue and day, each run from where the last one ended.
+
+Executors read segments and write files; the driver writes one manifest for all of them, and only that makes them part of
+the export (``fluxmq_spark.exports``). What a run leaves that ends before its manifest is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from fluxmq_spark.exports import ExportDirectory, ExportedRange, Manifest, continue_at
+from fluxmq_spark.jobs import arguments
+from fluxmq_spark.jobs.arguments import EXIT_DONE, JobError, Selection, UsageError
+from fluxmq_spark.jobs.console import Console, moment, plural, size
+from fluxmq_spark.jobs.parquet_files import COMPRESSIONS
+from fluxmq_spark.jobs.ranges import QueueRange, ranges_of
+from fluxmq_spark.jobs.session import run, session, tasks
+from fluxmq_spark.jobs.tasks import Export, attempt_number, files_of, portions_of, run_tasks
+from fluxmq_spark.scan import Portion
+from fluxmq_spark.storage import storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME: Final = "export_parquet"
+
+ROWS_PER_FILE: Final = 1_000_000
+
+TASK_ROWS: Final = 1_000_000
+"""Messages of one task unless a segment holds more: several small segments of a queue become one file."""
+
+TEXT = """Export queues to Parquet files, DIR/queue=<name>/date=<YYYY-MM-DD>/part-....parquet (dates in UTC).
+
+Each run goes on after the last offset of the one before. Files count once a manifest in DIR/_manifests names them;
+fluxmq_spark.exports.read(spark, DIR) reads what the manifests name, exactly the messages that were exported, none
+twice. Only one run at a time may work in a directory."""
+
+EPILOG = """examples:
+  export_parquet.py --path /var/lib/fluxmq --output /srv/export
+  export_parquet.py --path /var/lib/fluxmq --queue orders --output /srv/export --compression snappy --to now-1h
+"""
+
+
+def parser() -> arguments.Parser:
+    """The command line."""
+    found = arguments.Parser(NAME, TEXT, epilog=EPILOG)
+    arguments.add_source(found)
+    arguments.add_range(found)
+    found.add_argument(
+        "--output",
+        required=True,
+        metavar="DIR",
+        help="where to write: a directory, or a URL that fsspec knows",
+    )
+    found.add_argument(
+        "--output-options", metavar="JSON", help="what fsspec needs to open the output's URL"
+    )
+    found.add_argument(
+        "--compression", choices=COMPRESSIONS, default="zstd", help="of the files (default: zstd)"
+    )
+    found.add_argument(
+        "--rows-per-file",
+        type=arguments.positive,
+        default=ROWS_PER_FILE,
+        metavar="N",
+        help=f"messages of a file at most (default: {ROWS_PER_FILE:,})",
+    )
+    found.add_argument(
+        "--no-headers", action="store_true", help="leave out the columns headers and properties"
+    )
+    found.add_argument(
+        "--skip-lost",
+        action="store_true",
+        help="go on where retention has removed messages or a file is damaged, instead of failing",
+    )
+    arguments.add_session(found)
+    return found
+
+
+def schema_of(headers: bool) -> pa.Schema:
+    """The columns of a file: the source's without the queue, which the directory says."""
+    from fluxmq_spark.schema import arrow_schema
+
+    left_out = {"queue"} if headers else {"queue", "headers", "properties"}
+    return pa.schema([each for each in arrow_schema() if each.name not in left_out])
+
+
+def due(
+    ranges: Iterable[QueueRange], begin: Mapping[str, int], skip_lost: bool
+) -> list[tuple[QueueRange, int]]:
+    """What is to be exported of each queue, with how many offsets before it retention has removed.
+
+    `begin`: where queues go on that were exported before. Raises `JobError` when there is a gap to what was exported
+    and it is not to be skipped, and when a queue is shorter than what was exported of it.
+    """
+    found = []
+    for each in ranges:
+        at = begin.get(each.queue)
+        if at is None:
+            if each.first < each.stop:
+                found.append((each, 0))
+            continue
+        if each.committed < at:
+            raise JobError(
+                f"queue {each.queue!r} ends at {each.committed:,} and was exported up to {at:,}:"
+                " it was made anew; export it to another directory"
+            )
+        lost = max(0, each.start - at)
+        if lost and not skip_lost:
+            raise JobError(
+                f"queue {each.queue!r}: offsets {at} to {each.start - 1} were removed by retention before they were"
+                " exported; --skip-lost goes on without them"
+            )
+        first = max(at, each.start)
+        if first < each.stop:
+            found.append((each.between(first, each.stop), lost))
+    return found
+
+
+def lists_of(portions: Iterable[Portion], rows: int) -> list[list[Portion]]:
+    """Portions by task: those of a queue that follow each other, until they have so many rows."""
+    lists: list[list[Portion]] = []
+    count = 0
+    for portion in portions:
+        length = portion.stop - portion.first
+        if not lists or lists[-1][-1].queue != portion.queue or count + length > rows:
+            lists.append([])
+            count = 0
+        lists[-1].append(portion)
+        count += length
+    return lists
+
+
+def manifest_of(
+    number: int,
+    run_name: str,
+    now: datetime,
+    selection: Selection,
+    exported: Sequence[tuple[QueueRange, int]],
+    results: Sequence[Any],
+) -> Manifest:
+    """The manifest of a run. Raises `JobError` unless files and losses add up to every range."""
+    files = sorted(files_of(results), key=lambda one: (one.queue, one.min_offset, one.path))
+    rows: dict[str, int] = {}
+    for file in files:
+        rows[file.queue] = rows.get(file.queue, 0) + file.rows
+    queues = {}
+    for each, lost in exported:
+        missing = sum(result["lost"].get(each.queue, 0) for result in results)
+        count = rows.get(each.queue, 0)
+        if count + missing != each.stop - each.first:
+            raise JobError(
+                f"queue {each.queue!r}: {count:,} messages were written of offsets {each.first} to"
+                f" {each.stop - 1}; nothing was committed"
+            )
+        queues[each.queue] = ExportedRange(each.first - lost, each.stop, count, missing + lost)
+    return Manifest(number, run_name, now.isoformat(), selection.path, queues, tuple(files))
+
+
+def export(
+    console: Console,
+    spark: SparkSession,
+    selection: Selection,
+    directory: ExportDirectory,
+    options: argparse.Namespace,
+    now: datetime,
+) -> Manifest | None:
+    """Export what is new; returns its manifest, None when there is nothing new."""
+    manifests = directory.manifests()
+    removed = directory.remove_unlisted(manifests)
+    if removed:
+        console.note(f"removed {plural(len(removed), 'file')} that an earlier run left unfinished")
+    exported = due(ranges_of(selection), continue_at(manifests), options.skip_lost)
+    if not exported:
+        return None
+    storage, _ = storage_of(selection.path, selection.filesystem())
+    lists = lists_of(portions_of(each for each, _ in exported), TASK_ROWS)
+    run_name = f"{len(manifests) + 1:08d}-{uuid.uuid4().hex[:8]}"
+    work = Export(
+        *(storage, lists, directory, schema_of(not options.no_headers), run_name),
+        *(options.compression, options.rows_per_file, not options.skip_lost, attempt_number),
+    )
+    with console.stage("writing", tasks(spark)):
+        results = run_tasks(spark, len(lists), work)
+    for text in (each for result in results for each in result["damage"]):
+        console.note(f"skipped: {text}")
+    manifest = manifest_of(len(manifests) + 1, run_name, now, selection, exported, results)
+    directory.commit(manifest)
+    return manifest
+
+
+def show(console: Console, directory: ExportDirectory, manifest: Manifest | None) -> None:
+    """Write what was exported."""
+    if manifest is None:
+        console.write("Nothing new to export.")
+        return
+    console.title(f"Exported to {directory.url}, manifest {manifest.number}")
+    rows = []
+    for queue, each in sorted(manifest.queues.items()):
+        files = [one for one in manifest.files if one.queue == queue]
+        since = min((one.min_time for one in files), default=None)
+        until = max((one.max_time for one in files), default=None)
+        rows.append(
+            (
+                *(queue, each.first, each.next, each.rows, each.lost, len(files)),
+                *(size(sum(one.bytes for one in files)), moment(since), moment(until)),
+            )
+        )
+    columns = (
+        "queue",
+        "first",
+        "next",
+        "messages",
+        "lost",
+        "files",
+        "bytes",
+        "from (UTC)",
+        "to (UTC)",
+    )
+    console.table(columns, rows)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the job with these arguments; returns the exit code."""
+    options = arguments.parse(parser(), words)
+
+    def job(console: Console, now: datetime) -> int:
+        selection = arguments.selection_of(options, now)
+        output_options = arguments.object_of(options.output_options, "--output-options")
+        directory = ExportDirectory(options.output, output_options or {})
+        if directory.local and output_options:
+            raise UsageError("--output-options are for URLs")
+        with directory.locked(), session(NAME, options.master) as spark:
+            manifest = export(console, spark, selection, directory, options, now)
+        show(console, directory, manifest)
+        return EXIT_DONE
+
+    return run(NAME, job, quiet=options.quiet)

@@ -1,0 +1,187 @@
+"""What executors do with segments where rows need not pass through the JVM: check them, or write them as Parquet.
+
+The driver makes one task for each segment's part of a range; a task reads it with the source's own scan and gives back a
+few values as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from fluxmq_spark.errors import DataLoss
+from fluxmq_spark.exports import ExportDirectory, ExportedFile
+from fluxmq_spark.jobs.arguments import Selection
+from fluxmq_spark.jobs.parquet_files import PartWriter
+from fluxmq_spark.jobs.ranges import QueueRange
+from fluxmq_spark.scan import Portion, Statistics, scan
+from fluxmq_spark.storage import Storage, storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RESULT: Final = pa.schema([pa.field("result", pa.string())])
+RESULT_DDL: Final = "result string"
+
+Work = Callable[[int], object]
+
+
+def portions_of(ranges: Iterable[QueueRange]) -> list[Portion]:
+    """A task's worth of reading for each segment that has messages of a range."""
+    return [
+        Portion(
+            queue=each.queue,
+            path=segment.path,
+            index_path=segment.index_path,
+            base_offset=segment.base_offset,
+            segment_next=segment.next_offset,
+            end=segment.end,
+            sealed=segment.sealed,
+            first=max(each.first, segment.base_offset),
+            stop=min(each.stop, segment.next_offset),
+        )
+        for each in ranges
+        for segment in each.segments
+        if max(each.first, segment.base_offset) < min(each.stop, segment.next_offset)
+    ]
+
+
+def run_tasks(spark: SparkSession, count: int, work: Work) -> list[Any]:
+    """Do work for the numbers from 0 in a task each, and return the results, decoded from JSON, in no order."""
+    if count == 0:
+        return []
+
+    def do(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                text = json.dumps(work(number))
+                yield pa.RecordBatch.from_pydict({"result": [text]}, schema=RESULT)
+
+    rows = spark.range(0, count, 1, count).mapInArrow(do, RESULT_DDL).collect()
+    return [json.loads(row["result"]) for row in rows]
+
+
+# --- checking --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A portion after every message of it was held against its check. `gone`: the file is not there."""
+
+    queue: str
+    path: str
+    first: int
+    stop: int
+    rows: int
+    damage: tuple[str, ...]
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Checks portions; goes to executors."""
+
+    storage: Storage
+    portions: Sequence[Portion]
+
+    def __call__(self, number: int) -> object:
+        """What is wrong with one of the portions, as JSON takes it."""
+        portion = self.portions[number]
+        statistics = Statistics()
+        rows, gone = 0, False
+        schema = pa.schema([pa.field("offset", pa.int64(), nullable=False)])
+        try:
+            for batch in scan(
+                *(self.storage, portion, ["offset"], schema),
+                verify=True,
+                fail_on_data_loss=False,
+                statistics=statistics,
+            ):
+                rows += batch.num_rows
+        except DataLoss:
+            gone = True
+        checked = Checked(
+            *(portion.queue, portion.path, portion.first, portion.stop, rows),
+            tuple(statistics.damage),
+            gone or not self.storage.exists(portion.path),
+        )
+        return asdict(checked)
+
+
+def check_segments(
+    spark: SparkSession, selection: Selection, ranges: Sequence[QueueRange]
+) -> list[Checked]:
+    """Hold every message of the ranges against its check; results in the order of queue and offset."""
+    storage, _ = storage_of(selection.path, selection.filesystem())
+    portions = portions_of(ranges)
+    found = run_tasks(spark, len(portions), Check(storage, portions))
+    checked = [Checked(**{**each, "damage": tuple(each["damage"])}) for each in found]
+    return sorted(checked, key=lambda each: (each.queue, each.first))
+
+
+# --- exporting -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Writes portions as Parquet; goes to executors. `lists`: the portions of each task."""
+
+    storage: Storage
+    lists: Sequence[Sequence[Portion]]
+    directory: ExportDirectory
+    schema: pa.Schema
+    run: str
+    compression: str
+    rows_per_file: int
+    fail_on_data_loss: bool
+    attempt: Callable[[], str]
+
+    def __call__(self, number: int) -> object:
+        """The files of one task, and how many offsets were not to be had, as JSON takes it."""
+        statistics = Statistics()
+        writer = PartWriter(
+            *(self.directory, self.schema),
+            run=self.run,
+            task=f"{number}-{self.attempt()}",
+            compression=self.compression,
+            rows_per_file=self.rows_per_file,
+        )
+        lost: dict[str, int] = {}
+        try:
+            for portion in self.lists[number]:
+                rows = 0
+                for batch in scan(
+                    *(self.storage, portion, self.schema.names, self.schema),
+                    verify=True,
+                    fail_on_data_loss=self.fail_on_data_loss,
+                    statistics=statistics,
+                ):
+                    rows += batch.num_rows
+                    writer.add(portion.queue, batch)
+                missing = portion.stop - portion.first - rows
+                lost[portion.queue] = lost.get(portion.queue, 0) + missing
+            files = writer.finish()
+        finally:
+            writer.give_up()
+        return {
+            "files": [asdict(each) for each in files],
+            "lost": lost,
+            "damage": statistics.damage,
+        }
+
+
+def attempt_number() -> str:
+    """What tells one attempt at a task from another, also when Spark runs two at once."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return "0" if context is None else str(context.taskAttemptId())
+
+
+def files_of(results: Iterable[Any]) -> list[ExportedFile]:
+    """The files that tasks wrote."""
+    return [ExportedFile(**each) for result in results for each in result["files"]]
