@@ -182,9 +182,10 @@ def _is_of(kind: DataType, wanted: str) -> bool:
 # --- rows ---
 
 
-def messages_of(batches: Iterable[pa.RecordBatch], routing_key: str | None) -> Iterator[Message]:
-    """The rows as messages. Raises SparkSourceError for one that is none, by its number in the task, from 0."""
-    row = 0
+def messages_of(
+    batches: Iterable[pa.RecordBatch], routing_key: str | None, row: int = 0
+) -> Iterator[Message]:
+    """The rows as messages. Raises SparkSourceError for one that is none, by its number in the task; ``row``: that of the first."""
     for batch in batches:
         columns = {name: batch.column(at).to_pylist() for at, name in enumerate(batch.schema.names)}
         payloads = columns["payload"]
