@@ -1,0 +1,574 @@
+"""Property blocks to columns: headers, other properties, publisher and exchange of many messages at once.
+
+A block is read by ``fluxmq.model.properties``; this reads the common ones of its forms in numpy, item by item of all
+blocks together, and gives every block that is not plain to it. What comes out is what one would make of the items that
+``properties.decode`` returns, and tests hold the two against each other:
+
+* ``headers``: name and value of each HEADER, as text. Of equal names the last wins.
+* ``properties``: every other kind but PUBLISHER, which has a column of its own, under its name in lower case. Of
+  equal kinds the last wins. EMPTY_HEADERS is there with an empty value.
+
+Text of values, as ``docs/message-properties.md`` has it: ``true`` and ``false``, numbers in decimal, timestamps of headers
+and of the publisher as seconds, void as nothing, PROTOCOL as its name, the times of a dead letter as RFC 3339, its
+transfer in hexadecimal. What MQTT cannot say is JSON here: tables are objects, arrays are arrays, bytes inside them and by
+themselves are base64, numbers that JSON has not are their text. Text that is not UTF-8 has U+FFFD for what is wrong with it; only
+CORRELATION, which may be any bytes, is base64 as a whole then.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, Value, decode
+
+STEPS_MAX: Final = 64
+"""Items of a block that are read in numpy: beyond, so few blocks are left that each for itself is faster."""
+
+PLAIN_BYTES_MAX: Final = 1 << 16
+"""A longer block is not plain. Shorter ones cannot break the limit of items that a block has."""
+
+_NEAR_MAX: Final = 8
+"""Headers of a block up to which equal names are looked for by comparing each with each."""
+
+_SIZE_BYTES_MAX: Final = 3
+"""Bytes of a size that a plain block can have."""
+
+_PROTOCOLS: Final = {1: "mqtt", 2: "amqp", 3: "amqp1"}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER_TAGS: Final = {
+    ord(tag): (width, signed)
+    for tag, width, signed in (
+        ("b", 1, True),
+        ("B", 1, False),
+        ("s", 2, True),
+        ("u", 2, False),
+        ("I", 4, True),
+        ("i", 4, False),
+        ("l", 8, True),
+        ("T", 8, False),
+    )
+}
+
+Integers = NDArray[numpy.int64]
+Flags = NDArray[numpy.bool_]
+
+
+TEXTS: Final = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+"""The type of a map column, unless another is asked for that says something else of nulls."""
+
+
+class BlockError(ValueError):
+    """The block of number `block` is none; the text says why."""
+
+    def __init__(self, block: int, what: str) -> None:
+        super().__init__(what)
+        self.block = block
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Columns by block. `headers` and `properties` are maps, `publisher` is null where nobody is named.
+
+    `exchange`: of what came by AMQP, else null; an empty one is the default exchange.
+    """
+
+    headers: pa.MapArray
+    properties: pa.MapArray
+    publisher: pa.StringArray
+    exchange: pa.StringArray
+
+
+# --- text of values, one at a time -----------------------------------------------------------------------------------
+
+
+def text_of(item: Item) -> str:
+    """Return the text that an item's value becomes."""
+    value = item.value
+    if isinstance(value, Value):
+        return _value_text(value)
+    if isinstance(value, bytes):
+        if item.kind is Kind.DEAD_TRANSFER:
+            return value.hex()
+        if item.kind is Kind.CORRELATION:
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return base64.b64encode(value).decode()
+        return value.decode("utf-8", "replace")
+    if value is None:
+        return ""
+    if item.kind is Kind.PROTOCOL:
+        return _PROTOCOLS.get(value, str(value))
+    if item.kind in (Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
+        return _moment(value)
+    return str(value)
+
+
+def name_of(item: Item) -> str:
+    """Return the name that an item has in its map."""
+    if item.kind is Kind.HEADER:
+        return item.name.decode("utf-8", "replace")
+    return item.kind.name.lower()
+
+
+def _moment(time_us: int) -> str:
+    try:
+        moment = _EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return str(time_us)
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def _value_text(value: Value) -> str:
+    tag, content = value
+    if tag == "V":
+        return ""
+    if tag == "t":
+        return "true" if content else "false"
+    plain = _json_value(value)
+    if tag in ("A", "F"):
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return str(plain)
+
+
+def _json_value(value: Value) -> object:
+    """Return what JSON says for a value; Decimal numbers, and floats that JSON has not, are their text."""
+    tag, content = value
+    if isinstance(content, bytes):
+        if tag == "x":
+            return base64.b64encode(content).decode()
+        return content.decode("utf-8", "replace")
+    if isinstance(content, float) and not math.isfinite(content):
+        return repr(content)
+    if not isinstance(content, tuple):
+        return content
+    if tag == "D":
+        scale, unscaled = content
+        return str(Decimal(unscaled).scaleb(-scale))
+    if tag == "A":
+        return [_json_value(each) for each in content]
+    return {name.decode("utf-8", "replace"): _json_value(each) for name, each in content}
+
+
+# --- blocks in numpy -------------------------------------------------------------------------------------------------
+
+
+class _Source:
+    """Bytes to take texts from: those of all blocks, and texts that were made for them, behind."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._pieces: list[bytes | memoryview] = [data]
+        self._joined: pa.Buffer | None = None
+        self.size = len(data)
+        self.names = {kind: self.put(kind.name.lower().encode()) for kind in Kind}
+
+    def put(self, text: bytes) -> tuple[int, int]:
+        """Add a text; return where it is and its size."""
+        at = self.size
+        self._add(text)
+        return at, len(text)
+
+    def put_array(self, texts: pa.StringArray) -> tuple[Integers, Integers]:
+        """Add many texts; return where they are and their sizes."""
+        offsets = numpy.frombuffer(
+            texts.buffers()[1], numpy.int32, len(texts) + 1, 4 * texts.offset
+        )
+        at = self.size
+        self._add(memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]])
+        sizes = numpy.diff(offsets).astype(numpy.int64)
+        return (offsets[:-1] - offsets[0]).astype(numpy.int64) + at, sizes
+
+    def _add(self, data: bytes | memoryview) -> None:
+        self._pieces.append(data)
+        self._joined = None
+        self.size += len(data)
+
+    def texts(self, at: Integers, sizes: Integers) -> pa.StringArray:
+        """Return the texts at these places; what is not UTF-8 in them is replaced."""
+        # Every second value is wanted, what lies between is whatever it is. The first and the last offset span all bytes.
+        gaps = numpy.zeros(2 * len(at) + 2, numpy.int32)
+        gaps[1:-1:2] = at
+        gaps[2:-1:2] = at + sizes
+        gaps[-1] = self.size
+        if self._joined is None:
+            self._joined = pa.py_buffer(b"".join(self._pieces))
+        values = pa.BinaryArray.from_buffers(
+            pa.binary(), len(gaps) - 1, [None, pa.py_buffer(gaps), self._joined]
+        )
+        return strings(values.take(pa.array(numpy.arange(1, 2 * len(at) + 1, 2))))
+
+
+def strings(values: pa.BinaryArray) -> pa.StringArray:
+    """Return byte strings as text; bytes that are not UTF-8 become U+FFFD."""
+    text = pa.StringArray.from_buffers(
+        len(values),
+        values.buffers()[1],
+        values.buffers()[2],
+        values.buffers()[0],
+        -1,
+        values.offset,
+    )
+    data = values.buffers()[2]
+    # Nearly all names and many texts are ASCII, and that is seen faster than that they are UTF-8.
+    if data is None or not data.size or numpy.frombuffer(data, numpy.int8).min() >= 0:
+        return text
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        fixed = [
+            None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()
+        ]
+        return pa.array(fixed, pa.string())
+    return text
+
+
+@dataclass
+class _Items:
+    """Items of all blocks: a row each, in any order. Places and sizes are in the source."""
+
+    block: Integers
+    ordinal: Integers
+    kind: Integers
+    name_at: Integers
+    name_size: Integers
+    at: Integers
+    size: Integers
+
+    def select(self, which: NDArray[Any]) -> _Items:
+        """Return the items that a mask or numbers name."""
+        return _Items(*(getattr(self, each)[which] for each in self.__dataclass_fields__))
+
+
+def decode_blocks(
+    values: pa.BinaryArray, headers: pa.DataType = TEXTS, properties: pa.DataType = TEXTS
+) -> Blocks:
+    """Return the columns of blocks, maps of these types. Raises ``BlockError`` for the first that is none."""
+    starts, ends, data = _layout(values)
+    source = _Source(data)
+    items, strange = _plain_items(numpy.frombuffer(data, numpy.uint8), starts, ends, source)
+    if strange.any():
+        items = _with_strange(items, strange, values, source)
+    items = _in_order(items, len(values))
+    is_header = items.kind == Kind.HEADER
+    is_publisher = items.kind == Kind.PUBLISHER
+    count = len(values)
+    return Blocks(
+        _map(items.select(is_header), count, source, headers),
+        _map(items.select(~is_header & ~is_publisher), count, source, properties),
+        _last(items.select(is_publisher), count, source),
+        _last(items.select(items.kind == Kind.EXCHANGE), count, source),
+    )
+
+
+def _layout(values: pa.BinaryArray) -> tuple[Integers, Integers, memoryview]:
+    """Return where blocks start and end, and the bytes they are in."""
+    _, offsets, data = values.buffers()
+    whole = numpy.frombuffer(offsets, numpy.int32, len(values) + 1, 4 * values.offset)
+    begin, end = int(whole[0]), int(whole[-1])
+    ends = whole.astype(numpy.int64) - begin
+    return ends[:-1], ends[1:], memoryview(b"" if data is None else data)[begin:end]
+
+
+def _plain_items(
+    data: NDArray[numpy.uint8], starts: Integers, ends: Integers, source: _Source
+) -> tuple[_Items, Flags]:
+    """Return the items of plain blocks, and which blocks are not plain."""
+    strange = ends - starts > PLAIN_BYTES_MAX
+    block = numpy.flatnonzero(~strange & (ends > starts))
+    at, end = starts[block], ends[block]
+    # A size is read before it is known to be inside: there has to be something behind.
+    data = numpy.append(data, numpy.zeros(_SIZE_BYTES_MAX + 1, numpy.uint8))
+    rows: list[tuple[Integers, Integers, Integers, Integers, Integers]] = []
+    for step in range(STEPS_MAX):
+        if not block.size:
+            break
+        kind = data[at].astype(numpy.int64)
+        content, stop, wrong = _sizes(data, at + 1, end)
+        if wrong.any():
+            strange[block[wrong]] = True
+            right = ~wrong
+            block, kind, content = block[right], kind[right], content[right]
+            stop, end = stop[right], end[right]
+        rows.append((block, numpy.full(len(block), step), kind, content, stop - content))
+        going = stop < end
+        block, at, end = block[going], stop[going], end[going]
+    strange[block] = True
+    columns = [numpy.concatenate(each) for each in zip(*rows, strict=True)] if rows else None
+    if columns is None:
+        columns = [numpy.empty(0, numpy.int64)] * 5
+    zero = numpy.zeros(len(columns[0]), numpy.int64)
+    items = _Items(columns[0], columns[1], columns[2], zero, zero.copy(), columns[3], columns[4])
+    _said(data, items, strange, source)
+    return items.select(~strange[items.block]) if strange.any() else items, strange
+
+
+def _sizes(
+    data: NDArray[numpy.uint8], at: Integers, end: Integers
+) -> tuple[Integers, Integers, Flags]:
+    """Return where what is announced by the sizes at `at` begins and ends, and which are not plain or wrong."""
+    # Where `at` is already at the end, what is read is another's, and found wrong below.
+    low = data[at].astype(numpy.int64)
+    start = at + 1
+    size = low & 0x7F
+    more = low >= 0x80
+    wrong = numpy.zeros(len(at), bool)
+    for shift in range(7, 7 * _SIZE_BYTES_MAX, 7):
+        if not more.any():
+            break
+        # The buffer has bytes behind its end for this.
+        byte = data[numpy.minimum(start, data.size - 1)].astype(numpy.int64)
+        size = numpy.where(more, size | (byte & 0x7F) << shift, size)
+        wrong |= more & (byte == 0)
+        start = start + more
+        more = more & (byte >= 0x80)
+    stop = start + size
+    wrong |= more | (stop > end)
+    return start, stop, wrong
+
+
+def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: _Source) -> None:
+    """Put names and texts of values in, kind by kind; mark blocks with items that are not plain."""
+    for number in numpy.unique(items.kind).tolist():
+        which = numpy.flatnonzero(items.kind == number)
+        try:
+            kind = Kind(number)
+        except ValueError:
+            strange[items.block[which]] = True
+            continue
+        if kind is Kind.HEADER:
+            _headers_said(data, items, which, strange, source)
+            continue
+        items.name_at[which], items.name_size[which] = source.names[kind]
+        width = NUMBERS.get(kind, 0 if kind is Kind.EMPTY_HEADERS else None)
+        if width is not None:
+            wrong = items.size[which] != width
+            strange[items.block[which[wrong]]] = True
+            which = which[~wrong]
+        if width and kind not in (Kind.PROTOCOL, Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
+            _put_numbers(data, items, which, width, False, source)
+        elif width or kind in (Kind.CORRELATION, Kind.DEAD_TRANSFER):
+            _put_distinct(data, items, which, _text_of_kind(kind), strange, source)
+
+
+def _text_of_kind(kind: Kind) -> Callable[[bytes], str]:
+    width = NUMBERS.get(kind)
+
+    def text(content: bytes) -> str:
+        return text_of(Item(kind, content if width is None else int.from_bytes(content, "little")))
+
+    return text
+
+
+def _headers_said(
+    data: NDArray[numpy.uint8], items: _Items, which: Integers, strange: Flags, source: _Source
+) -> None:
+    block = items.block[which]
+    stop = items.at[which] + items.size[which]
+    name, tag_at, wrong = _sizes(data, items.at[which], stop)
+    wrong |= tag_at >= stop
+    # The place of a tag that is not there is never looked at again.
+    tag = numpy.where(wrong, 0, data[numpy.where(wrong, 0, tag_at)])
+    strange[block[wrong]] = True
+    items.name_at[which], items.name_size[which] = name, tag_at - name
+    raw_at, raw_size = items.at[which], items.size[which]
+    for number in numpy.unique(tag).tolist():
+        same = numpy.flatnonzero((tag == number) & ~wrong)
+        rows, at, end = which[same], tag_at[same] + 1, stop[same]
+        if number == ord("S"):
+            start, text_end, bad = _sizes(data, at, end)
+            strange[block[same[bad | (text_end != end)]]] = True
+            items.at[rows], items.size[rows] = start, end - start
+        elif number in _INTEGER_TAGS:
+            width, signed = _INTEGER_TAGS[number]
+            good = end - at == width
+            strange[block[same[~good]]] = True
+            items.at[rows], items.size[rows] = at, end - at
+            _put_numbers(data, items, rows[good], width, signed, source)
+        elif same.size:
+            # The name is part of what is looked up: `decode` reads whole items.
+            items.at[rows], items.size[rows] = raw_at[same], raw_size[same]
+            _put_distinct(data, items, rows, _header_text, strange, source)
+
+
+def _header_text(content: bytes) -> str:
+    """Return the text of a header's value, from the item's content. Raises ``PropertyError``."""
+    size = len(content)
+    sizes = bytearray((Kind.HEADER,))
+    while size >= 0x80:
+        sizes.append(size & 0x7F | 0x80)
+        size >>= 7
+    sizes.append(size)
+    return text_of(decode(bytes(sizes) + content)[0])
+
+
+def _put_numbers(
+    data: NDArray[numpy.uint8],
+    items: _Items,
+    which: Integers,
+    width: int,
+    signed: bool,
+    source: _Source,
+) -> None:
+    """Replace numbers of `width` bytes by their digits."""
+    raw = data[items.at[which][:, None] + numpy.arange(width)]
+    kind = f"<{'i' if signed else 'u'}{width}"
+    numbers = pa.array(numpy.ascontiguousarray(raw).view(kind).reshape(-1))
+    items.at[which], items.size[which] = source.put_array(numbers.cast(pa.string()))
+
+
+def _put_distinct(
+    data: NDArray[numpy.uint8],
+    items: _Items,
+    which: Integers,
+    text: Callable[[bytes], str],
+    strange: Flags,
+    source: _Source,
+) -> None:
+    """Replace contents by what `text` says of each distinct one; what it refuses makes the block strange."""
+    if not which.size:
+        return
+    at, sizes = items.at[which], items.size[which]
+    gaps = numpy.zeros(2 * len(at) + 2, numpy.int32)
+    gaps[1:-1:2] = at
+    gaps[2:-1:2] = at + sizes
+    gaps[-1] = data.size
+    values = pa.BinaryArray.from_buffers(
+        pa.binary(), len(gaps) - 1, [None, pa.py_buffer(gaps), pa.py_buffer(data)]
+    )
+    found = values.take(pa.array(numpy.arange(1, 2 * len(at) + 1, 2))).dictionary_encode()
+    places = []
+    for content in found.dictionary.to_pylist():
+        try:
+            places.append(source.put(text(content).encode()))
+        except PropertyError:
+            places.append((-1, 0))
+    codes = found.indices.to_numpy()
+    table = numpy.array(places, numpy.int64)[codes]
+    items.at[which], items.size[which] = table[:, 0], table[:, 1]
+    strange[items.block[which[table[:, 0] < 0]]] = True
+
+
+def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source: _Source) -> _Items:
+    """Add the items of blocks that are not plain, read one by one."""
+    rows: list[tuple[int, int, int, int, int, int, int]] = []
+    for block in numpy.flatnonzero(strange).tolist():
+        try:
+            found = decode(values[block].as_py())
+        except PropertyError as error:
+            raise BlockError(block, str(error)) from None
+        for ordinal, item in enumerate(found):
+            name = source.put(name_of(item).encode())
+            value = source.put(text_of(item).encode())
+            rows.append((block, ordinal, int(item.kind), *name, *value))
+    if not rows:
+        return items
+    added = numpy.array(rows, numpy.int64).T
+    fields = [getattr(items, each) for each in items.__dataclass_fields__]
+    return _Items(*(numpy.concatenate(pair) for pair in zip(fields, added, strict=True)))
+
+
+class BlockReader:
+    """Reads property blocks of one group of batches after the other; remembers what it read last.
+
+    Most publishers say the same of all their messages: distinct blocks are read once.
+    """
+
+    def __init__(self, headers: pa.DataType = TEXTS, properties: pa.DataType = TEXTS) -> None:
+        self._types = headers, properties
+        self._known: pa.BinaryArray | None = None
+        self._blocks: Blocks | None = None
+
+    def read(self, values: pa.BinaryArray) -> tuple[Blocks, Integers | None]:
+        """Return columns, and which of their rows each of the blocks has; None: each its own.
+
+        Raises ``BlockError``, with the number of the first block that is none.
+        """
+        encoded = values.dictionary_encode()
+        if 2 * len(encoded.dictionary) > len(values) > 1:
+            return decode_blocks(values, *self._types), None
+        codes: Integers = encoded.indices.to_numpy().astype(numpy.int64)
+        if self._blocks is None or not encoded.dictionary.equals(self._known):
+            try:
+                self._blocks = decode_blocks(encoded.dictionary, *self._types)
+            except BlockError as error:
+                self._blocks = None
+                raise BlockError(int((codes == error.block).argmax()), str(error)) from None
+            self._known = encoded.dictionary
+        return self._blocks, codes
+
+
+# --- from items to columns -------------------------------------------------------------------------------------------
+
+
+def _in_order(items: _Items, blocks: int) -> _Items:
+    """Return the items block by block, and in the order in which they stand."""
+    counts = numpy.bincount(items.block, minlength=blocks)
+    place = (numpy.cumsum(counts) - counts)[items.block] + items.ordinal
+    order = numpy.empty(len(place), numpy.int64)
+    order[place] = numpy.arange(len(place))
+    return items.select(order)
+
+
+def _map(items: _Items, blocks: int, source: _Source, kind: pa.DataType) -> pa.MapArray:
+    """Return the map of each block's items, of equal names the last one."""
+    names = source.texts(items.name_at, items.name_size)
+    repeated = _repeated(items.block, names)
+    if repeated.any():
+        kept = ~repeated
+        items, names = items.select(kept), names.filter(pa.array(kept))
+    values = source.texts(items.at, items.size)
+    offsets = numpy.zeros(blocks + 1, numpy.int32)
+    numpy.cumsum(numpy.bincount(items.block, minlength=blocks), out=offsets[1:])
+    return pa.MapArray.from_arrays(pa.array(offsets), names, values, kind)
+
+
+def _repeated(block: Integers, names: pa.StringArray) -> Flags:
+    """Tell of each item whether a later one of its block has its name."""
+    repeated = numpy.zeros(len(block), bool)
+    if not (block[1:] == block[:-1]).any():
+        return repeated
+    code = names.dictionary_encode().indices.to_numpy().astype(numpy.int64)
+    most = int(numpy.bincount(block).max())
+    if most <= _NEAR_MAX:
+        for distance in range(1, most):
+            same = (block[distance:] == block[:-distance]) & (code[distance:] == code[:-distance])
+            repeated[:-distance] |= same
+        return repeated
+    both = block * (int(code.max()) + 1) + code
+    _, last = numpy.unique(both[::-1], return_index=True)
+    repeated[:] = True
+    repeated[len(both) - 1 - last] = False
+    return repeated
+
+
+def _last(items: _Items, blocks: int, source: _Source) -> pa.StringArray:
+    """Return the value of each block's last item, null where there is none."""
+    if not len(items.block):
+        return pa.nulls(blocks, pa.string())
+    number = numpy.full(blocks, -1, numpy.int64)
+    # Of equal places the last one's value stays.
+    number[items.block] = numpy.arange(len(items.block))
+    taken = pa.array(number, mask=number < 0)
+    return source.texts(items.at, items.size).take(taken)
+
+
+def addresses(keys: pa.StringArray, exchanges: pa.StringArray) -> pa.StringArray:
+    """Return ``exchange/key`` where there is an exchange with a name, else the key."""
+    if exchanges.null_count == len(exchanges):
+        return keys
+    named = pc.not_equal(exchanges, "")
+    joined = pc.binary_join_element_wise(exchanges, keys, "/")
+    # No exchange at all is neither named nor unnamed.
+    return pc.if_else(pc.fill_null(named, False), joined, keys)
