@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 import pika  # type: ignore[import-untyped]
-from pika.exceptions import AMQPError  # type: ignore[import-untyped]
+from pika.exceptions import AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from fluxmq_spark.errors import SparkSourceError
 
@@ -285,7 +285,9 @@ class Publisher:
         self._fail(f"a message was returned: {where} ({method.reply_code} {method.reply_text})")
 
     def _channel_closed(self, _channel: Any, reason: BaseException) -> None:
-        self._fail(f"the broker closed the channel: {_said(reason)}")
+        # A channel closes with its connection too, whose end is told next.
+        if isinstance(reason, ChannelClosedByBroker):
+            self._fail(f"the broker closed the channel: {_said(reason)}")
 
     def _connection_closed(self, _connection: Any, reason: BaseException) -> None:
         self._closed = True
