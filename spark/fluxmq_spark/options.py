@@ -18,6 +18,8 @@ from fluxmq_spark.schema import check_names, column_names
 
 BATCH: Final = "batch reading"
 STREAM: Final = "streams"
+EITHER: Final = "either"
+"""What options are for; either: it is not known yet."""
 
 VIEW_MESSAGES: Final = "messages"
 VIEWS: Final = (VIEW_MESSAGES, "batches", "segments", "queues", "groups")
@@ -226,11 +228,11 @@ def read_options(given: Mapping[str, str], use: str = BATCH) -> ReadOptions:
     stream = use == STREAM
     view = reader.choice("view", VIEWS)
     queues, pattern = _selection(reader)
-    starting = reader.bounds(
-        "starting", LATEST if stream else EARLIEST, None if stream else (LATEST, "latest")
-    )
+    # A stream may begin with what comes; a batch would have nothing.
+    refused = (LATEST, "latest") if use == BATCH else None
+    starting = reader.bounds("starting", LATEST if stream else EARLIEST, refused)
     ending = reader.bounds("ending", LATEST, (EARLIEST, "earliest"))
-    if view != VIEW_MESSAGES:
+    if view in VIEWS[1:]:
         _check_view(reader, view, stream)
     options = ReadOptions(
         path=_path(reader),
@@ -276,8 +278,9 @@ def _check_known(reader: _Reader, use: str) -> None:
     unknown = sorted(name for name in reader.given if name not in known)
     if unknown:
         reader.mistakes.append(f"unknown: {', '.join(unknown)} (there are {', '.join(_NAMES)})")
-    refused, where = (_BATCH_ONLY, BATCH) if use == STREAM else (_STREAM_ONLY, STREAM)
-    reader.mistakes += [f"{name} is for {where}" for name in refused if reader.has(name)]
+    if use != EITHER:
+        refused, where = (_BATCH_ONLY, BATCH) if use == STREAM else (_STREAM_ONLY, STREAM)
+        reader.mistakes += [f"{name} is for {where}" for name in refused if reader.has(name)]
 
 
 def _selection(reader: _Reader) -> tuple[tuple[str, ...] | None, str]:

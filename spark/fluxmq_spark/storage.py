@@ -11,6 +11,7 @@ Knows nothing of queues. All objects but open files can be pickled, and go to ex
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -52,6 +53,10 @@ class Storage(ABC):
     @abstractmethod
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory, in order; none when there is no such directory."""
+
+    @abstractmethod
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the names of a directory's files with their bytes, at the price of a listing where that is possible."""
 
     @abstractmethod
     def open(self, path: str) -> OpenFile:
@@ -106,6 +111,19 @@ class LocalStorage(Storage):
         except (FileNotFoundError, NotADirectoryError):
             return []
 
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the names of a directory's files with their bytes."""
+        found = {}
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    # Retention may remove what was listed.
+                    with contextlib.suppress(FileNotFoundError):
+                        found[entry.name] = entry.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return found
+
     def open(self, path: str) -> OpenFile:
         """Open a file. Raises FileNotFoundError."""
         return _LocalFile(path)
@@ -154,15 +172,26 @@ class RemoteStorage(Storage):
 
     def list(self, directory: str) -> list[str]:
         """Return the names in a directory, in order; none when there is no such directory."""
+        return sorted(self._listed(directory))
+
+    def sizes(self, directory: str) -> dict[str, int]:
+        """Return the names of a directory's files with their bytes; some systems do not say them for all: 0 then."""
+        return {
+            name: int(entry.get("size") or 0) for name, entry in self._listed(directory).items()
+        }
+
+    def _listed(self, directory: str) -> dict[str, dict[str, Any]]:
         directory = directory.rstrip("/")
         self.system.invalidate_cache(directory)
         try:
-            paths = self.system.ls(directory, detail=False)
+            entries = self.system.ls(directory, detail=True)
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return {}
         # Object stores list the directory itself as an object at times.
-        found = {str(path).rstrip("/") for path in paths} - {directory}
-        return sorted(path.rpartition("/")[2] for path in found)
+        found = {str(entry["name"]).rstrip("/"): entry for entry in entries}
+        return {
+            path.rpartition("/")[2]: entry for path, entry in found.items() if path != directory
+        }
 
     def open(self, path: str) -> OpenFile:
         """Open a file. Raises FileNotFoundError; where there are no descriptors, `read_into` may raise it too."""

@@ -1,0 +1,195 @@
+"""Ranges of segments to tasks: a large segment is cut into several, small ones share one.
+
+Cuts are by offset, at entries of the index where one is near: a task then begins to read where it begins. Where none is, a
+cut is put where the bytes are about right; the task reads from the entry before it and finds its first message itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy
+from numpy.typing import NDArray
+
+from fluxmq.model.segments import INDEX_ENTRY_BYTES, PAGE_BYTES, IndexEntries
+from fluxmq_spark.scan import Portion, Selection
+from fluxmq_spark.storage import Storage
+
+LOG: Final = logging.getLogger(__name__)
+
+TASK_PORTIONS_MAX: Final = 1000
+"""Segments that share a task: thousands of nearly empty ones still come in a few tasks, each some seconds at most."""
+
+TASKS_MAX: Final = 100_000
+"""Tasks of a plan: tasks become larger than was asked for rather than more."""
+
+_NEAR: Final = 0.25
+"""How far from where a cut would be best, in parts of a task, an entry of the index may be."""
+
+
+class Piece(NamedTuple):
+    """A portion, and about how many bytes reading it takes."""
+
+    portion: Portion
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one Spark task reads, in order. `selections`: by queue, which of the messages are wanted."""
+
+    portions: tuple[Portion, ...]
+    bytes: int
+    selections: Mapping[str, Selection] = field(default_factory=dict)
+
+
+def make_tasks(
+    storage: Storage,
+    pieces: Sequence[Piece],
+    bytes_per_task: int,
+    least: int,
+    selections: Mapping[str, Selection],
+) -> list[Task]:
+    """Return tasks of about `bytes_per_task` at most, and at least `least` of them where there are as many messages."""
+    total = sum(piece.bytes for piece in pieces)
+    target = max(bytes_per_task, -(-total // TASKS_MAX))
+    if least:
+        target = max(min(target, -(-total // least)), 1)
+    parts = [part for piece in pieces for part in _cut(storage, piece, target)]
+    packed = _split_to(list(_packed(parts, target)), least)
+    return [
+        Task(
+            tuple(part.portion for part in task),
+            sum(part.bytes for part in task),
+            {
+                queue: selections[queue]
+                for queue in dict.fromkeys(part.portion.queue for part in task)
+                if queue in selections
+            },
+        )
+        for task in packed
+    ]
+
+
+def _packed(parts: Iterable[Piece], target: int) -> Iterator[list[Piece]]:
+    task: list[Piece] = []
+    size = 0
+    for part in parts:
+        if task and (size + part.bytes > target or len(task) == TASK_PORTIONS_MAX):
+            yield task
+            task, size = [], 0
+        task.append(part)
+        size += part.bytes
+    if task:
+        yield task
+
+
+_Entry = tuple[int, tuple[int, ...], int, list[Piece]]
+"""Messages below zero, place among the tasks, a number to tell equal ones apart, the task."""
+
+
+def _split_to(tasks: list[list[Piece]], least: int) -> list[list[Piece]]:
+    """Halve the tasks with most messages until there are as many as asked for; order is kept."""
+    count = itertools.count()
+    heap: list[_Entry] = [
+        (-_messages(task), (number,), next(count), task) for number, task in enumerate(tasks)
+    ]
+    heapq.heapify(heap)
+    while heap and len(heap) < least and heap[0][0] < -1:
+        _, place, _, task = heapq.heappop(heap)
+        for side, half in enumerate(_halves(task)):
+            heapq.heappush(heap, (-_messages(half), (*place, side), next(count), half))
+    return [task for _, _, _, task in sorted(heap, key=lambda entry: entry[1])]
+
+
+def _messages(task: Iterable[Piece]) -> int:
+    return sum(piece.portion.stop - piece.portion.first for piece in task)
+
+
+def _halves(task: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+    """A task of at least two messages as two with a message each at least."""
+    wanted = _messages(task) // 2
+    before: list[Piece] = []
+    for number, piece in enumerate(task):
+        messages = piece.portion.stop - piece.portion.first
+        if messages < wanted:
+            before.append(piece)
+            wanted -= messages
+            continue
+        if messages == wanted:
+            return [*before, piece], task[number + 1 :]
+        middle = piece.portion.first + wanted
+        share = piece.bytes * wanted // messages
+        first = Piece(replace(piece.portion, stop=middle), share)
+        second = Piece(replace(piece.portion, first=middle), piece.bytes - share)
+        return [*before, first], [second, *task[number + 1 :]]
+    raise AssertionError("half of the messages come before all of them")
+
+
+# --- cutting a segment -----------------------------------------------------------------------------------------------
+
+
+def _cut(storage: Storage, piece: Piece, target: int) -> list[Piece]:
+    """A piece as pieces of about `target` bytes."""
+    portion = piece.portion
+    count = min(-(-piece.bytes // target), portion.stop - portion.first)
+    if count <= 1:
+        return [piece]
+    offsets, positions = _index_points(storage, portion, piece.bytes)
+    begin, end = (
+        float(numpy.interp(offset, offsets, positions)) for offset in (portion.first, portion.stop)
+    )
+    step = (end - begin) / count
+    best = begin + step * numpy.arange(1, count)
+    nearest = _nearest(positions, best)
+    cuts = numpy.where(
+        numpy.abs(positions[nearest] - best) <= step * _NEAR,
+        offsets[nearest],
+        numpy.interp(best, positions, offsets).astype(numpy.int64),
+    )
+    inside = cuts[(cuts > portion.first) & (cuts < portion.stop)]
+    bounds = [portion.first, *map(int, numpy.unique(inside)), portion.stop]
+    at = numpy.interp(bounds, offsets, positions)
+    return [
+        Piece(replace(portion, first=first, stop=stop), max(int(after - before), 1))
+        for first, stop, before, after in zip(bounds, bounds[1:], at, at[1:], strict=False)
+    ]
+
+
+def _nearest(
+    sorted_values: NDArray[numpy.int64], wanted: NDArray[numpy.floating[Any]]
+) -> NDArray[numpy.int64]:
+    right = numpy.clip(numpy.searchsorted(sorted_values, wanted), 1, len(sorted_values) - 1)
+    is_left = wanted - sorted_values[right - 1] < sorted_values[right] - wanted
+    return right - is_left.astype(numpy.int64)
+
+
+def _index_points(
+    storage: Storage, portion: Portion, size: int
+) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
+    """Offsets and where they are, ends included; of an index that is missing or makes no sense the ends alone.
+
+    The index is not checked: a wrong one makes tasks of other sizes, and not of other messages.
+    """
+    entries = IndexEntries()
+    try:
+        data = storage.read(portion.index_path)
+        entries.extend(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES])
+    except FileNotFoundError:
+        LOG.debug("no index %s", portion.index_path)
+    messages = portion.segment_next - portion.base_offset
+    end = max(portion.end, PAGE_BYTES + size)
+    offsets = numpy.array(entries.offsets, numpy.int64)
+    positions = numpy.array(entries.positions, numpy.int64)
+    # In a sealed segment's the last entry is a check, and an offset behind all.
+    good = (offsets > 0) & (offsets < messages) & (positions > PAGE_BYTES) & (positions < end)
+    offsets = numpy.concatenate(([0], offsets[good], [messages]))
+    positions = numpy.concatenate(([PAGE_BYTES], positions[good], [end]))
+    if bool((numpy.diff(offsets) <= 0).any() or (numpy.diff(positions) <= 0).any()):
+        offsets, positions = offsets[[0, -1]], positions[[0, -1]]
+    return offsets + portion.base_offset, positions
