@@ -62,6 +62,7 @@ class Writer:
 def stream(root: Path, to_the_end: bool) -> None:
     """The driver: runs until it is killed, or until all that is there is in Parquet; then it prints what is there."""
     from fluxmq_spark import register
+
     from tests.spark.session import session
 
     spark = session(root / f"session-{os.getpid()}")
