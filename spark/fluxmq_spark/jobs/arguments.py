@@ -25,6 +25,9 @@ RANGE_HELP: Final = (
     "now, now-15m, now-12h, now-7d, earliest or latest"
 )
 
+OFFSET_DIGITS_MAX: Final = 18
+"""Digits of an offset: those fit Spark's long whatever they are, and no queue has come so far."""
+
 _AGO: Final = re.compile(r"now(?:-(\d{1,9})([smhd]))?")
 _SIZE: Final = re.compile(r"(\d{1,18})([kmg]?)(?:i?b)?")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -68,7 +71,9 @@ def bound_of(text: str, now: datetime) -> Bound:
     word = text.strip()
     if word in ("earliest", "latest"):
         return Bound()
-    if word.isascii() and word.isdigit() and len(word) <= 18:
+    if word.isascii() and word.isdigit():
+        if len(word) > OFFSET_DIGITS_MAX:
+            raise UsageError(f"{text!r} is neither an offset nor a time: it has too many digits")
         return Bound(offset=int(word))
     ago = _AGO.fullmatch(word)
     if ago is not None:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 PRODUCER_ID_BYTES_MAX: Final = 200
 """Bytes of a producer id; what is added to it must fit a header's short string."""
 
-NUMBERED_MAX: Final = 8192 * 1000
-"""Messages of one run that a queue recognises when they come again (see ``docs/spark.md``)."""
+NUMBERED_MAX: Final = 1024 * 1000
+"""Messages of one run that any queue recognises when they come again: the writer's smallest chunks, and as many of them
+as the settings file's ``deduplication.max_producers`` has unless it says more (``docs/spark.md``, writing)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,17 @@ def _paced(batches: Iterable[pa.RecordBatch], rate: float) -> Iterator[pa.Record
 
 
 def publish(
-    console: Console, spark: SparkSession, rows: DataFrame, to: Publishing, producer_id: str
+    console: Console,
+    spark: SparkSession,
+    rows: DataFrame,
+    to: Publishing,
+    producer_id: str,
+    queue: str | None = None,
 ) -> int:
-    """Publish rows of `LETTER` through the default exchange, or say what would be; returns how many."""
+    """Publish rows of `LETTER` through the default exchange, or say what would be; returns how many.
+
+    `queue`: that all of them are for, whatever their routing keys.
+    """
     from pyspark.sql import functions as f
 
     with console.stage("what is to be published", tasks(spark)):
@@ -136,8 +145,11 @@ def publish(
         ordered = rows.coalesce(1)
         if to.rate:
             ordered = ordered.mapInArrow(partial(_paced, rate=to.rate), LETTER_DDL)
+        if queue is not None:
+            ordered = ordered.drop("routing_key")
         writer = ordered.write.format("fluxmq").mode("append").option("url", to.url)
-        writer = writer.option("exchange", "").option("producerId", producer_id)
+        where = ("exchange", "") if queue is None else ("queue", queue)
+        writer = writer.option(*where).option("producerId", producer_id)
         if to.ca_file is not None:
             writer = writer.option("caFile", to.ca_file)
         with console.stage(f"publishing {plural(total, 'message')}", tasks(spark)):
@@ -145,10 +157,11 @@ def publish(
     console.table(("routing key", "messages", "payload"), shown)
     if len(by_key) > len(shown):
         console.write(f"and {plural(len(by_key) - len(shown), 'routing key')} more")
-    where = f" to {to.shown_url()}" if to.url else ""
-    console.write(f"{plural(total, 'message')}{where}, producer id {producer_id}")
+    at = f" to {to.shown_url()}" if to.url else ""
+    console.write(f"{plural(total, 'message')}{at}, producer id {producer_id}")
     if total > NUMBERED_MAX:
         console.write(
-            f"a queue recognises the last {NUMBERED_MAX:,} of a producer: run it again in parts, not as a whole"
+            f"more than {NUMBERED_MAX:,} in one run: run again, the first of them might be kept twice;"
+            " runs of parts (--from, --to) can be repeated"
         )
     return total

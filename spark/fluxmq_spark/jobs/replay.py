@@ -235,9 +235,9 @@ def main(words: Sequence[str] | None = None) -> int:
             if count:
                 producer = to.producer_id or producer_id_of(options, count, ranges)
                 wrap = partial(letters_of, target=options.target_queue, keep_keys=options.keep_keys)
-                done = publish(
-                    console, spark, as_origins(rows).mapInArrow(wrap, LETTER_DDL), to, producer
-                )
+                queue = None if options.keep_keys else options.target_queue
+                replayed = as_origins(rows).mapInArrow(wrap, LETTER_DDL)
+                done = publish(console, spark, replayed, to, producer, queue)
                 if done != count:
                     raise JobError(f"{done:,} messages were found where {count:,} had been counted")
         return EXIT_DONE

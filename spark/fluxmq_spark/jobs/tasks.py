@@ -19,6 +19,7 @@ from fluxmq_spark.jobs.arguments import Selection
 from fluxmq_spark.jobs.parquet_files import PartWriter
 from fluxmq_spark.jobs.ranges import QueueRange
 from fluxmq_spark.scan import Portion, Statistics, scan
+from fluxmq_spark.schema import arrow_schema
 from fluxmq_spark.storage import Storage, storage_of
 
 if TYPE_CHECKING:
@@ -93,10 +94,11 @@ class Check:
         portion = self.portions[number]
         statistics = Statistics()
         rows, gone = 0, False
-        schema = pa.schema([pa.field("offset", pa.int64(), nullable=False)])
+        # With a column from behind the headers, so that what is there is held against its check.
+        names = ["offset", "payload"]
         try:
             for batch in scan(
-                *(self.storage, portion, ["offset"], schema),
+                *(self.storage, portion, names, arrow_schema(names)),
                 verify=True,
                 fail_on_data_loss=False,
                 statistics=statistics,
