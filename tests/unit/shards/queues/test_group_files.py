@@ -12,7 +12,13 @@ import pytest
 from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, decode
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues import group_files
-from fluxmq.shards.queues.group_files import FILES_MAX, INTERVAL_SECONDS, RETRY_SECONDS, SHARE
+from fluxmq.shards.queues.group_files import (
+    FILES_MAX,
+    INTERVAL_SECONDS,
+    RETRY_SECONDS,
+    SHARE,
+    TURN_SECONDS,
+)
 from tests.conformance import wire
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, offsets, user
@@ -127,12 +133,31 @@ def test_many_queues_have_their_turns(make_queues: MakeQueues, counted: list[str
     for name in names:
         fill(publisher, name, 1)
     service = node[0].queues.service
+    service.group_files._stopwatch = lambda: 0.0
     now = service._reactor.tally.now + SOON
     for step in range(3):
         service.group_files.housekeeping(service.groups, now + step)
-        assert len(counted) <= (step + 1) * FILES_MAX
+        assert len(counted) == min((step + 1) * FILES_MAX, len(names))
     assert sorted(counted) == sorted(names)
     assert {read(node, name).next_offset for name in names} == {2}
+
+
+def test_a_slow_disk_has_few_files_at_a_time(make_queues: MakeQueues, counted: list[str]) -> None:
+    names = [f"q{number}" for number in range(5)]
+    node = make_queues(*({"name": name} for name in names))
+    node.advance(SOON)
+    service = node[0].queues.service
+    publisher = node.connect(0, "publisher")
+    for name in names:
+        fill(publisher, name, 1)
+    ticks = itertools.count(step=TURN_SECONDS / 2)
+    service.group_files._stopwatch = lambda: next(ticks)
+    counted.clear()
+    now = service._reactor.tally.now + SOON
+    for turn in range(1, 6):
+        service.group_files.housekeeping(service.groups, now)
+        assert len(counted) == turn
+    assert sorted(counted) == names
 
 
 def test_a_file_that_takes_long_is_written_less_often(
