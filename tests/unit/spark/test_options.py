@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from datetime import UTC, datetime
 
 import pytest
-
 from fluxmq_spark.errors import OptionError
 from fluxmq_spark.options import (
     BATCH,
@@ -18,6 +16,7 @@ from fluxmq_spark.options import (
     given_options,
     read_options,
 )
+from pyspark.serializers import CPickleSerializer
 
 PATH = {"path": "/data"}
 
@@ -33,7 +32,8 @@ def test_what_is_not_given() -> None:
     assert (options.view, options.state, options.columns) == ("messages", "all", None)
     assert (options.min_partitions, options.bytes_per_partition) == (0, 64 << 20)
     assert read_options(PATH, STREAM).starting == Bounds(LATEST)
-    assert pickle.loads(pickle.dumps(options)) == options
+    sparks = CPickleSerializer()
+    assert sparks.loads(sparks.dumps(options)) == options
 
 
 def test_everything_given() -> None:

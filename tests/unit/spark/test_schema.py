@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, MapType, StringType, StructType
-
 from fluxmq_spark.errors import OptionError
 from fluxmq_spark.options import read_options
 from fluxmq_spark.reading import task_reader
 from fluxmq_spark.schema import arrow_schema, check_schema, column_names, message_schema
 from fluxmq_spark.storage import LocalStorage
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+)
 
 
 def test_columns_and_their_order() -> None:
@@ -48,9 +54,9 @@ def test_every_wrong_column_is_named() -> None:
     """Unknown, of another type, twice there, none at all."""
     given = (
         StructType()
-        .add("offset", "int")
+        .add("offset", IntegerType())
         .add("colour", "string")
-        .add("timestamp", "timestamp_ntz")
+        .add("timestamp", TimestampNTZType())
         .add("headers", MapType(StringType(), BinaryType()))
         .add("payload", "binary")
         .add("payload", "binary")

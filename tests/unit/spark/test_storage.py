@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
-
 from fluxmq_spark.errors import Damage, DataLoss, OptionError
 from fluxmq_spark.storage import LocalStorage, RemoteStorage, Storage, storage_of
+from pyspark.serializers import CPickleSerializer
+
+SPARKS = CPickleSerializer()
+"""What Spark sends to executors with."""
 
 PROTOCOLS = ("", "file://", "local://")
 
@@ -17,7 +19,7 @@ PROTOCOLS = ("", "file://", "local://")
 def opened(path: Path, protocol: str) -> tuple[Storage, str]:
     """A storage as an executor has it: pickled on its way there."""
     storage, root = storage_of(f"{protocol}{path}")
-    return pickle.loads(pickle.dumps(storage)), root
+    return SPARKS.loads(SPARKS.dumps(storage)), root
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -112,7 +114,7 @@ def test_a_path_that_cannot_be(tmp_path: Path) -> None:
 )
 def test_errors_come_from_executors(error: Exception) -> None:
     """They are pickled there."""
-    copy = pickle.loads(pickle.dumps(error))
+    copy = SPARKS.loads(SPARKS.dumps(error))
     assert (type(copy), str(copy)) == (type(error), str(error))
 
 
