@@ -39,6 +39,9 @@ STEPS_MAX: Final = 64
 PLAIN_BYTES_MAX: Final = 1 << 16
 """A longer block is not plain. Shorter ones cannot break the limit of items that a block has."""
 
+SAMPLE: Final = 64
+"""Blocks of a group that are looked at to see whether most are different: then looking for equal ones wins nothing."""
+
 _NEAR_MAX: Final = 8
 """Headers of a block up to which equal names are looked for by comparing each with each."""
 
@@ -79,13 +82,13 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True)
 class Blocks:
-    """Columns by block. `headers` and `properties` are maps, `publisher` is null where nobody is named.
+    """Columns by block. `headers` and `properties` are maps, if wanted; `publisher` is null where nobody is named.
 
     `exchange`: of what came by AMQP, else null; an empty one is the default exchange.
     """
 
-    headers: pa.MapArray
-    properties: pa.MapArray
+    headers: pa.MapArray | None
+    properties: pa.MapArray | None
     publisher: pa.StringArray
     exchange: pa.StringArray
 
@@ -165,6 +168,23 @@ def _json_value(value: Value) -> object:
 # --- blocks in numpy -------------------------------------------------------------------------------------------------
 
 
+_NAMES: Final = b"".join(kind.name.lower().encode() for kind in Kind)
+"""The names of all kinds, back to back: they stand behind the blocks in every source."""
+
+
+def _name_places() -> tuple[Integers, Integers]:
+    """Return where in these the name of each kind is and its size, by the kind's number."""
+    at, sizes = numpy.zeros(256, numpy.int64), numpy.zeros(256, numpy.int64)
+    end = 0
+    for kind in Kind:
+        at[kind], sizes[kind] = end, len(kind.name)
+        end += len(kind.name)
+    return at, sizes
+
+
+_NAME_AT, _NAME_SIZE = _name_places()
+
+
 class _Source:
     """Bytes to take texts from: those of all blocks, and texts that were made for them, behind."""
 
@@ -172,7 +192,7 @@ class _Source:
         self._pieces: list[bytes | memoryview] = [data]
         self._joined: pa.Buffer | None = None
         self.size = len(data)
-        self.names = {kind: self.put(kind.name.lower().encode()) for kind in Kind}
+        self.put(_NAMES)
 
     def put(self, text: bytes) -> tuple[int, int]:
         """Add a text; return where it is and its size."""
@@ -252,23 +272,26 @@ class _Items:
 
 
 def decode_blocks(
-    values: pa.BinaryArray, headers: pa.DataType = TEXTS, properties: pa.DataType = TEXTS
+    values: pa.BinaryArray,
+    headers: pa.DataType | None = TEXTS,
+    properties: pa.DataType | None = TEXTS,
 ) -> Blocks:
-    """Return the columns of blocks, maps of these types. Raises ``BlockError`` for the first that is none."""
+    """Return the columns of blocks, maps of these types, or none. Raises ``BlockError`` for the first that is no block."""
     starts, ends, data = _layout(values)
     source = _Source(data)
     items, strange = _plain_items(numpy.frombuffer(data, numpy.uint8), starts, ends, source)
     if strange.any():
         items = _with_strange(items, strange, values, source)
-    items = _in_order(items, len(values))
-    is_header = items.kind == Kind.HEADER
-    is_publisher = items.kind == Kind.PUBLISHER
     count = len(values)
+    order, kinds = _in_order(items, count)
+    is_header = kinds == Kind.HEADER
+    is_publisher = kinds == Kind.PUBLISHER
+    others = order[~is_header & ~is_publisher]
     return Blocks(
-        _map(items.select(is_header), count, source, headers),
-        _map(items.select(~is_header & ~is_publisher), count, source, properties),
-        _last(items.select(is_publisher), count, source),
-        _last(items.select(items.kind == Kind.EXCHANGE), count, source),
+        headers and _map(items, order[is_header], count, source, headers),
+        properties and _map(items, others, count, source, properties),
+        _last(items, order[is_publisher], count, source),
+        _last(items, order[kinds == Kind.EXCHANGE], count, source),
     )
 
 
@@ -288,6 +311,7 @@ def _plain_items(
     strange = ends - starts > PLAIN_BYTES_MAX
     block = numpy.flatnonzero(~strange & (ends > starts))
     at, end = starts[block], ends[block]
+    blocks_end = data.size
     # A size is read before it is known to be inside: there has to be something behind.
     data = numpy.append(data, numpy.zeros(_SIZE_BYTES_MAX + 1, numpy.uint8))
     rows: list[tuple[Integers, Integers, Integers, Integers, Integers]] = []
@@ -302,14 +326,15 @@ def _plain_items(
             block, kind, content = block[right], kind[right], content[right]
             stop, end = stop[right], end[right]
         rows.append((block, numpy.full(len(block), step), kind, content, stop - content))
-        going = stop < end
-        block, at, end = block[going], stop[going], end[going]
+        at, going = stop, stop < end
+        if not going.all():
+            block, at, end = block[going], stop[going], end[going]
     strange[block] = True
-    columns = [numpy.concatenate(each) for each in zip(*rows, strict=True)] if rows else None
-    if columns is None:
-        columns = [numpy.empty(0, numpy.int64)] * 5
-    zero = numpy.zeros(len(columns[0]), numpy.int64)
-    items = _Items(columns[0], columns[1], columns[2], zero, zero.copy(), columns[3], columns[4])
+    if not rows:
+        return _Items(*[numpy.empty(0, numpy.int64)] * 7), strange
+    block, ordinal, kind, at, size = [numpy.concatenate(each) for each in zip(*rows, strict=True)]
+    name_at, name_size = _NAME_AT[kind] + blocks_end, _NAME_SIZE[kind]
+    items = _Items(block, ordinal, kind, name_at, name_size, at, size)
     _said(data, items, strange, source)
     return items.select(~strange[items.block]) if strange.any() else items, strange
 
@@ -340,7 +365,7 @@ def _sizes(
 
 def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: _Source) -> None:
     """Put names and texts of values in, kind by kind; mark blocks with items that are not plain."""
-    for number in numpy.unique(items.kind).tolist():
+    for number in numpy.flatnonzero(numpy.bincount(items.kind)).tolist():
         which = numpy.flatnonzero(items.kind == number)
         try:
             kind = Kind(number)
@@ -350,13 +375,14 @@ def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: _So
         if kind is Kind.HEADER:
             _headers_said(data, items, which, strange, source)
             continue
-        items.name_at[which], items.name_size[which] = source.names[kind]
         width = NUMBERS.get(kind, 0 if kind is Kind.EMPTY_HEADERS else None)
         if width is not None:
             wrong = items.size[which] != width
             strange[items.block[which[wrong]]] = True
             which = which[~wrong]
-        if width and kind not in (Kind.PROTOCOL, Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
+        if width == 1:
+            _put_bytes(data, items, which, _text_of_kind(kind), source)
+        elif width and kind not in (Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
             _put_numbers(data, items, which, width, False, source)
         elif width or kind in (Kind.CORRELATION, Kind.DEAD_TRANSFER):
             _put_distinct(data, items, which, _text_of_kind(kind), strange, source)
@@ -383,7 +409,7 @@ def _headers_said(
     strange[block[wrong]] = True
     items.name_at[which], items.name_size[which] = name, tag_at - name
     raw_at, raw_size = items.at[which], items.size[which]
-    for number in numpy.unique(tag).tolist():
+    for number in numpy.flatnonzero(numpy.bincount(tag)).tolist():
         same = numpy.flatnonzero((tag == number) & ~wrong)
         rows, at, end = which[same], tag_at[same] + 1, stop[same]
         if number == ord("S"):
@@ -426,6 +452,21 @@ def _put_numbers(
     kind = f"<{'i' if signed else 'u'}{width}"
     numbers = pa.array(numpy.ascontiguousarray(raw).view(kind).reshape(-1))
     items.at[which], items.size[which] = source.put_array(numbers.cast(pa.string()))
+
+
+def _put_bytes(
+    data: NDArray[numpy.uint8],
+    items: _Items,
+    which: Integers,
+    text: Callable[[bytes], str],
+    source: _Source,
+) -> None:
+    """Replace numbers of one byte by what `text` says of each of them that there is."""
+    numbers = data[items.at[which]]
+    table = numpy.zeros((256, 2), numpy.int64)
+    for number in numpy.flatnonzero(numpy.bincount(numbers)).tolist():
+        table[number] = source.put(text(bytes((number,))).encode())
+    items.at[which], items.size[which] = table[numbers, 0], table[numbers, 1]
 
 
 def _put_distinct(
@@ -485,7 +526,9 @@ class BlockReader:
     Most publishers say the same of all their messages: distinct blocks are read once.
     """
 
-    def __init__(self, headers: pa.DataType = TEXTS, properties: pa.DataType = TEXTS) -> None:
+    def __init__(
+        self, headers: pa.DataType | None = TEXTS, properties: pa.DataType | None = TEXTS
+    ) -> None:
         self._types = headers, properties
         self._known: pa.BinaryArray | None = None
         self._blocks: Blocks | None = None
@@ -495,9 +538,10 @@ class BlockReader:
 
         Raises ``BlockError``, with the number of the first block that is none.
         """
-        encoded = values.dictionary_encode()
-        if 2 * len(encoded.dictionary) > len(values) > 1:
+        some = values.slice(0, SAMPLE)
+        if 2 * len(some.unique()) > len(some) > 1:
             return decode_blocks(values, *self._types), None
+        encoded = values.dictionary_encode()
         codes: Integers = encoded.indices.to_numpy().astype(numpy.int64)
         if self._blocks is None or not encoded.dictionary.equals(self._known):
             try:
@@ -512,25 +556,28 @@ class BlockReader:
 # --- from items to columns -------------------------------------------------------------------------------------------
 
 
-def _in_order(items: _Items, blocks: int) -> _Items:
-    """Return the items block by block, and in the order in which they stand."""
+def _in_order(items: _Items, blocks: int) -> tuple[Integers, Integers]:
+    """Return the items' numbers block by block, in the order in which they stand there, and their kinds."""
     counts = numpy.bincount(items.block, minlength=blocks)
     place = (numpy.cumsum(counts) - counts)[items.block] + items.ordinal
     order = numpy.empty(len(place), numpy.int64)
     order[place] = numpy.arange(len(place))
-    return items.select(order)
+    return order, items.kind[order]
 
 
-def _map(items: _Items, blocks: int, source: _Source, kind: pa.DataType) -> pa.MapArray:
-    """Return the map of each block's items, of equal names the last one."""
-    names = source.texts(items.name_at, items.name_size)
-    repeated = _repeated(items.block, names)
+def _map(
+    items: _Items, which: Integers, blocks: int, source: _Source, kind: pa.DataType
+) -> pa.MapArray:
+    """Return the map of some items of each block, of equal names the last one."""
+    block = items.block[which]
+    names = source.texts(items.name_at[which], items.name_size[which])
+    repeated = _repeated(block, names)
     if repeated.any():
         kept = ~repeated
-        items, names = items.select(kept), names.filter(pa.array(kept))
-    values = source.texts(items.at, items.size)
+        which, block, names = which[kept], block[kept], names.filter(pa.array(kept))
+    values = source.texts(items.at[which], items.size[which])
     offsets = numpy.zeros(blocks + 1, numpy.int32)
-    numpy.cumsum(numpy.bincount(items.block, minlength=blocks), out=offsets[1:])
+    numpy.cumsum(numpy.bincount(block, minlength=blocks), out=offsets[1:])
     return pa.MapArray.from_arrays(pa.array(offsets), names, values, kind)
 
 
@@ -553,15 +600,15 @@ def _repeated(block: Integers, names: pa.StringArray) -> Flags:
     return repeated
 
 
-def _last(items: _Items, blocks: int, source: _Source) -> pa.StringArray:
-    """Return the value of each block's last item, null where there is none."""
-    if not len(items.block):
+def _last(items: _Items, which: Integers, blocks: int, source: _Source) -> pa.StringArray:
+    """Return the value of the last of some items of each block, null where there is none."""
+    if not which.size:
         return pa.nulls(blocks, pa.string())
     number = numpy.full(blocks, -1, numpy.int64)
     # Of equal places the last one's value stays.
-    number[items.block] = numpy.arange(len(items.block))
-    taken = pa.array(number, mask=number < 0)
-    return source.texts(items.at, items.size).take(taken)
+    number[items.block[which]] = numpy.arange(len(which))
+    texts = source.texts(items.at[which], items.size[which])
+    return texts.take(pa.array(number, mask=number < 0))
 
 
 def addresses(keys: pa.StringArray, exchanges: pa.StringArray) -> pa.StringArray:

@@ -14,7 +14,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from fluxmq._hot.batch_format import KEYS, PROPERTIES
-from fluxmq_spark.blocks import TEXTS, BlockError, BlockReader, Blocks, addresses, strings
+from fluxmq_spark.blocks import BlockError, BlockReader, Blocks, addresses, strings
 from fluxmq_spark.decode import Batches, Group, GroupError, Pieces
 from fluxmq_spark.selection import Selection
 
@@ -47,7 +47,7 @@ class Columns:
         self._selection = selection
         self._reader = BlockReader(
             *(
-                schema.field(name).type if name in columns else TEXTS
+                self._schema.field(name).type if name in columns else None
                 for name in ("headers", "properties")
             )
         )

@@ -87,7 +87,7 @@ class Window:
     def __init__(self, size: int) -> None:
         self.size = size - size % GRANULE_BYTES
         self.buffer = pa.allocate_buffer(self.size)
-        self.target = memoryview(self.buffer)
+        self.target = memoryview(self.buffer).cast("B")
         self.words: NDArray[numpy.int32] = numpy.frombuffer(self.buffer, "<i4")
         self._headers: NDArray[Any] = numpy.ndarray(
             (max(0, self.size // GRANULE_BYTES - _HEADER_GRANULES + 1),),

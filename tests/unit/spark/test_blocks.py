@@ -1,0 +1,279 @@
+"""Property blocks as columns: what numpy makes of many is what the model's reading of each one says."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from fluxmq_spark.blocks import (
+    PLAIN_BYTES_MAX,
+    STEPS_MAX,
+    BlockError,
+    BlockReader,
+    addresses,
+    decode_blocks,
+    name_of,
+    strings,
+    text_of,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluxmq.model.properties import (
+    NUMBERS,
+    Item,
+    Kind,
+    PropertyError,
+    Timestamp,
+    Value,
+    decode,
+    encode,
+    text,
+)
+
+TEXTS = st.one_of(
+    st.sampled_from([b"", b"eu", b"x" * 127, b"y" * 128, "größer".encode(), b"\xff\xfe", b"a\0b"]),
+    st.binary(max_size=20),
+)
+NAMES = st.one_of(st.sampled_from([b"a", b"b", b"region", b""]), TEXTS)
+SCALARS = st.one_of(
+    st.builds(text, TEXTS),
+    st.builds(lambda content: Value("x", content), TEXTS),
+    st.builds(lambda number: Value("l", number), st.integers(-(1 << 63), (1 << 63) - 1)),
+    st.builds(lambda number: Value("I", number), st.integers(-(1 << 31), (1 << 31) - 1)),
+    st.builds(lambda number: Value("i", number), st.integers(0, (1 << 32) - 1)),
+    st.builds(lambda number: Value("b", number), st.integers(-128, 127)),
+    st.builds(lambda number: Value("B", number), st.integers(0, 255)),
+    st.builds(lambda number: Value("s", number), st.integers(-32768, 32767)),
+    st.builds(lambda number: Value("u", number), st.integers(0, 65535)),
+    st.builds(lambda number: Value("T", Timestamp(number)), st.integers(0, (1 << 64) - 1)),
+    st.builds(lambda number: Value("d", number), st.floats()),
+    st.builds(lambda number: Value("f", number), st.floats(width=32)),
+    st.builds(lambda truth: Value("t", truth), st.booleans()),
+    st.builds(
+        lambda scale, number: Value("D", (scale, number)), st.integers(0, 255), st.integers(-9, 99)
+    ),
+    st.just(Value("V", None)),
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.builds(lambda each: Value("A", tuple(each)), st.lists(inner, max_size=3)),
+        st.builds(
+            lambda each: Value("F", tuple(each)), st.lists(st.tuples(NAMES, inner), max_size=3)
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def _item(kind: Kind) -> st.SearchStrategy[Item]:
+    width = NUMBERS.get(kind)
+    if width is not None:
+        return st.builds(lambda number: Item(kind, number), st.integers(0, (1 << 8 * width) - 1))
+    if kind is Kind.HEADER:
+        return st.builds(lambda name, value: Item(kind, value, name), NAMES, VALUES)
+    if kind is Kind.EMPTY_HEADERS:
+        return st.just(Item(kind, None))
+    return st.builds(lambda content: Item(kind, content), TEXTS)
+
+
+ITEMS = st.one_of(
+    _item(Kind.HEADER), _item(Kind.PUBLISHER), _item(Kind.EXCHANGE), *map(_item, Kind)
+)
+BLOCKS = st.lists(ITEMS, max_size=6).map(encode)
+
+
+def _by_definition(
+    block: bytes,
+) -> tuple[dict[str, str], dict[str, str], str | None, str | None]:
+    """Headers, properties, publisher and exchange of one block: of equal names the last."""
+    items = decode(block)
+    own = (Kind.HEADER, Kind.PUBLISHER)
+    alone = {item.kind: text_of(item) for item in items}
+    return (
+        {name_of(item): text_of(item) for item in items if item.kind is Kind.HEADER},
+        {name_of(item): text_of(item) for item in items if item.kind not in own},
+        alone.get(Kind.PUBLISHER),
+        alone.get(Kind.EXCHANGE),
+    )
+
+
+def _decoded(
+    blocks: list[bytes],
+) -> list[tuple[dict[str, str], dict[str, str], str | None, str | None]]:
+    found = decode_blocks(pa.array(blocks, pa.binary()))
+    columns = (found.headers, found.properties, found.publisher, found.exchange)
+    for column in columns:
+        column.validate(full=True)
+    headers, properties, publishers, exchanges = (column.to_pylist() for column in columns)
+    for pairs in (*headers, *properties):
+        assert len(dict(pairs)) == len(pairs), "a name twice in one map"
+    return [
+        (dict(of_block[0]), dict(of_block[1]), of_block[2], of_block[3])
+        for of_block in zip(headers, properties, publishers, exchanges, strict=True)
+    ]
+
+
+@given(st.lists(BLOCKS, min_size=1, max_size=8))
+def test_many_blocks_say_what_each_says(blocks: list[bytes]) -> None:
+    assert _decoded(blocks) == [_by_definition(block) for block in blocks]
+
+
+@given(st.lists(BLOCKS, min_size=1, max_size=4), st.data())
+def test_damaged_blocks_are_refused_just_when_the_model_refuses(
+    blocks: list[bytes], data: st.DataObject
+) -> None:
+    which = data.draw(st.integers(0, len(blocks) - 1))
+    damaged = bytearray(blocks[which])
+    change = data.draw(st.sampled_from(("byte", "cut", "more")))
+    if change == "cut" or not damaged:
+        damaged = damaged[: data.draw(st.integers(0, len(damaged)))]
+    elif change == "byte":
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    else:
+        damaged += data.draw(st.binary(min_size=1, max_size=8))
+    blocks[which] = bytes(damaged)
+    why = ""
+    try:
+        decode(blocks[which])
+    except PropertyError as error:
+        why = str(error)
+    if why:
+        with pytest.raises(BlockError) as refused:
+            _decoded(blocks)
+        assert (refused.value.block, str(refused.value)) == (which, why)
+    else:
+        assert _decoded(blocks) == [_by_definition(block) for block in blocks]
+
+
+@given(st.lists(st.binary(max_size=24), min_size=1, max_size=4))
+def test_any_bytes_are_read_as_the_model_reads_them(blocks: list[bytes]) -> None:
+    try:
+        expected = [_by_definition(block) for block in blocks]
+    except PropertyError:
+        with pytest.raises(BlockError):
+            _decoded(blocks)
+    else:
+        assert _decoded(blocks) == expected
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(b"\x06", id="the end instead of a size"),
+        pytest.param(b"\x02\x81\x00a", id="a size longer than needed"),
+        pytest.param(b"\x02\xff\xff\xff\xff\x0f", id="a size past the end"),
+        pytest.param(b"\x63\x00", id="an unknown kind"),
+        pytest.param(b"\x09\x02\x01\x00", id="a number of another width"),
+        pytest.param(b"\x07\x01a", id="empty headers with a value"),
+        pytest.param(b"\x06\x03\x01aS", id="the end instead of a text"),
+        pytest.param(b"\x06\x05\x01aS\x00b", id="bytes behind a text"),
+        pytest.param(b"\x06\x04\x01aI\x00", id="the end inside a number"),
+        pytest.param(b"\x06\x04\x01at\x02", id="neither true nor false"),
+        pytest.param(b"\x06\x03\x01aZ", id="an unknown tag"),
+    ],
+)
+def test_a_wrong_block_is_named_by_its_number(block: bytes) -> None:
+    right = encode([Item(Kind.MESSAGE_ID, b"1")])
+    with pytest.raises(PropertyError) as expected:
+        decode(block)
+    with pytest.raises(BlockError) as refused:
+        _decoded([right, right, block, right])
+    assert (refused.value.block, str(refused.value)) == (2, str(expected.value))
+
+
+def test_long_blocks_and_blocks_of_many_items_are_read_as_well() -> None:
+    blocks = [
+        encode(
+            [Item(Kind.HEADER, text(b"%d" % number), b"n%d" % number) for number in range(count)]
+        )
+        for count in (STEPS_MAX - 1, STEPS_MAX, STEPS_MAX + 1, 3 * STEPS_MAX, 1)
+    ]
+    blocks.append(encode([Item(Kind.HEADER, text(b"v" * PLAIN_BYTES_MAX), b"long")]))
+    blocks.append(encode([Item(Kind.HEADER, text(b"%d" % number), b"n") for number in range(40)]))
+    found = _decoded(blocks)
+    assert found == [_by_definition(block) for block in blocks]
+    assert found[-1][0] == {"n": "39"}
+    assert len(found[3][0]) == 3 * STEPS_MAX
+
+
+def test_what_values_become_is_what_the_documents_say() -> None:
+    death = Value("F", ((b"count", Value("l", 2)), (b"reason", text(b"expired"))))
+    block = encode(
+        [
+            Item(Kind.PROTOCOL, 2),
+            Item(Kind.EXCHANGE, b"orders"),
+            Item(Kind.PUBLISHER, b"shop"),
+            Item(Kind.PRIORITY, 7),
+            Item(Kind.TIMESTAMP, 1_700_000_000),
+            Item(Kind.CORRELATION, b"\xff\x00"),
+            Item(Kind.DEAD_TIME, 1_790_000_000_000_000),
+            Item(Kind.DEAD_FIRST_TIME, 1_790_000_000_000_001),
+            Item(Kind.DEAD_TRANSFER, b"\x01\xab"),
+            Item(Kind.DEAD_OFFSET, 1 << 40),
+            Item(Kind.HEADER, Value("t", True), b"true"),
+            Item(Kind.HEADER, Value("V", None), b"void"),
+            Item(Kind.HEADER, Value("T", Timestamp(1_700_000_000)), b"time"),
+            Item(Kind.HEADER, Value("d", 1.5), b"double"),
+            Item(Kind.HEADER, Value("D", (2, -150)), b"decimal"),
+            Item(Kind.HEADER, Value("x", b"\x00\x01"), b"bytes"),
+            Item(Kind.HEADER, Value("A", (death, Value("d", float("nan")))), b"x-death"),
+            Item(Kind.HEADER, text(b"\xc3\x28"), b"broken"),
+        ]
+    )
+    [(headers, properties, publisher, exchange)] = _decoded([block])
+    assert (publisher, exchange) == ("shop", "orders")
+    assert properties == {
+        "protocol": "amqp",
+        "exchange": "orders",
+        "priority": "7",
+        "timestamp": "1700000000",
+        "correlation": "/wA=",
+        "dead_time": "2026-09-21T14:13:20Z",
+        "dead_first_time": "2026-09-21T14:13:20.000001Z",
+        "dead_transfer": "01ab",
+        "dead_offset": str(1 << 40),
+    }
+    deaths = json.loads(headers.pop("x-death"))
+    assert deaths == [{"count": 2, "reason": "expired"}, "nan"]
+    assert headers == {
+        "true": "true",
+        "void": "",
+        "time": "1700000000",
+        "double": "1.5",
+        "decimal": "-1.50",
+        "bytes": "AAE=",
+        "broken": "\ufffd(",
+    }
+
+
+def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
+    reader = BlockReader()
+    one, other = (encode([Item(Kind.MESSAGE_ID, each)]) for each in (b"1", b"2"))
+    first, codes = reader.read(pa.array([one, one, other, one], pa.binary()))
+    assert codes is not None
+    assert codes.tolist() == [0, 0, 1, 0]
+    again, codes = reader.read(pa.array([one, other, one, one, one], pa.binary()))
+    assert again is first
+    assert codes is not None
+    assert codes.tolist() == [0, 1, 0, 0, 0]
+    _, codes = reader.read(pa.array([one, other], pa.binary()))
+    assert codes is None
+    with pytest.raises(BlockError) as refused:
+        reader.read(pa.array([one, one, one, b"\x63", one], pa.binary()))
+    assert refused.value.block == 3
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=6))))
+def test_bytes_become_text_as_python_decodes_them(values: list[bytes | None]) -> None:
+    expected = [None if each is None else each.decode("utf-8", "replace") for each in values]
+    assert strings(pa.array(values, pa.binary())).to_pylist() == expected
+
+
+def test_addresses_have_the_exchange_where_it_has_a_name() -> None:
+    keys = pa.array(["a/b", "orders", "eu.west"])
+    exchanges = pa.array([None, "", "sales"], pa.string())
+    assert addresses(keys, exchanges).to_pylist() == ["a/b", "orders", "sales/eu.west"]
+    assert addresses(keys, pa.nulls(3, pa.string())) is keys
