@@ -77,8 +77,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.queues is None:
             return select_queues(*self._place, options)
         if options.fail_on_data_loss:
-            self._named = select_queues(*self._place, options)
-            return self._named
+            found = select_queues(*self._place, options)
+            # A queue's dead letters have a queue from the first one on.
+            self._named = found if len(found) == len(options.queues) else None
+            return found
         pattern = "|".join(map(re.escape, options.queues))
         return select_queues(*self._place, replace(options, queues=None, pattern=pattern))
 
@@ -206,17 +208,12 @@ def shares(backlogs: Mapping[str, int], most: int) -> Offsets:
     total = sum(backlogs.values())
     if total <= most:
         return dict(backlogs)
-    order = sorted(backlogs, key=lambda queue: (-backlogs[queue], queue))
+    order = sorted((queue for queue in backlogs if backlogs[queue]), key=backlogs.__getitem__)
     found = dict.fromkeys(backlogs, 0)
-    for queue in [queue for queue in order if backlogs[queue]][:most]:
-        found[queue] = 1
-    left = most - sum(found.values())
-    waiting = total - sum(found.values())
-    for queue in order:
-        # Of what is left after the queues before: parts add up to the whole, whatever the rounding.
-        more = backlogs[queue] - found[queue]
-        share = left * more // waiting if waiting else 0
-        found[queue] += share
-        left -= share
-        waiting -= more
+    # The smallest first: what rounding up to one takes is missed least by the largest.
+    for queue in order[-most:]:
+        share = max(most * backlogs[queue] // total, 1)
+        found[queue] = min(share, backlogs[queue])
+        most -= found[queue]
+        total -= backlogs[queue]
     return found
