@@ -120,6 +120,7 @@ class Publisher:
         self._published = 0
         self._failure: str | None = None
         self._blocked = ""
+        self._opening = True
         self._ready = False
         self._closed = False
         self._heard = 0.0
@@ -183,6 +184,9 @@ class Publisher:
         def look() -> None:
             nonlocal timer
             timer = None
+            if self._opening:
+                # pika watches that itself, and does not like to be closed before it is open.
+                self._heard = time.monotonic()
             if time.monotonic() - self._heard > self._timeout:
                 blocked = f"; it says that it is blocked: {self._blocked}" if self._blocked else ""
                 self._fail(f"{otherwise}: no answer for {self._timeout:g} s{blocked}")
@@ -234,12 +238,14 @@ class Publisher:
     # What pika calls
 
     def _opened(self, connection: Any) -> None:
+        self._opening = False
         connection.add_on_connection_blocked_callback(self._was_blocked)
         connection.add_on_connection_unblocked_callback(self._was_unblocked)
         connection.channel(on_open_callback=self._channel_opened)
         self._news()
 
     def _not_opened(self, _connection: Any, error: BaseException | str) -> None:
+        self._opening = False
         self._closed = True
         self._fail(f"the connection was not opened: {_said(error)}")
 
