@@ -30,9 +30,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     missing = java_missing()
     if missing:
         pytest.skip(missing)
-    import fluxmq_spark
-
     made = session(tmp_path_factory.mktemp("spark"))
-    fluxmq_spark.register(made)
     yield made
     made.stop()

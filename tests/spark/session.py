@@ -10,6 +10,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+import fluxmq_spark
+
 JAVA_MIN = 17
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,6 +60,8 @@ def session(directory: Path, name: str = "fluxmq tests") -> SparkSession:
     for key, value in settings.items():
         builder = builder.config(key, value)
     made: SparkSession = builder.getOrCreate()
+    # By hand: Spark finds only modules that lie in a directory of the path, not those of an editable installation.
+    fluxmq_spark.register(made)
     return made
 
 
