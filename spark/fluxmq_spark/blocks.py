@@ -42,6 +42,9 @@ PLAIN_BYTES_MAX: Final = 1 << 16
 SAMPLE: Final = 64
 """Blocks of a group that are looked at to see whether most are different: then looking for equal ones wins nothing."""
 
+KNOWN_MAX: Final = 1024
+"""Distinct blocks that are remembered, and read again together whenever a new one comes."""
+
 _NEAR_MAX: Final = 8
 """Headers of a block up to which equal names are looked for by comparing each with each."""
 
@@ -521,16 +524,16 @@ def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source:
 
 
 class BlockReader:
-    """Reads property blocks of one group of batches after the other; remembers what it read last.
+    """Reads property blocks of one group of batches after the other; remembers what it read.
 
-    Most publishers say the same of all their messages: distinct blocks are read once.
+    Most publishers say the same of all their messages, and a queue has few publishers: distinct blocks are read once.
     """
 
     def __init__(
         self, headers: pa.DataType | None = TEXTS, properties: pa.DataType | None = TEXTS
     ) -> None:
         self._types = headers, properties
-        self._known: pa.BinaryArray | None = None
+        self._known = pa.array([], pa.binary())
         self._blocks: Blocks | None = None
 
     def read(self, values: pa.BinaryArray) -> tuple[Blocks, Integers | None]:
@@ -539,18 +542,23 @@ class BlockReader:
         Raises ``BlockError``, with the number of the first block that is none.
         """
         some = values.slice(0, SAMPLE)
-        if 2 * len(some.unique()) > len(some) > 1:
+        if 2 * len(some.unique()) > len(some) == SAMPLE:
             return decode_blocks(values, *self._types), None
-        encoded = values.dictionary_encode()
-        codes: Integers = encoded.indices.to_numpy().astype(numpy.int64)
-        if self._blocks is None or not encoded.dictionary.equals(self._known):
+        codes = pc.index_in(values, self._known)
+        if self._blocks is None or codes.null_count:
+            new = values.filter(codes.is_null()).unique()
+            if len(self._known) + len(new) > KNOWN_MAX:
+                self._known = self._known.slice(0, 0)
+                new = values.unique()
             try:
-                self._blocks = decode_blocks(encoded.dictionary, *self._types)
+                decode_blocks(new, None, None)
             except BlockError as error:
-                self._blocks = None
-                raise BlockError(int((codes == error.block).argmax()), str(error)) from None
-            self._known = encoded.dictionary
-        return self._blocks, codes
+                at = pc.index(values, new[error.block]).as_py()
+                raise BlockError(at, str(error)) from None
+            self._known = pa.concat_arrays([self._known, new])
+            self._blocks = decode_blocks(self._known, *self._types)
+            codes = pc.index_in(values, self._known)
+        return self._blocks, codes.to_numpy().astype(numpy.int64)
 
 
 # --- from items to columns -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 from fluxmq_spark.blocks import (
+    KNOWN_MAX,
     PLAIN_BYTES_MAX,
     STEPS_MAX,
     BlockError,
@@ -251,19 +252,35 @@ def test_what_values_become_is_what_the_documents_say() -> None:
 
 def test_equal_blocks_are_read_once_and_bad_ones_are_named_among_them() -> None:
     reader = BlockReader()
-    one, other = (encode([Item(Kind.MESSAGE_ID, each)]) for each in (b"1", b"2"))
-    first, codes = reader.read(pa.array([one, one, other, one], pa.binary()))
-    assert codes is not None
-    assert codes.tolist() == [0, 0, 1, 0]
-    again, codes = reader.read(pa.array([one, other, one, one, one], pa.binary()))
-    assert again is first
-    assert codes is not None
-    assert codes.tolist() == [0, 1, 0, 0, 0]
-    _, codes = reader.read(pa.array([one, other], pa.binary()))
-    assert codes is None
+    one, other, third = (encode([Item(Kind.MESSAGE_ID, each)]) for each in (b"1", b"2", b"3"))
+    first = _read(reader, [one, one, other, one])
+    assert first == ["1", "1", "2", "1"]
+    known = reader.read(pa.array([one], pa.binary()))[0]
+    assert _read(reader, [other, one, one]) == ["2", "1", "1"]
+    assert reader.read(pa.array([other], pa.binary()))[0] is known
     with pytest.raises(BlockError) as refused:
-        reader.read(pa.array([one, one, one, b"\x63", one], pa.binary()))
+        _read(reader, [one, one, one, b"\x63", third, b"\x63"])
     assert refused.value.block == 3
+    assert _read(reader, [third, one]) == ["3", "1"]
+
+
+def test_more_blocks_than_are_remembered() -> None:
+    reader = BlockReader()
+    names = [b"%d" % (number // 3) for number in range(3 * KNOWN_MAX)]
+    blocks = [encode([Item(Kind.MESSAGE_ID, name)]) for name in names]
+    for first in range(0, len(blocks), 500):
+        portion = blocks[first : first + 500]
+        assert _read(reader, portion) == [name.decode() for name in names[first : first + 500]]
+    distinct = [encode([Item(Kind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
+    assert reader.read(pa.array(distinct, pa.binary()))[1] is None
+
+
+def _read(reader: BlockReader, blocks: list[bytes]) -> list[str]:
+    """The message ids of blocks."""
+    found, codes = reader.read(pa.array(blocks, pa.binary()))
+    assert found.properties is not None
+    assert codes is not None
+    return [dict(found.properties[int(code)].as_py())["message_id"] for code in codes]
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=6))))
