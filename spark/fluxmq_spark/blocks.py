@@ -39,8 +39,11 @@ STEPS_MAX: Final = 64
 PLAIN_BYTES_MAX: Final = 1 << 16
 """A longer block is not plain. Shorter ones cannot break the limit of items that a block has."""
 
-SAMPLE: Final = 64
-"""Blocks of a group that are looked at to see whether most are different: then looking for equal ones wins nothing."""
+MANY: Final = 64
+"""Blocks that are read as they are if most of them are different; of fewer, equal ones are always looked for."""
+
+UNASKED: Final = 16
+"""Groups of blocks that are read as they are after one of which most were different: queues seldom change their nature."""
 
 KNOWN_MAX: Final = 1024
 """Distinct blocks that are remembered, and read again together whenever a new one comes."""
@@ -535,18 +538,22 @@ class BlockReader:
         self._types = headers, properties
         self._known = pa.array([], pa.binary())
         self._blocks: Blocks | None = None
+        self._unasked = 0
 
     def read(self, values: pa.BinaryArray) -> tuple[Blocks, Integers | None]:
         """Return columns, and which of their rows each of the blocks has; None: each its own.
 
         Raises ``BlockError``, with the number of the first block that is none.
         """
-        some = values.slice(0, SAMPLE)
-        if 2 * len(some.unique()) > len(some) == SAMPLE:
+        if self._unasked and len(values) >= MANY:
+            self._unasked -= 1
             return decode_blocks(values, *self._types), None
         codes = pc.index_in(values, self._known)
         if self._blocks is None or codes.null_count:
             new = values.filter(codes.is_null()).unique()
+            if 2 * len(new) > len(values) >= MANY:
+                self._unasked = UNASKED
+                return decode_blocks(values, *self._types), None
             if len(self._known) + len(new) > KNOWN_MAX:
                 self._known = self._known.slice(0, 0)
                 new = values.unique()

@@ -10,6 +10,7 @@ from fluxmq_spark.blocks import (
     KNOWN_MAX,
     PLAIN_BYTES_MAX,
     STEPS_MAX,
+    UNASKED,
     BlockError,
     BlockReader,
     addresses,
@@ -271,8 +272,21 @@ def test_more_blocks_than_are_remembered() -> None:
     for first in range(0, len(blocks), 500):
         portion = blocks[first : first + 500]
         assert _read(reader, portion) == [name.decode() for name in names[first : first + 500]]
+
+
+def test_blocks_that_are_mostly_different_are_read_as_they_are_for_a_while() -> None:
+    reader = BlockReader()
     distinct = [encode([Item(Kind.MESSAGE_ID, b"%d" % number)]) for number in range(500)]
-    assert reader.read(pa.array(distinct, pa.binary()))[1] is None
+    found, codes = reader.read(pa.array(distinct, pa.binary()))
+    assert codes is None
+    assert found.properties is not None
+    assert [dict(each)["message_id"] for each in found.properties.to_pylist()] == [
+        str(number) for number in range(500)
+    ]
+    equal = [distinct[0]] * 100
+    for _ in range(UNASKED):
+        assert reader.read(pa.array(equal, pa.binary()))[1] is None
+    assert _read(reader, equal) == ["0"] * 100
 
 
 def _read(reader: BlockReader, blocks: list[bytes]) -> list[str]:
