@@ -23,11 +23,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from fluxmq_spark import SOURCE_NAME
-from fluxmq_spark.errors import OptionError
 from fluxmq_spark.options import EITHER, VIEW_MESSAGES, ReadOptions, read_options
 from fluxmq_spark.planning import make_plan, open_path
 from fluxmq_spark.reading import TaskPartition, check_columns, task_reader
-from fluxmq_spark.schema import check_names, check_schema, message_schema
+from fluxmq_spark.schema import message_schema
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -54,22 +53,15 @@ class FluxmqSource(DataSource):
             return message_schema(options.columns or options.all_columns())
         from fluxmq_spark.views import view_schema
 
-        whole = view_schema(options.view)
-        if options.columns is None:
-            return whole
-        mistakes = check_names(options.columns, whole.names)
-        if mistakes:
-            raise OptionError(f"options: {'; '.join(mistakes)}")
-        return StructType([whole[name] for name in options.columns])
+        return view_schema(options.view, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query. Raises OptionError."""
         options = read_options(self._given)
         if options.view == VIEW_MESSAGES:
             return BatchReader(options, schema)
-        from fluxmq_spark.views import view_reader, view_schema
+        from fluxmq_spark.views import view_reader
 
-        check_schema(schema, view_schema(options.view))
         check_columns(options, schema)
         return view_reader(options.view, options, schema)
 
