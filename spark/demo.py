@@ -50,6 +50,8 @@ FILES_DEADLINE_S = 30.0
 GROUPS_INTERVAL_S = 2.5
 """The broker writes what consumer groups have about once a second."""
 
+PUBLISHED = ("telemetry", "orders", "jobs")
+
 Message = tuple[str, bytes, dict[str, str]]
 
 
@@ -366,11 +368,15 @@ def look(console: Console, running: Broker, output: Path, confirmed: int) -> Non
         console.table(
             ("queue", "date", "count"), [(row["queue"], row["date"], row["count"]) for row in found]
         )
-    exported = sum(
-        row["count"] for row in found if "dlq" not in row["queue"] and "failed" not in row["queue"]
+    (manifest,) = exports.ExportDirectory(str(output / "parquet")).manifests()
+    ranges = [manifest.queues[name] for name in PUBLISHED]
+    exported, settled = sum(each.rows for each in ranges), sum(each.first for each in ranges)
+    if exported + settled != confirmed:
+        raise RuntimeError(f"{exported:,} exported, {settled:,} settled, {confirmed:,} confirmed")
+    console.write(
+        f"\n{confirmed:,} confirmed = {exported:,} exported + {settled:,} that consumers had settled before,"
+        " which work queues let go of"
     )
-    if exported < confirmed:
-        console.write(f"\n{exported:,} of {confirmed:,} were exported")
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -31,6 +31,9 @@ NAME: Final = "audit"
 FINDINGS_MAX: Final = 1000
 """Findings of a kind that are listed; all are counted."""
 
+ORDERED: Final = ("queue", "segment", "position", "base_offset", "count", "bytes")
+"""Columns of a batch's header that say where it is in the order of all."""
+
 COMPARED: Final = (
     *("count", "first_time", "last_time", "bytes", "key_bytes", "property_bytes", "payload_bytes"),
     *("term", "flags", "payload_check"),
@@ -83,13 +86,18 @@ def parser() -> arguments.Parser:
 
 
 def batches_of(
-    spark: SparkSession, selection: Selection, ranges: Sequence[QueueRange]
+    spark: SparkSession, selection: Selection, ranges: Sequence[QueueRange], *, compared: bool
 ) -> DataFrame:
-    """The headers of the batches with messages in the ranges; where a header is damaged there is none."""
+    """The headers of the batches with messages in the ranges; where a header is damaged there is none.
+
+    `compared`: whether all of a header is needed, or only what says order.
+    """
     from pyspark.sql import functions as f
 
     reader = spark.read.format("fluxmq").options(**selection.where())
-    rows = reader.option("view", "batches").option("failOnDataLoss", "false").load()
+    names = dict.fromkeys((*ORDERED, *COMPARED)) if compared else ORDERED
+    reader = reader.option("view", "batches").option("columns", ",".join(names))
+    rows = reader.option("failOnDataLoss", "false").load()
     inside: Column = f.lit(False)
     next_offset = f.col("base_offset") + f.col("count")
     for each in ranges:
@@ -270,7 +278,8 @@ def look(
     """Look at one directory: its batches, what is in it, and what is wrong with it."""
     doing = tasks(spark)
     ranges = ranges_of(selection, skip_damage=True)
-    batches = batches_of(spark, selection, ranges).persist()
+    compared = len(options.path) > 1
+    batches = batches_of(spark, selection, ranges, compared=compared).persist()
     with console.stage(f"{node}: headers", doing):
         totals, breaks = totals_of(batches), breaks_of(batches)
     findings = list(order_findings(node, ranges, totals, breaks))
@@ -341,7 +350,8 @@ def show(console: Console, audited: Sequence[Audited], findings: Sequence[Findin
     console.title(plural(len(findings), "finding"))
     for each in findings[:FINDINGS_MAX]:
         console.write(f"{each.kind}: queue {each.queue}, offset {each.offset}: {each.text}")
-        console.write(f"    {each.where}")
+        if each.where not in each.text:
+            console.write(f"    {each.where}")
 
 
 def save(folder: Path, audited: Sequence[Audited], findings: Sequence[Finding]) -> Path:

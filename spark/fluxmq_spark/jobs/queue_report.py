@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 
 NAME: Final = "queue_report"
 
+BATCH_COLUMNS: Final = "queue,base_offset,count,first_time,last_time,bytes,payload_bytes"
+
+DEFAULT_GROUP: Final = "(default)"
+"""What the group of all AMQP consumers is called, whose name is empty."""
+
 POINTS_MAX: Final = 120
 """Points of a rate over time: as many as a picture shows."""
 
@@ -115,7 +120,7 @@ def batches(spark: SparkSession, selection: Selection) -> DataFrame:
     from pyspark.sql import functions as f
 
     reader = spark.read.format("fluxmq").options(**selection.where())
-    rows = reader.option("view", "batches").load()
+    rows = reader.option("view", "batches").option("columns", BATCH_COLUMNS).load()
     start, stop = selection.start, selection.stop
     if start.offset is not None:
         rows = rows.where(f.col("base_offset") + f.col("count") > start.offset)
@@ -202,7 +207,7 @@ def groups_of(spark: SparkSession, selection: Selection) -> list[GroupLag]:
         .select(*GroupLag.__dataclass_fields__)
         .collect()
     )
-    found = [GroupLag(**row.asDict()) for row in rows]
+    found = [GroupLag(**{**row.asDict(), "group": row["group"] or DEFAULT_GROUP}) for row in rows]
     return sorted(found, key=lambda each: (-each.lag_messages, each.queue, each.group))
 
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from fluxmq_spark.catalog import Log, SegmentFile, find_queues, read_log
-from fluxmq_spark.jobs.arguments import Bound, JobError, Selection
+from fluxmq_spark.jobs.arguments import Bound, Selection, UsageError
 from fluxmq_spark.storage import Storage, storage_of
 from fluxmq_spark.times import TimeSearch
 
@@ -34,7 +34,7 @@ class QueueRange:
 def ranges_of(selection: Selection, *, skip_damage: bool = False) -> list[QueueRange]:
     """The selected queues, by name, and what is asked for of them, which may be nothing.
 
-    Raises `JobError` for a queue that is named and not there, SparkSourceError for a path that is none, and Damage where
+    Raises `UsageError` for a queue that is named and not there, SparkSourceError for a path that is none, and Damage where
     a time has to be looked for in a file that is damaged, unless that is to be skipped.
     """
     storage, root = storage_of(selection.path, selection.filesystem())
@@ -42,7 +42,7 @@ def ranges_of(selection: Selection, *, skip_damage: bool = False) -> list[QueueR
     there = {each.queue for each in files}
     absent = [queue for queue in selection.queues if queue not in there]
     if absent:
-        raise JobError(f"{selection.path} has no queue {', '.join(map(repr, absent))}")
+        raise UsageError(f"{selection.path} has no queue {', '.join(map(repr, absent))}")
     wanted = re.compile(selection.pattern) if selection.pattern is not None else None
     found = []
     for each in files:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set in the environment of a program that spark-submit started, which has a master then."""
 
+LOCAL_SHUFFLE_PARTITIONS: Final = 8
+"""Tasks behind a grouping where nobody says how many: what the jobs group is small, and 200 tasks, Spark's own number,
+take longer than their work."""
+
 _CAUSE: Final = re.compile(r"(?:fluxmq_spark\.[\w.]+|pyspark\.errors[\w.]*)\.(\w+): (.+)")
 
 
@@ -44,6 +48,8 @@ def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[Sp
         builder = builder.master(master)
     elif SUBMITTED not in os.environ:
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.sql.shuffle.partitions", str(LOCAL_SHUFFLE_PARTITIONS))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.log.level", "ERROR")

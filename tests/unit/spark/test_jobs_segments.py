@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from fluxmq_spark.errors import Damage
 from fluxmq_spark.exports import ExportDirectory
-from fluxmq_spark.jobs.arguments import Bound, JobError, Selection
+from fluxmq_spark.jobs.arguments import Bound, JobError, Selection, UsageError
 from fluxmq_spark.jobs.audit import (
     Finding,
     damage_findings,
@@ -85,7 +85,7 @@ def test_ranges(make: Make) -> None:
     assert (one.first, one.stop, one.start, one.committed) == (10, 3000, 0, 3000)
     by_pattern = Selection(str(root), (), "o.*s", None)
     assert [each.queue for each in ranges_of(by_pattern)] == ["orders"]
-    with pytest.raises(JobError, match="has no queue 'gone'"):
+    with pytest.raises(UsageError, match="has no queue 'gone'"):
         ranges_of(selection(root, "orders", "gone"))
 
 
