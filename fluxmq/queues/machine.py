@@ -70,6 +70,7 @@ _NEWER: Final = ((COMMAND_VERSION_MAX, _CLAIM), (COMMAND_VERSION_MAX, int(Kind.J
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
 _NO_GROUP: Final = Result(Code.NO_GROUP)
+_UNREADABLE: Final = (ValueError, TypeError, IndexError, AssertionError, msgpack.UnpackException)
 _ROLLED: Final = struct.Struct("<QQQ")
 _RESULT: Final = struct.Struct("<QQ")
 
@@ -406,13 +407,7 @@ class Machine:
                 raise SnapshotError(f"a snapshot of version {version}")
             behaviour, applied, time, next_queue, rolling, packed = fields
             queues = [Queue.unpack(each) for each in packed]
-        except (
-            ValueError,
-            TypeError,
-            IndexError,
-            AssertionError,
-            msgpack.UnpackException,
-        ) as error:
+        except _UNREADABLE as error:
             raise SnapshotError(f"not a snapshot: {error}") from error
         if behaviour > VERSION:
             raise SnapshotError(f"a snapshot of machine version {behaviour}")

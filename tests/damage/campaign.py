@@ -20,8 +20,11 @@ from tests.damage.workload import Workload, settings_of
 CASES_PER_DIRECTORY = 50
 SECONDS_MAX = 10.0
 """A recovery that takes longer than this is stuck."""
-KINDS = ("wal", "wal.key", "wal.synced", "seg", "idx", "head", "snap", "placement.json", "VERSION")
-WEIGHTS = (30, 4, 4, 20, 8, 6, 14, 5, 3)
+KINDS = (
+    *("wal", "wal.key", "wal.synced", "seg", "idx", "head", "groups", "snap"),
+    *("placement.json", "VERSION"),
+)
+WEIGHTS = (30, 4, 4, 20, 8, 6, 3, 14, 5, 3)
 
 
 @dataclass

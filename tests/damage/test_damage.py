@@ -15,5 +15,5 @@ def test_damage_anywhere_is_harmless_or_refused(tmp_path: Path) -> None:
     assert outcomes == {"whole", "refused"}
     for kind in ("wal", "seg", "snap", "placement.json", "VERSION"):
         assert results.outcomes[kind, "refused"] > 0, kind
-    for kind in ("idx", "head", "wal.synced"):
+    for kind in ("idx", "head", "groups", "wal.synced"):
         assert results.outcomes[kind, "refused"] == 0, kind
