@@ -9,9 +9,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy
 from numpy.typing import NDArray
@@ -30,6 +32,9 @@ TASKS_MAX: Final = 100_000
 
 _NEAR: Final = 0.25
 """How far from where a cut would be best, in parts of a task, an entry of the index may be."""
+
+
+R = TypeVar("R", tuple[int, int], tuple[int, int, str])
 
 
 class Piece(NamedTuple):
@@ -62,18 +67,35 @@ def make_tasks(
         target = max(min(target, -(-total // least)), 1)
     parts = [part for piece in pieces for part in _cut(storage, piece, target)]
     packed = _split_to(list(_packed(parts, target)), least)
-    return [
-        Task(
-            tuple(part.portion for part in task),
-            sum(part.bytes for part in task),
-            {
-                queue: selections[queue]
-                for queue in dict.fromkeys(part.portion.queue for part in task)
-                if queue in selections
-            },
-        )
-        for task in packed
-    ]
+    return [_task([part.portion for part in task], _bytes(task), selections) for task in packed]
+
+
+def _bytes(task: Iterable[Piece]) -> int:
+    return sum(part.bytes for part in task)
+
+
+def _task(portions: list[Portion], size: int, selections: Mapping[str, Selection]) -> Task:
+    own = {}
+    for queue in dict.fromkeys(portion.queue for portion in portions):
+        if queue in selections:
+            parts = [portion for portion in portions if portion.queue == queue]
+            own[queue] = _narrowed(selections[queue], parts[0].first, parts[-1].stop)
+    return Task(tuple(portions), size, own)
+
+
+def _narrowed(selection: Selection, first: int, stop: int) -> Selection:
+    """A selection for some offsets only: it may have tens of thousands of ranges, and each task is sent its own."""
+    return replace(
+        selection,
+        ranges=None if selection.ranges is None else _overlapping(selection.ranges, first, stop),
+        labels=_overlapping(selection.labels, first, stop),
+    )
+
+
+def _overlapping(ranges: tuple[R, ...], first: int, stop: int) -> tuple[R, ...]:
+    """Those of ascending and disjoint ranges that have an offset from `first` to before `stop`."""
+    begin = bisect_left(ranges, first, key=itemgetter(1))
+    return ranges[begin : bisect_left(ranges, stop, key=itemgetter(0))]
 
 
 def _packed(parts: Iterable[Piece], target: int) -> Iterator[list[Piece]]:

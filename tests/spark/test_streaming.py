@@ -97,6 +97,7 @@ def test_mistakes_reach_the_user(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_killed_driver_goes_on_where_it_was(tmp_path: Path) -> None:
     """Two rounds of the campaign."""
     line, right = kill_stream.campaign(tmp_path, 2, 1)

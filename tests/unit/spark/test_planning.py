@@ -371,11 +371,25 @@ def test_wanted_ranges_cut_portions() -> None:
 
 
 def test_selections_go_where_they_are_needed() -> None:
-    """A task has those of its own queues only."""
-    wanted = {"q": Selection(((0, 9),)), "r": Selection(None)}
-    pieces = [Piece(portion(0, 10), 100), Piece(portion(0, 10, queue="s"), 100)]
-    first, second = make_tasks(STORAGE, pieces, 100, 0, wanted)
-    assert (first.selections, second.selections) == ({"q": wanted["q"]}, {})
+    """A task has those of its own queues only, and of them what concerns its offsets."""
+    many = tuple((at, at) for at in range(0, 2000, 2))
+    labels = tuple((at, at, "pending") for at in range(0, 2000, 2))
+    wanted = {"q": Selection(many, labels, 1990), "r": Selection(None)}
+    pieces = [
+        Piece(portion(0, 10), 100),
+        Piece(portion(0, 10, queue="s"), 100),
+        Piece(portion(10, 20), 50),
+        Piece(portion(20, 24), 50),
+    ]
+    first, second, third = make_tasks(STORAGE, pieces, 100, 0, wanted)
+    assert first.selections == {"q": Selection(many[:5], labels[:5], 1990)}
+    assert second.selections == {}
+    assert third.selections == {"q": Selection(many[5:12], labels[5:12], 1990)}
+    for task in (first, third):
+        for each in task.portions:
+            whole, own = wanted["q"], task.selections["q"]
+            assert own.count(each.first, each.stop) == whole.count(each.first, each.stop)
+            assert own.states(each.first, each.stop) == whole.states(each.first, each.stop)
 
 
 def test_what_is_wrong_with_the_path(tmp_path: Path) -> None:
