@@ -243,7 +243,7 @@ def difference_finding(node: str, other: str, row: Mapping[str, Any]) -> Finding
         mine, theirs = sides["left_header"], sides["right_header"]
         names = ", ".join(name for name in COMPARED if mine[name] != theirs[name])
         text = (
-            f"{names} differ: check {left['payload_check']} here, {right['payload_check']} in {other}"
+            f"headers differ in {names}: check {left['payload_check']} here, {right['payload_check']} in {other}"
             f" ({right['segment']}, byte {right['position']})"
         )
     place = left or right
@@ -393,3 +393,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return EXIT_FOUND if findings else EXIT_DONE
 
     return run(NAME, job, quiet=options.quiet)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -242,3 +242,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return EXIT_DONE
 
     return run(NAME, job, quiet=options.quiet)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -49,10 +49,11 @@ def session(name: str, master: str | None, *, reuse: bool = True) -> Iterator[Sp
     elif SUBMITTED not in os.environ:
         builder = builder.master("local[*]").config("spark.ui.enabled", "false")
         builder = builder.config("spark.driver.host", "127.0.0.1")
+        # What fails is told in one line; Spark would tell the same with every stack before.
+        builder = builder.config("spark.log.level", "FATAL")
         builder = builder.config("spark.sql.shuffle.partitions", str(LOCAL_SHUFFLE_PARTITIONS))
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    builder = builder.config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
     fluxmq_spark.register(spark)
     try:

@@ -249,7 +249,7 @@ def test_differences() -> None:
     row = {"queue": "q", "offset": 7, "differing": 3, "sides": sides}
     assert difference_finding("/a", "/b", row) == Finding(
         *("differs", "/a", "q", 7, "/a/0.seg, byte 4096"),
-        "payload_check differ: check aa here, bb in /b (/b/0.seg, byte 4096); 3 batches of the queue in all",
+        "headers differ in payload_check: check aa here, bb in /b (/b/0.seg, byte 4096); 3 batches of the queue in all",
     )
     alone = {**row, "sides": {**sides, "left": None, "left_header": None}}
     assert (
