@@ -23,10 +23,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import fluxmq_spark
-from fluxmq_spark.schema import column_names
 from pyspark.sql import DataFrame, SparkSession
 
+import fluxmq_spark
 from fluxmq._hot.batches import parse
 from fluxmq.model.batches import Message, encode
 from fluxmq.model.properties import Item, Kind, text
@@ -34,6 +33,7 @@ from fluxmq.model.properties import encode as encode_block
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.queue_log import QueueLog, SegmentOptions
+from fluxmq_spark.schema import column_names
 from perf import processes, report
 from perf.progress import display
 from perf.spark_rows import RowSource

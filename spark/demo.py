@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pika  # type: ignore[import-untyped]
+
 from fluxmq_spark import exports
 from fluxmq_spark.catalog import find_queues, read_log
 from fluxmq_spark.jobs import arguments, audit, dead_letters, export_parquet, queue_report

@@ -16,12 +16,13 @@ from tests.broker import CERTIFICATES, HOST, Broker, free_ports, start_broker
 pytest.importorskip("pyspark", reason="the extra fluxmq[spark] is not installed")
 
 import pyarrow as pa
+from pyspark.sql.types import BinaryType, StringType, StructType
+
 from fluxmq_spark.errors import SparkSourceError
 from fluxmq_spark.outgoing import CHUNK_ROWS, CHUNK_ROWS_SPREAD
 from fluxmq_spark.publishing import Address, Publisher, PublishError
 from fluxmq_spark.stream_writer import stream_writer_of
 from fluxmq_spark.writer import Published, writer_of
-from pyspark.sql.types import BinaryType, StringType, StructType
 
 PAYLOAD = StructType().add("payload", BinaryType())
 KEYED = StructType().add("payload", BinaryType()).add("routing_key", StringType())

@@ -24,10 +24,11 @@ from pathlib import Path
 from tests.spark_queues import SMALL, QueueOnDisk
 
 QUEUES = ("orders", "returns")
-BATCH_OFFSETS = 400
-"""Messages per micro-batch: small, so that a kill comes between and within many."""
-APPEND_PAUSE_S = 0.02
-"""The writer appends some 2,000 messages a second: more than micro-batches of this size take, so that they never idle."""
+BATCH_OFFSETS = 1000
+"""Messages per micro-batch: few, so that a kill comes between and within many."""
+APPEND_PAUSE_S = 0.08
+"""The writer appends some 500 messages a second: about what micro-batches of this size take beside starting again, so
+that most messages pass through drivers that are killed."""
 KILL_WITHIN_S = 3.0
 START_DEADLINE_S = 90.0
 END_DEADLINE_S = 600.0
@@ -62,7 +63,6 @@ class Writer:
 def stream(root: Path, to_the_end: bool) -> None:
     """The driver: runs until it is killed, or until all that is there is in Parquet; then it prints what is there."""
     from fluxmq_spark import register
-
     from tests.spark.session import session
 
     spark = session(root / f"session-{os.getpid()}")

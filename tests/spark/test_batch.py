@@ -9,17 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fluxmq_spark
 import pytest
-from fluxmq_spark.options import read_options
-from fluxmq_spark.schema import message_schema
-from fluxmq_spark.source import BatchReader
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSourceReader
 
+import fluxmq_spark
 from fluxmq.model.batches import Message
 from fluxmq.model.properties import Item, Kind, Value, encode
+from fluxmq_spark.options import read_options
+from fluxmq_spark.schema import message_schema
+from fluxmq_spark.source import BatchReader
 from tests.spark_queues import EPOCH_US, QueueOnDisk, messages_of
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import pika
 import pytest
-from fluxmq_spark import exports
-from fluxmq_spark.catalog import find_queues, read_log
-from fluxmq_spark.jobs import audit, dead_letters, export_parquet, queue_report, replay
-from fluxmq_spark.storage import storage_of
 
 from fluxmq.model.batches import Message
 from fluxmq.model.group_states import GROUPS_NAME, WORK, GroupState, QueueGroups
 from fluxmq.model.group_states import encode as encode_groups
 from fluxmq.model.properties import Item, Kind, Value
 from fluxmq.model.properties import encode as encode_properties
+from fluxmq_spark import exports
+from fluxmq_spark.catalog import find_queues, read_log
+from fluxmq_spark.jobs import audit, dead_letters, export_parquet, queue_report, replay
+from fluxmq_spark.storage import storage_of
 from tests.broker import HOST, BrokerFactory, free_ports, own_broker
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 

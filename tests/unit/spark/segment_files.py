@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from fluxmq_spark.blocks import name_of, text_of
-from fluxmq_spark.scan import Portion, Selection, Statistics, scan
-from fluxmq_spark.storage import LocalStorage
 
 from fluxmq.model.batches import Message, columns, encode
 from fluxmq.model.properties import Kind, decode
@@ -25,6 +22,9 @@ from fluxmq.model.segments import (
     index_trailer,
     segment_name,
 )
+from fluxmq_spark.blocks import name_of, text_of
+from fluxmq_spark.scan import Portion, Selection, Statistics, scan
+from fluxmq_spark.storage import LocalStorage
 
 QUEUE = "orders"
 TEXTS = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))

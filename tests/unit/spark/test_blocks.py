@@ -6,19 +6,6 @@ import json
 
 import pyarrow as pa
 import pytest
-from fluxmq_spark.blocks import (
-    KNOWN_MAX,
-    PLAIN_BYTES_MAX,
-    STEPS_MAX,
-    UNASKED,
-    BlockError,
-    BlockReader,
-    addresses,
-    decode_blocks,
-    name_of,
-    strings,
-    text_of,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +19,19 @@ from fluxmq.model.properties import (
     decode,
     encode,
     text,
+)
+from fluxmq_spark.blocks import (
+    KNOWN_MAX,
+    PLAIN_BYTES_MAX,
+    STEPS_MAX,
+    UNASKED,
+    BlockError,
+    BlockReader,
+    addresses,
+    decode_blocks,
+    name_of,
+    strings,
+    text_of,
 )
 
 TEXTS = st.one_of(

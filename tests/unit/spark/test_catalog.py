@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from fluxmq.model.segments import FOOTER_BYTES
 from fluxmq_spark.catalog import Log, QueueFiles, find_queues, missing, read_head, read_log
 from fluxmq_spark.errors import Damage, SparkSourceError
 from fluxmq_spark.storage import LocalStorage
-
-from fluxmq.model.segments import FOOTER_BYTES
 from tests.spark_queues import QueueOnDisk, messages_of
 
 STORAGE = LocalStorage()

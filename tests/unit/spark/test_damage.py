@@ -9,9 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fluxmq_spark import scan as scan_module
-from fluxmq_spark.errors import Damage
-from fluxmq_spark.scan import DAMAGES_MAX, Statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +16,9 @@ from fluxmq.model.batches import Message, encode
 from fluxmq.model.properties import Item, Kind, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.model.segments import PAGE_BYTES
+from fluxmq_spark import scan as scan_module
+from fluxmq_spark.errors import Damage
+from fluxmq_spark.scan import DAMAGES_MAX, Statistics
 from tests.unit.spark.segment_files import ALL, Row, SegmentOnDisk, only, read, write_segment
 
 EPOCH_US = 1_790_000_000_000_000

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+
 from fluxmq_spark.exports import (
     ExportDirectory,
     ExportedFile,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 
 import pytest
+
 from fluxmq_spark.errors import Damage, OptionError
 from fluxmq_spark.jobs import arguments
 from fluxmq_spark.jobs.arguments import Bound, JobError, UsageError, bound_of, selection_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import pytest
+
 from fluxmq_spark.jobs.console import Console, cell_text, moment, plural, seconds, size, table_lines
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+
 from fluxmq_spark.jobs.deaths import (
     DEATH,
     LETTER,

@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from fluxmq_spark.jobs import plots
 from fluxmq_spark.jobs.sizes import sizes_of
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+
 from fluxmq_spark.errors import Damage
 from fluxmq_spark.exports import ExportDirectory
 from fluxmq_spark.jobs.arguments import Bound, JobError, Selection, UsageError
@@ -23,7 +24,6 @@ from fluxmq_spark.jobs.export_parquet import due, lists_of, manifest_of, schema_
 from fluxmq_spark.jobs.ranges import QueueRange, ranges_of
 from fluxmq_spark.jobs.tasks import Check, Checked, Export, portions_of
 from fluxmq_spark.storage import storage_of
-
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 
 NOW = datetime(2026, 9, 21, tzinfo=UTC)

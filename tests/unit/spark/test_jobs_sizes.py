@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy
 import pyarrow as pa
 import pytest
-from fluxmq_spark.jobs import sizes
-from fluxmq_spark.jobs.sizes import SUMMARY, cell_top, cells_of, percentile, sizes_of, summarise
 from hypothesis import given
 from hypothesis import strategies as st
+
+from fluxmq_spark.jobs import sizes
+from fluxmq_spark.jobs.sizes import SUMMARY, cell_top, cells_of, percentile, sizes_of, summarise
 
 
 def test_cells_are_narrow_and_in_order() -> None:

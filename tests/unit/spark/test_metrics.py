@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import fluxmq_spark
 import pytest
+
+import fluxmq_spark
 from fluxmq_spark.errors import Damage, SparkSourceError
 from fluxmq_spark.metrics import Metrics
 from fluxmq_spark.options import read_options
 from fluxmq_spark.schema import message_schema
 from fluxmq_spark.source import BatchReader
-
 from tests.spark_queues import QueueOnDisk
 
 

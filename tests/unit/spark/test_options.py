@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.serializers import CPickleSerializer
+
 from fluxmq_spark.errors import OptionError
 from fluxmq_spark.options import (
     BATCH,
@@ -16,7 +18,6 @@ from fluxmq_spark.options import (
     given_options,
     read_options,
 )
-from pyspark.serializers import CPickleSerializer
 
 PATH = {"path": "/data"}
 

@@ -6,8 +6,9 @@ import itertools
 import random
 from pathlib import Path
 
-import fluxmq_spark
 import pytest
+
+import fluxmq_spark
 from fluxmq_spark.catalog import QueueFiles
 from fluxmq_spark.errors import Damage, DataLoss, OptionError, SparkSourceError
 from fluxmq_spark.options import ReadOptions, given_options, read_options
@@ -15,7 +16,6 @@ from fluxmq_spark.partitions import TASK_PORTIONS_MAX, Piece, Task, make_tasks
 from fluxmq_spark.planning import Plan, make_plan, ranges_of, select_queues, selected
 from fluxmq_spark.scan import Portion, Selection
 from fluxmq_spark.storage import LocalStorage
-
 from tests.spark_queues import EPOCH_US, QueueOnDisk, messages_of
 
 STORAGE = LocalStorage()

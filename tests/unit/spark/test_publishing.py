@@ -7,6 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+)
+
 from fluxmq_spark import outgoing
 from fluxmq_spark.errors import OptionError, SparkSourceError
 from fluxmq_spark.outgoing import (
@@ -25,15 +35,6 @@ from fluxmq_spark.outgoing import (
 from fluxmq_spark.publishing import Address, Publisher, PublishError
 from fluxmq_spark.stream_writer import stream_writer_of
 from fluxmq_spark.writer import writer_of
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-)
 
 URL = "amqp://anna:s%40cret@broker:5673/sales"
 TEXTS = MapType(StringType(), StringType())

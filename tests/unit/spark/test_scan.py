@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy
 import pytest
-from fluxmq_spark import scan as scan_module
-from fluxmq_spark.decode import Batches, Window, batch_starts
-from fluxmq_spark.errors import Damage, DataLoss
-from fluxmq_spark.scan import Selection, Statistics
-from fluxmq_spark.storage import LocalStorage
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.model.batches import Message
 from fluxmq.model.properties import Item, Kind, encode, text
+from fluxmq_spark import scan as scan_module
+from fluxmq_spark.decode import Batches, Window, batch_starts
+from fluxmq_spark.errors import Damage, DataLoss
+from fluxmq_spark.scan import Selection, Statistics
+from fluxmq_spark.storage import LocalStorage
 from tests.unit.spark.segment_files import (
     ALL,
     SCHEMA,

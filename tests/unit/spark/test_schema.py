@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from fluxmq_spark.errors import OptionError
-from fluxmq_spark.options import read_options
-from fluxmq_spark.reading import task_reader
-from fluxmq_spark.schema import arrow_schema, check_schema, column_names, message_schema
-from fluxmq_spark.storage import LocalStorage
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -17,6 +12,12 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
 )
+
+from fluxmq_spark.errors import OptionError
+from fluxmq_spark.options import read_options
+from fluxmq_spark.reading import task_reader
+from fluxmq_spark.schema import arrow_schema, check_schema, column_names, message_schema
+from fluxmq_spark.storage import LocalStorage
 
 
 def test_columns_and_their_order() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from fluxmq_spark.catalog import find_queues, read_log
 from fluxmq_spark.scan import Portion
 from fluxmq_spark.storage import LocalStorage
-
 from perf import spark_read
 from perf.spark_read import ALL, BY_ROW, GOALS, PARQUET, Case, Result, Run, goal_rows, markdown
 from perf.spark_rows import RowReader, SegmentPartition

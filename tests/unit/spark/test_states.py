@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, Range, encode
 from fluxmq_spark.catalog import QueueFiles
 from fluxmq_spark.errors import Damage, OptionError
 from fluxmq_spark.options import STATE_ALL, STATE_UNACKNOWLEDGED
 from fluxmq_spark.selection import ACKNOWLEDGED, DEAD, PENDING, READY, Selection
 from fluxmq_spark.states import BEHIND_ALL, read_groups, selection_of
 from fluxmq_spark.storage import LocalStorage
-from hypothesis import given
-from hypothesis import strategies as st
-
-from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups, Range, encode
 
 STORAGE = LocalStorage()
 

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from pyspark.serializers import CPickleSerializer
+
 from fluxmq_spark.errors import Damage, DataLoss, OptionError
 from fluxmq_spark.storage import LocalStorage, RemoteStorage, Storage, storage_of
-from pyspark.serializers import CPickleSerializer
 
 SPARKS = CPickleSerializer()
 """What Spark sends to executors with."""

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from fluxmq_spark.errors import Damage, DataLoss, OptionError
-from fluxmq_spark.reading import TaskPartition
-from fluxmq_spark.schema import message_schema
-from fluxmq_spark.source import FluxmqSource
-from fluxmq_spark.streaming import StreamReader, shares
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from fluxmq_spark.errors import Damage, DataLoss, OptionError
+from fluxmq_spark.reading import TaskPartition
+from fluxmq_spark.schema import message_schema
+from fluxmq_spark.source import FluxmqSource
+from fluxmq_spark.streaming import StreamReader, shares
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 
 ALL = ReadAllAvailable()

@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 
 import pytest
+
+from fluxmq.model.batches import Message
+from fluxmq.model.segments import FOOTER_BYTES
 from fluxmq_spark.catalog import Log, QueueFiles, read_log
 from fluxmq_spark.errors import Damage
 from fluxmq_spark.storage import LocalStorage, OpenFile, Storage, storage_of
 from fluxmq_spark.times import TimeSearch
-
-from fluxmq.model.batches import Message
-from fluxmq.model.segments import FOOTER_BYTES
 from tests.spark_queues import EPOCH_US, QueueOnDisk
 
 STEP_US = 1000

@@ -11,10 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fluxmq_spark import headers, views
-from fluxmq_spark.errors import Damage, DataLoss, OptionError
-from fluxmq_spark.options import ReadOptions, given_options, read_options
-from fluxmq_spark.views import ViewReader, view_reader, view_schema
 from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.types import StructType
 
@@ -22,6 +18,10 @@ from fluxmq._hot.batches import parse
 from fluxmq.model.batches import Message, encode
 from fluxmq.model.group_states import GROUPS_NAME, GroupState, QueueGroups
 from fluxmq.model.group_states import encode as encode_groups
+from fluxmq_spark import headers, views
+from fluxmq_spark.errors import Damage, DataLoss, OptionError
+from fluxmq_spark.options import ReadOptions, given_options, read_options
+from fluxmq_spark.views import ViewReader, view_reader, view_schema
 from tests.spark_queues import EPOCH_US, QueueOnDisk, messages_of
 
 Rows = list[dict[str, Any]]

@@ -9,6 +9,7 @@ from pathlib import Path
 import fsspec
 import pyarrow as pa
 import pytest
+
 from fluxmq_spark.errors import SparkSourceError
 from fluxmq_spark.staging import DONE_KEPT, Ledger, Part, Staging
 
