@@ -229,10 +229,13 @@ class _Copier:
             self._made.copied += 1
             self._made.copied_bytes += self._copied(name)
         index = index_name(base)
-        # An index can be made again; one that is not there is not missed.
-        with contextlib.suppress(FileMissing):
+        try:
             if not self._linked(index):
                 self._copied(index)
+        except FileMissing:
+            # An index can be made again, and is not missed, unless retention has just taken it with its segment.
+            if not self._files.exists(f"{self._source}/{name}"):
+                raise
 
     def _last(self, base: int) -> None:
         """The segment in which the head ends: it may be sealed already, or grow while it is copied."""

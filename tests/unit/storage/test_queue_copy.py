@@ -173,6 +173,17 @@ def test_retention_before_the_next_write_leaves_a_head_that_is_right(
     assert payloads(copy.directory) == [payload(each) for each in range(copy.head.start, 200)]
 
 
+def test_an_index_that_is_not_there_is_not_missed(source: QueueLog, tmp_path: Path) -> None:
+    for path in Path(source.directory).glob("*.idx"):
+        path.unlink()
+    copy = copy_queue(Files(), source.directory, str(tmp_path / "copy"))
+    assert list(Path(copy.directory).glob("*.idx")) == []
+    assert {problem.what for problem in scan_log(Files(), copy.directory).problems} == {
+        "the index is missing or not right"
+    }
+    assert copy.messages == 170
+
+
 def test_two_at_once_are_refused(source: QueueLog, tmp_path: Path) -> None:
     class Meanwhile(Files):
         """Makes the same copy while one is made."""
@@ -194,23 +205,27 @@ def test_two_at_once_are_refused(source: QueueLog, tmp_path: Path) -> None:
 
 
 class Racing(Files):
-    """Retention removes the oldest segment each time one is about to be linked, for some times."""
+    """Retention removes the oldest segment each time such a file is about to be linked, for some times."""
 
-    def __init__(self, log: QueueLog, times: int) -> None:
+    def __init__(self, log: QueueLog, times: int, suffix: str = ".seg") -> None:
         super().__init__()
         self.log = log
         self.times = times
+        self.suffix = suffix
 
     def call(self, operation, path, function, *args, **kwargs):  # type: ignore[no-untyped-def]
-        if operation == "link" and self.times and path.endswith(".seg"):
+        if operation == "link" and self.times and path.endswith(self.suffix):
             self.times -= 1
             self.log.trim(self.log.state().segments[0].next_offset)
             fill(self.log, batches(70, first=self.log.next_offset))
         return super().call(operation, path, function, *args, **kwargs)
 
 
-def test_retention_that_is_faster_makes_it_begin_anew(source: QueueLog, tmp_path: Path) -> None:
-    copy = copy_queue(Racing(source, 3), source.directory, str(tmp_path / "copy"))
+@pytest.mark.parametrize("suffix", [".seg", ".idx"])
+def test_retention_that_is_faster_makes_it_begin_anew(
+    source: QueueLog, tmp_path: Path, suffix: str
+) -> None:
+    copy = copy_queue(Racing(source, 3, suffix), source.directory, str(tmp_path / "copy"))
     assert copy.attempts == 4
     assert copy.head.start > 30
     assert payloads(copy.directory) == [
