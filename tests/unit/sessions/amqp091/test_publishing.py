@@ -6,9 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from fluxmq._hot.batch_format import PRODUCER
 from fluxmq.auth.users import VhostPermission
-from fluxmq.model.deduplication import producer_number
 from fluxmq.model.properties import Timestamp
 from fluxmq.protocols.amqp091.content import NO_PROPERTIES, Properties, frames_of_content
 from fluxmq.protocols.amqp091.errors import HardError
@@ -28,13 +26,11 @@ from fluxmq.protocols.amqp091.methods import (
     QueueBind,
     QueueDeclare,
     QueueDeclareOk,
-    TxCommit,
     TxSelect,
     TxSelectOk,
     frame,
 )
 from fluxmq.protocols.amqp091.tables import decode_table, encode_table
-from fluxmq.queues.producers import identities
 from fluxmq.sessions.amqp091 import publishing
 from fluxmq.sessions.amqp091.headers import KEYS_MAX, Headers
 from fluxmq.sessions.amqp091.ports import AmqpLimits
@@ -135,32 +131,6 @@ REFUSED = [
         [TxSelect(), Publish("nope", "k")],
         [TxSelectOk(), closed(404, "no exchange 'nope' in vhost '/'", BasicPublish)],
     ),
-]
-
-
-def unnamed(value: object, why: str) -> Script:
-    """A value of ``x-deduplication-id`` that names no message."""
-    return Script(
-        f"x-deduplication-id {value!r}",
-        [Publish("", "q", properties={"headers": {"x-deduplication-id": value}})],
-        [closed(406, f"invalid message: {why}", BasicPublish)],
-    )
-
-
-NO_NUMBER = "x-deduplication-id: sequence is not a whole number from 0 to 9223372036854775807"
-NO_NAME = "x-deduplication-id: the producer's name is empty or too long"
-UNNAMED = [
-    unnamed("", NO_NAME),
-    unnamed("42", NO_NAME),
-    unnamed(":42", NO_NAME),
-    unnamed("p" * 1025 + ":1", NO_NAME),
-    unnamed("p:", NO_NUMBER),
-    unnamed("p:-1", NO_NUMBER),
-    unnamed("p:٣", NO_NUMBER),
-    unnamed(f"p:{1 << 63}", NO_NUMBER),
-    unnamed("p:" + "0" * 20, NO_NUMBER),
-    unnamed(7, '{unacceptable_type_in_header,"x-deduplication-id",signedint}'),
-    unnamed(None, '{unacceptable_type_in_header,"x-deduplication-id",void}'),
 ]
 
 ACCESS = [
@@ -268,11 +238,6 @@ def test_refused(script: Script) -> None:
     check(script)
 
 
-@pytest.mark.parametrize(**named(UNNAMED))
-def test_a_name_that_says_nothing_is_refused(script: Script) -> None:
-    check(script)
-
-
 @pytest.mark.parametrize(**named(ACCESS))
 def test_access(script: Script) -> None:
     check(script._replace(user="bob"))
@@ -339,45 +304,6 @@ def test_a_message_is_stored_as_it_was_published() -> None:
     peer.publish("amq.topic", "a.b", b"body", **given._asdict())
     peer.send(1, BasicGet("q"))
     assert peer.one() == Message(BasicGetOk(1, False, "amq.topic", "a.b", 0), given, b"body")
-
-
-def test_a_name_by_which_queues_recognise_a_message_is_kept_as_a_number() -> None:
-    """And not among the headers, so that messages that differ in it only have the same properties."""
-    broker = MemoryBroker()
-    peer = Peer(broker)
-    peer.send(1, QueueDeclare("q"))
-    peer.receive()
-    names = ["job:1/0:41", "job:1/0:42", "", "\ud7ff:0"]
-    for name in names:
-        headers = {"x-deduplication-id": name} if name else {}
-        peer.publish("", "q", headers={"a": 1, **headers, "b": 2})
-    peer.publish("", "q", headers={"not-x-deduplication-id": 1})
-    batches = [batch for batch, _ in broker.queues["/", "q"].messages.values()]
-    blocks = [batch.properties(0) for batch in batches]
-    assert blocks[:-1] == [blocks[2]] * len(names)
-    job, other = producer_number(b"job:1/0"), producer_number("\ud7ff".encode())
-    found = [identities(each)[0] if each.flags & PRODUCER else None for each in batches]
-    assert found == [(job, 41), (job, 42), None, (other, 0), None]
-    for name in names:
-        peer.send(1, BasicGet("q", True))
-        (got,) = peer.got()
-        assert isinstance(got, Message)
-        assert got.properties.headers == {"a": 1, "b": 2}, name
-
-
-def test_what_is_returned_says_its_name() -> None:
-    headers = {"x-deduplication-id": "p:1", "a": 1}
-    publish = Publish("", "q", mandatory=True, properties={"headers": headers})
-    check(Script("returned", [publish], [returned("", "q", headers=headers)]))
-
-
-def test_in_a_transaction_names_count_too() -> None:
-    broker = MemoryBroker()
-    peer = Peer(broker)
-    publish = Publish("", "q", properties={"headers": {"x-deduplication-id": "p:1"}})
-    play(peer, [QueueDeclare("q"), TxSelect(), publish, TxCommit()])
-    (batch,) = [batch for batch, _ in broker.queues["/", "q"].messages.values()]
-    assert identities(batch) == [(producer_number(b"p"), 1)]
 
 
 def test_carbon_copies_reach_queues_and_blind_ones_are_not_told() -> None:
