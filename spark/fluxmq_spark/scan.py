@@ -412,9 +412,6 @@ class _Reader:
         """
         anchor = self._anchor(file, place)
         plain: _Place | None = None
-        claimed = self._claimed(file, place)
-        if claimed is not None and self._leads(file, claimed, anchor)[0]:
-            return claimed
         position = place.position
         while True:
             found = self._search(file, position, anchor.position, place.offset)
@@ -436,18 +433,6 @@ class _Reader:
             if self._is_batch(file, entry):
                 return entry
         return _Place(self._end, self._portion.segment_next)
-
-    def _claimed(self, file: OpenFile, place: _Place) -> _Place | None:
-        """Return the batch to which the length in a header leads that is not right otherwise."""
-        window = Window(BATCH_HEADER_BYTES)
-        self._fill(file, window, place.position)
-        if window.filled < BATCH_HEADER_BYTES:
-            return None
-        length = int(window.rows(numpy.zeros(1, numpy.int64))["length"][0])
-        if length < BATCH_HEADER_BYTES or length % BATCH_ALIGNMENT:
-            return None
-        position = place.position + length
-        return self._search(file, position, position + BATCH_HEADER_BYTES, place.offset)
 
     def _search(self, file: OpenFile, position: int, until: int, offset: int) -> _Place | None:
         """Return the next batch with a right header from a position on that may follow an offset."""
@@ -485,6 +470,4 @@ class _Reader:
             place = _Place(
                 place.position + batches.next_position(), place.offset + int(batches.counts.sum())
             )
-            if batches.fault is not None:
-                return False, last
         return place == anchor, last

@@ -24,7 +24,7 @@ from fluxmq.model.segments import (
 )
 from fluxmq_spark.blocks import name_of, text_of
 from fluxmq_spark.scan import Portion, Selection, Statistics, scan
-from fluxmq_spark.storage import LocalStorage
+from fluxmq_spark.storage import LocalStorage, Storage
 
 QUEUE = "orders"
 TEXTS = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
@@ -155,6 +155,7 @@ def read(
     fail: bool = True,
     selection: Selection | None = None,
     statistics: Statistics | None = None,
+    storage: Storage | None = None,
 ) -> list[Row]:
     """The rows that a scan yields, every record batch of them checked."""
     portion = segment.portion
@@ -166,7 +167,7 @@ def read(
     return list(
         _rows(
             scan(
-                LocalStorage(),
+                storage or LocalStorage(),
                 portion,
                 names,
                 SCHEMA,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.model.properties import (
+    ITEMS_MAX,
     NUMBERS,
     Item,
     Kind,
@@ -199,6 +200,14 @@ def test_long_blocks_and_blocks_of_many_items_are_read_as_well() -> None:
     assert found == [_by_definition(block) for block in blocks]
     assert found[-1][0] == {"n": "39"}
     assert len(found[3][0]) == 3 * STEPS_MAX
+
+
+def test_values_inside_values_count_towards_the_items_of_a_block() -> None:
+    half = Item(Kind.HEADER, Value("A", (Value("V", None),) * (ITEMS_MAX // 2)), b"n")
+    right = encode([half])
+    assert _decoded([right]) == [_by_definition(right)]
+    with pytest.raises(BlockError, match="more items than a block takes"):
+        _decoded([right, right + right])
 
 
 def test_what_values_become_is_what_the_documents_say() -> None:

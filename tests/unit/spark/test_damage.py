@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +13,25 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
-from fluxmq.model.batches import Message, encode
-from fluxmq.model.properties import Item, Kind, text
+from fluxmq.model.batches import BatchError, Message, encode
+from fluxmq.model.properties import Item, Kind, PropertyError, text
 from fluxmq.model.properties import encode as encode_block
 from fluxmq.model.segments import PAGE_BYTES
 from fluxmq_spark import scan as scan_module
 from fluxmq_spark.errors import Damage
 from fluxmq_spark.scan import DAMAGES_MAX, Statistics
-from tests.unit.spark.segment_files import ALL, Row, SegmentOnDisk, only, read, write_segment
+from fluxmq_spark.storage import LocalStorage, OpenFile
+from tests.unit.spark.segment_files import (
+    ALL,
+    Row,
+    SegmentOnDisk,
+    only,
+    read,
+    rows_of,
+    write_segment,
+)
 
 EPOCH_US = 1_790_000_000_000_000
 HEADER = 64
@@ -211,26 +223,118 @@ def test_several_damaged_places_with_an_index_lose_what_is_between_two_entries(
     assert len(statistics.damage) == 4
 
 
-def test_a_message_that_holds_batches_is_not_taken_for_them(tmp_path: Path) -> None:
-    """Batches of fitting offsets in a payload: nothing but where they stand tells that they are none."""
-    false = [Message(b"false", b"", b"never a row", EPOCH_US)] * 3
-    inner = b"".join(encode(false, offset) for offset in (21, 24, 27))
+FALSE = [Message(b"false", b"", b"never a row", EPOCH_US)] * 3
+
+
+def _holding(offsets: Sequence[int]) -> list[list[Message]]:
+    """Batches of which the third holds others in its payloads, at every distance from where a batch may begin."""
+    inner = b"".join(encode(FALSE, offset) for offset in offsets)
     batches = _batches(400)
     batches[2] = [Message(b"orders/eu", b"", b"." * pad + inner, EPOCH_US) for pad in range(8)]
-    for every in (1000, 4):
-        segment = write_segment(tmp_path / str(every), batches, every=every)
-        for at in (0, 5, 9, 17, 41):
-            position = segment.positions[2] + at
-            segment.damage({position: segment.data[position] ^ 0x21})
-            rows, _ = _read_the_rest(segment)
-            assert rows == _survivors(segment, {2})
-        # And its length, and the rest of its header, and another batch behind it.
-        changes = dict.fromkeys(range(segment.positions[2], segment.positions[2] + HEADER), 0)
-        segment.damage(changes)
-        assert _read_the_rest(segment)[0] == _survivors(segment, {2})
-        segment.damage({**changes, segment.positions[30]: 0})
+    return batches
+
+
+@pytest.mark.parametrize("every", [4, 1000], ids=["with an index", "without an index"])
+def test_a_message_that_holds_batches_is_not_taken_for_them(every: int, tmp_path: Path) -> None:
+    """Their offsets fit as well: nothing but where they stand tells that they are none."""
+    segment = write_segment(tmp_path, _holding((21, 24, 27)), every=every)
+    for at in range(0, HEADER, 3):
+        position = segment.positions[2] + at
+        segment.damage({position: segment.data[position] ^ 0x21})
         rows, _ = _read_the_rest(segment)
-        assert not any(row["key"] == "false" for row in rows)
+        assert rows == _survivors(segment, {2})
+    changes = dict.fromkeys(range(segment.positions[2], segment.positions[2] + HEADER), 0)
+    segment.damage(changes)
+    assert _read_the_rest(segment)[0] == _survivors(segment, {2})
+    # Damage behind it as well: only of the batch before the next one that is known nothing can be told.
+    segment.damage({**changes, segment.positions[30]: 0})
+    rows, _ = _read_the_rest(segment)
+    assert not any(row["key"] == "false" for row in rows)
+
+
+def test_with_an_index_nothing_is_taken_for_a_batch_that_leads_to_none(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path, _holding((21, 24, 27)), every=4)
+    inside = range(segment.positions[2], segment.positions[2] + HEADER)
+    segment.damage({**dict.fromkeys(inside, 0), segment.positions[3]: 0})
+    rows, _ = _read_the_rest(segment)
+    assert rows == _survivors(segment, {2, 3})
+
+
+@pytest.mark.parametrize("offset", [3, 100_000], ids=["earlier", "later than any"])
+def test_batches_whose_offsets_cannot_follow_are_not_taken_for_the_next(
+    offset: int, tmp_path: Path
+) -> None:
+    """A copy of a segment as a message, and no index, and damage twice: what is left are the offsets."""
+    segment = write_segment(tmp_path, _holding((offset, offset + 3)), every=1000)
+    inside = range(segment.positions[2], segment.positions[2] + HEADER)
+    segment.damage(
+        {**dict.fromkeys(inside, 0), len(segment.data) - 100: 0, segment.positions[-1]: 0}
+    )
+    rows, _ = _read_the_rest(segment)
+    assert rows == _survivors(segment, {2, len(segment.positions) - 1})
+
+
+# --- what is right in form and wrong in itself ---
+
+
+def _restamped(batch: bytearray) -> bytes:
+    """A batch whose checks are right whatever it says."""
+    struct.pack_into("<Q", batch, 32, xxh3_64_intdigest(bytes(batch[HEADER:])))
+    batch[4:8] = bytes(4)
+    struct.pack_into("<I", batch, 4, xxh3_64_intdigest(bytes(batch[:HEADER])) & 0xFFFF_FFFF)
+    return bytes(batch)
+
+
+@given(st.integers(0, 3), st.data())
+def test_what_the_model_refuses_is_refused_for_the_same_reason(
+    number: int, data: st.DataObject
+) -> None:
+    """Whatever fields and ends say, with checks that fit: all columns of the batch, or its error."""
+    with tempfile.TemporaryDirectory() as directory:
+        segment = write_segment(Path(directory), _batches(50))
+        position, end = segment.positions[number], segment.positions[number + 1]
+        batch = bytearray(segment.data[position:end])
+        fields = st.sampled_from([*range(8, 16), *range(24, 32), *range(40, HEADER)])
+        columns_end = HEADER + 172
+        at = data.draw(st.one_of(fields, st.integers(HEADER, columns_end)))
+        batch[at] = data.draw(st.integers(0, 255))
+        changed = _restamped(batch)
+        why, expected = "", []
+        try:
+            expected = rows_of(changed + bytes(1 << 16), segment.portion.queue)
+        except (BatchError, PropertyError) as error:
+            why = str(error)
+        segment.path.write_bytes(segment.data[:position] + changed + segment.data[end:])
+        first, stop = segment.bases[number], segment.bases[number + 1]
+        right = not why and len(expected) == stop - first
+        # Any other length or count has the next batch in the wrong place; only the batch itself is asked for.
+        for verify in (True, False):
+            if right and struct.unpack_from("<I", changed, 8)[0] == len(changed):
+                assert read(segment, first=first, stop=stop, verify=verify) == expected
+            elif why:
+                with pytest.raises(Damage) as refused:
+                    read(segment, first=first, stop=stop, verify=verify)
+                assert refused.value.position == position
+                assert why in refused.value.what
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_with_an_error(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path, _batches(200), sealed=False)
+    size = segment.positions[12] + 100
+
+    class Cutting(LocalStorage):
+        """Cuts a segment when it was opened and its size was told."""
+
+        def open(self, path: str) -> OpenFile:
+            file = super().open(path)
+            told = file.size()
+            os.truncate(segment.path, size)
+            monkeypatch.setattr(file, "size", lambda: told)
+            return file
+
+    with pytest.MonkeyPatch.context() as monkeypatch, pytest.raises(Damage) as refused:
+        read(segment, storage=Cutting())
+    assert refused.value.position == segment.positions[12]
 
 
 @pytest.mark.parametrize("sealed", [True, False])

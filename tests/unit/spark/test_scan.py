@@ -145,6 +145,13 @@ def _backwards(segment: SegmentOnDisk) -> bytes:
     return numpy.frombuffer(segment.index, "V16")[::-1].tobytes()
 
 
+def _one_early(segment: SegmentOnDisk) -> bytes:
+    """The entry behind which nothing of a portion is comes a little too soon."""
+    entries = numpy.frombuffer(segment.index, "<u4").copy()
+    entries[1 + 4 * 10] -= 8
+    return entries.tobytes()
+
+
 def _one_wrong(segment: SegmentOnDisk) -> bytes:
     entries = numpy.frombuffer(segment.index, "<u4").copy()
     entries[1 + 4 * 10] += 8
@@ -162,6 +169,7 @@ def _one_wrong(segment: SegmentOnDisk) -> bytes:
         _shifted,
         _exchanged,
         _backwards,
+        _one_early,
         _one_wrong,
     ],
 )
@@ -174,7 +182,7 @@ def test_an_index_that_is_wrong_costs_time_and_nothing_else(
         path.unlink()
     else:
         path.write_bytes(index(segment))
-    for first, stop in ((1000, 1500), (1234, 1236), (1499, 1500), (1009, 1491)):
+    for first, stop in ((1000, 1500), (1000, 1110), (1234, 1236), (1499, 1500), (1009, 1491)):
         assert read(segment, first=first, stop=stop) == segment.rows[first - 1000 : stop - 1000]
 
 
