@@ -90,6 +90,21 @@ class Children:
         if process is not None:
             process.send_signal(number)
 
+    def waited_ns(self, slot: int) -> int:
+        """How long the first thread of a slot's process has waited for a processor so far, ns; 0 when that is not known.
+
+        Source: proc_pid_schedstat, the second number (Documentation/scheduler/sched-stats of Linux).
+        """
+        process = self._running.get(slot)
+        if process is None:
+            return 0
+        try:
+            path = f"/proc/{process.pid}/task/{process.pid}/schedstat"
+            with open(path, encoding="ascii") as stat:
+                return int(stat.read().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
     def reap(self) -> list[tuple[int, int]]:
         """Slot and exit code (negative: signal) of each process that has ended since the last call."""
         if self._standby is not None and self._standby[0].poll() is not None:

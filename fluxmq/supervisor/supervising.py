@@ -211,7 +211,9 @@ class Supervisor:
             if child.phase not in (Phase.STARTING, Phase.READY):
                 continue
             slot = child.slot
-            if self._tree.observed(child, table.ready(slot), table.heartbeat(slot), clock_ns, now):
+            waited_ns = self._children.waited_ns(slot)
+            row = table.ready(slot), table.heartbeat(slot)
+            if self._tree.observed(child, *row, clock_ns, now, waited_ns):
                 self._show(child)
                 if child.starts > 1:
                     _log.info("%s is back", child.name, extra={"restarts": child.starts - 1})

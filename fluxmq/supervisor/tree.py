@@ -22,6 +22,10 @@ HEARTBEAT_SECONDS_MAX = 5.0
 """Age of a heartbeat at which a process counts as hung.  Loops beat several times a second; the longest
 legitimate pause, a garbage collection of a full shard, stays below one second."""
 
+STARVED_SECONDS_MAX = 60.0
+"""The same for a process that would run and gets no processor: on a machine with too much to do, killing it and having
+its successor read everything again makes that worse. Beyond this it is of no use either way."""
+
 STALE_CONFIRM_SECONDS = 0.5
 """How long a stale heartbeat must stay unchanged under our eyes: after a pause of the whole machine every
 heartbeat is old, and each live process mends its own within milliseconds."""
@@ -69,6 +73,7 @@ class Child:
     was_ready: bool = False
     _ready_ns: int = field(default=0, repr=False)
     _beat: int = field(default=0, repr=False)
+    _waited_ns: int = field(default=0, repr=False)
     _stale_since: float | None = field(default=None, repr=False)
 
     @property
@@ -151,9 +156,16 @@ class Tree:
         child._stale_since = None
 
     def observed(
-        self, child: Child, ready: bool, heartbeat_ns: int, clock_ns: int, now: float
+        self,
+        child: Child,
+        ready: bool,
+        heartbeat_ns: int,
+        clock_ns: int,
+        now: float,
+        waited_ns: int = 0,
     ) -> bool:
-        """Take note of a child's row.  ``clock_ns`` is the heartbeats' clock.  True when it just became ready."""
+        """Take note of a child's row.  ``clock_ns`` is the heartbeats' clock, ``waited_ns`` how long its loop has waited for
+        a processor in all its life.  True when it just became ready."""
         became_ready = child.phase is Phase.STARTING and ready
         if became_ready:
             child.phase = Phase.READY
@@ -165,8 +177,11 @@ class Tree:
             child._beat = heartbeat_ns
             child.alive_at = now
         if child.phase is Phase.READY:
-            last = max(heartbeat_ns, child._ready_ns)
-            if clock_ns - last <= HEARTBEAT_SECONDS_MAX * 1e9:
+            age_ns = clock_ns - max(heartbeat_ns, child._ready_ns)
+            if heartbeat_ns != child._beat or became_ready:
+                child._waited_ns = waited_ns
+            ran_ns = age_ns - (waited_ns - child._waited_ns)
+            if ran_ns <= HEARTBEAT_SECONDS_MAX * 1e9 and age_ns <= STARVED_SECONDS_MAX * 1e9:
                 child._stale_since = None
             elif child._stale_since is None or heartbeat_ns != child._beat:
                 child._stale_since = now

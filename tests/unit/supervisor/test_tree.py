@@ -42,10 +42,9 @@ class Played:
             clock = int(self.now * SECOND)
             assert self.tree.observed(self[name], True, clock, clock, self.now)
 
-    def look(self, name: str, beat_at: float) -> None:
-        self.tree.observed(
-            self[name], True, int(beat_at * SECOND), int(self.now * SECOND), self.now
-        )
+    def look(self, name: str, beat_at: float, waited: float = 0.0) -> None:
+        beat, clock = int(beat_at * SECOND), int(self.now * SECOND)
+        self.tree.observed(self[name], True, beat, clock, self.now, int(waited * SECOND))
 
     def exit(self, name: str, code: int, reason: str = "") -> None:
         self.tree.exited(self[name], code, reason, self.now)
@@ -147,6 +146,33 @@ def test_a_hung_child_is_killed_once_and_started_again() -> None:
     played.ready("shard-1")
     played.look("shard-1", played.now)
     assert played.act() == []
+
+
+def test_a_child_that_gets_no_processor_is_left_alone_for_longer() -> None:
+    played = Played().up()
+    beat_at = played.now
+    killed_at = None
+    while killed_at is None:
+        played.now += deciding.STALE_CONFIRM_SECONDS
+        age = played.now - beat_at
+        played.look("shard-0", beat_at, waited=0.9 * age)
+        if played.act() == ["kill shard-0"]:
+            killed_at = age
+    longest = min(10 * deciding.HEARTBEAT_SECONDS_MAX, deciding.STARVED_SECONDS_MAX)
+    assert longest <= killed_at <= longest + 3 * deciding.STALE_CONFIRM_SECONDS
+
+
+def test_a_child_without_a_processor_is_given_up_in_the_end() -> None:
+    played = Played().up()
+    beat_at = played.now
+    played.now += deciding.STARVED_SECONDS_MAX - 0.1
+    played.look("shard-0", beat_at, waited=deciding.STARVED_SECONDS_MAX)
+    assert played.act() == []
+    played.now += 0.2
+    played.look("shard-0", beat_at, waited=deciding.STARVED_SECONDS_MAX + 1.0)
+    played.now += deciding.STALE_CONFIRM_SECONDS
+    played.look("shard-0", beat_at, waited=deciding.STARVED_SECONDS_MAX + 2.0)
+    assert played.act() == ["kill shard-0"]
 
 
 def test_a_pause_of_the_machine_kills_nobody() -> None:
