@@ -1,8 +1,8 @@
 """Publishes messages that say which one they are, over MQTT 5 or AMQP 0.9.1, and counts what is confirmed.
 
-``python -m tests.spark.flood mqtt PORT QUEUE COUNT``: message number n of a queue has the header ``n`` and a payload
+``python -m tests.spark.flood mqtt PORT QUEUE COUNT [RATE]``: message number n of a queue has the header ``n`` and a payload
 that follows from n alone, so that whoever reads it back can tell whether it is right. With COUNT 0 it goes on until it
-gets SIGTERM, and then waits for what is under way. The last line of its output is the number of messages confirmed:
+gets SIGTERM, and then waits for what is under way; RATE is messages per second, as fast as possible if absent. The last line of its output is the number of messages confirmed:
 all of them from 0 on, or it fails.
 """
 
@@ -34,6 +34,7 @@ DIGITS = 12
 PLACEHOLDER = "9" * DIGITS
 IDENTIFIERS = 60_000
 QUIET_S = 60.0
+PACE_S = 0.05
 
 
 def fillers() -> numpy.ndarray[tuple[int, int], numpy.dtype[numpy.uint8]]:
@@ -98,6 +99,8 @@ class Flood:
         self._encode = encode
         self._payloads = Payloads()
         self._count = count
+        self.allowed = 0
+        """How many may have been sent by now, 0 for any number."""
         self.sent = 0
         self.confirmed = 0
         self.failure = ""
@@ -123,7 +126,7 @@ class Flood:
         while True:
             room = WINDOW - (self.sent - self.confirmed)
             left = self._count - self.sent if self._count else CHUNK
-            size = min(CHUNK, left)
+            size = min(CHUNK, left, self.allowed - self.sent if self.allowed else CHUNK)
             if size <= 0 or room < size:
                 break
             numbers = range(self.sent, self.sent + size)
@@ -172,10 +175,20 @@ async def amqp(port: int, queue: str, count: int) -> Flood:
     return flood
 
 
-async def run(protocol: str, port: int, queue: str, count: int) -> Flood:
+async def pace(flood: Flood, rate: int) -> None:
+    """Allow so many messages a second."""
+    while True:
+        flood.allowed += max(1, round(rate * PACE_S))
+        flood.fill()
+        await asyncio.sleep(PACE_S)
+
+
+async def run(protocol: str, port: int, queue: str, count: int, rate: int = 0) -> Flood:
     """Publish, until all is confirmed, SIGTERM came or something went wrong."""
     flood = await (mqtt if protocol == "mqtt" else amqp)(port, queue, count)
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, flood.stop)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, flood.stop)
+    pacing = loop.create_task(pace(flood, rate)) if rate else None
     flood.fill()
     before = -1
     while not flood.done.is_set():
@@ -185,6 +198,8 @@ async def run(protocol: str, port: int, queue: str, count: int) -> Flood:
         before = flood.confirmed
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(flood.done.wait(), QUIET_S)
+    if pacing is not None:
+        pacing.cancel()
     return flood
 
 
@@ -195,8 +210,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("port", type=int)
     parser.add_argument("queue")
     parser.add_argument("count", type=int, help="messages; 0: until SIGTERM")
+    parser.add_argument("rate", type=int, nargs="?", default=0, help="messages per second")
     given = parser.parse_args(arguments)
-    flood = asyncio.run(run(given.protocol, given.port, given.queue, given.count))
+    flood = asyncio.run(run(given.protocol, given.port, given.queue, given.count, given.rate))
     if flood.failure:
         print(flood.failure, file=sys.stderr)
         return 1

@@ -31,11 +31,13 @@ from tests.spark.flood import DIGITS, FILLERS, SIZES, fillers
 
 STREAMS = {"mqtt": "live-mqtt", "amqp": "live-amqp"}
 CHURN = "live-churn"
-CHURN_BYTES = "32MiB"
-SEGMENT_BYTES = "8MiB"
+CHURN_BYTES = "8MiB"
+SEGMENT_BYTES = "2MiB"
 RESULT = "queue string, rows long, wrong long, offsets long, squares long, first long, last long"
 SQUARES_MODULO = (1 << 31) - 1
 HEAD_DEADLINE_S = 30.0
+MEANWHILE = 2000
+"""Messages per second to each queue while Spark reads: enough to roll and remove segments, and processors for Spark."""
 
 
 class Reading(NamedTuple):
@@ -63,9 +65,12 @@ def settings(amqp_port: int) -> dict[str, Any]:
     }
 
 
-def publisher(stack: ExitStack, protocol: str, port: int, queue: str, count: int) -> Any:
+def publisher(
+    stack: ExitStack, protocol: str, port: int, queue: str, count: int, rate: int = 0
+) -> Any:
     """A process of ``tests.spark.flood``, ended with the stack."""
-    command = [sys.executable, "-m", "tests.spark.flood", protocol, str(port), queue, str(count)]
+    numbers = str(count), str(rate)
+    command = [sys.executable, "-m", "tests.spark.flood", protocol, str(port), queue, *numbers]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     stack.callback(lambda: (process.kill(), process.wait()))
     return process
@@ -186,8 +191,11 @@ def campaign(
         published_in = time.monotonic() - began
         wait_for_heads(data, counts)
         running = [
-            publisher(stack, protocol, ports[protocol], queue, 0)
-            for protocol, queue in (("mqtt", CHURN), *STREAMS.items())
+            publisher(stack, protocol, ports[protocol], queue, 0, rate)
+            for protocol, queue, rate in (
+                ("mqtt", CHURN, 4 * MEANWHILE),
+                *((protocol, queue, MEANWHILE) for protocol, queue in STREAMS.items()),
+            )
         ]
         wait_for_heads(data, {CHURN: 1})
         before = {queue: head_of(data, queue) for queue in (CHURN, *counts)}
