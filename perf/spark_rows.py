@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from fluxmq.model.batches import Message, columns
 from fluxmq.model.properties import Kind, decode
 from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, Page
-from fluxmq_spark.blocks import name_of, text_of
+from fluxmq_spark.block_texts import name_of, text_of
 from fluxmq_spark.schema import column_names, message_schema
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

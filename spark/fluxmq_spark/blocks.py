@@ -8,22 +8,13 @@ blocks together, and gives every block that is not plain to it. What comes out i
 * ``properties``: every other kind but PUBLISHER, which has a column of its own, under its name in lower case. Of
   equal kinds the last wins. EMPTY_HEADERS is there with an empty value.
 
-Text of values, as ``docs/message-properties.md`` has it: ``true`` and ``false``, numbers in decimal, timestamps of headers
-and of the publisher as seconds, void as nothing, PROTOCOL as its name, the times of a dead letter as RFC 3339, its
-transfer in hexadecimal. What MQTT cannot say is JSON here: tables are objects, arrays are arrays, bytes inside them and by
-themselves are base64, numbers that JSON has not are their text. Text that is not UTF-8 has U+FFFD for what is wrong with it; only
-CORRELATION, which may be any bytes, is base64 as a whole then.
+What text values become is ``block_texts``' matter.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any, Final
 
 import numpy
@@ -31,7 +22,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, Value, decode
+from fluxmq.model.properties import NUMBERS, Item, Kind, PropertyError, decode
+from fluxmq_spark.block_texts import NAME_AT, NAME_SIZE, Source, name_of, text_of
 
 STEPS_MAX: Final = 64
 """Items of a block that are read in numpy: beyond, so few blocks are left that each for itself is faster."""
@@ -54,8 +46,6 @@ _NEAR_MAX: Final = 8
 _SIZE_BYTES_MAX: Final = 3
 """Bytes of a size that a plain block can have."""
 
-_PROTOCOLS: Final = {1: "mqtt", 2: "amqp", 3: "amqp1"}
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGER_TAGS: Final = {
     ord(tag): (width, signed)
     for tag, width, signed in (
@@ -99,165 +89,7 @@ class Blocks:
     exchange: pa.StringArray
 
 
-# --- text of values, one at a time -----------------------------------------------------------------------------------
-
-
-def text_of(item: Item) -> str:
-    """Return the text that an item's value becomes."""
-    value = item.value
-    if isinstance(value, Value):
-        return _value_text(value)
-    if isinstance(value, bytes):
-        if item.kind is Kind.DEAD_TRANSFER:
-            return value.hex()
-        if item.kind is Kind.CORRELATION:
-            try:
-                return value.decode()
-            except UnicodeDecodeError:
-                return base64.b64encode(value).decode()
-        return value.decode("utf-8", "replace")
-    if value is None:
-        return ""
-    if item.kind is Kind.PROTOCOL:
-        return _PROTOCOLS.get(value, str(value))
-    if item.kind in (Kind.DEAD_FIRST_TIME, Kind.DEAD_TIME):
-        return _moment(value)
-    return str(value)
-
-
-def name_of(item: Item) -> str:
-    """Return the name that an item has in its map."""
-    if item.kind is Kind.HEADER:
-        return item.name.decode("utf-8", "replace")
-    return item.kind.name.lower()
-
-
-def _moment(time_us: int) -> str:
-    try:
-        moment = _EPOCH + timedelta(microseconds=time_us)
-    except OverflowError:
-        return str(time_us)
-    return moment.isoformat().replace("+00:00", "Z")
-
-
-def _value_text(value: Value) -> str:
-    tag, content = value
-    if tag == "V":
-        return ""
-    if tag == "t":
-        return "true" if content else "false"
-    plain = _json_value(value)
-    if tag in ("A", "F"):
-        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    return str(plain)
-
-
-def _json_value(value: Value) -> object:
-    """Return what JSON says for a value; Decimal numbers, and floats that JSON has not, are their text."""
-    tag, content = value
-    if isinstance(content, bytes):
-        if tag == "x":
-            return base64.b64encode(content).decode()
-        return content.decode("utf-8", "replace")
-    if isinstance(content, float) and not math.isfinite(content):
-        return repr(content)
-    if not isinstance(content, tuple):
-        return content
-    if tag == "D":
-        scale, unscaled = content
-        return str(Decimal(unscaled).scaleb(-scale))
-    if tag == "A":
-        return [_json_value(each) for each in content]
-    return {name.decode("utf-8", "replace"): _json_value(each) for name, each in content}
-
-
 # --- blocks in numpy -------------------------------------------------------------------------------------------------
-
-
-_NAMES: Final = b"".join(kind.name.lower().encode() for kind in Kind)
-"""The names of all kinds, back to back: they stand behind the blocks in every source."""
-
-
-def _name_places() -> tuple[Integers, Integers]:
-    """Return where in these the name of each kind is and its size, by the kind's number."""
-    at, sizes = numpy.zeros(256, numpy.int64), numpy.zeros(256, numpy.int64)
-    end = 0
-    for kind in Kind:
-        at[kind], sizes[kind] = end, len(kind.name)
-        end += len(kind.name)
-    return at, sizes
-
-
-_NAME_AT, _NAME_SIZE = _name_places()
-
-
-class _Source:
-    """Bytes to take texts from: those of all blocks, and texts that were made for them, behind."""
-
-    def __init__(self, data: memoryview) -> None:
-        self._pieces: list[bytes | memoryview] = [data]
-        self._joined: pa.Buffer | None = None
-        self.size = len(data)
-        self.put(_NAMES)
-
-    def put(self, text: bytes) -> tuple[int, int]:
-        """Add a text; return where it is and its size."""
-        at = self.size
-        self._add(text)
-        return at, len(text)
-
-    def put_array(self, texts: pa.StringArray) -> tuple[Integers, Integers]:
-        """Add many texts; return where they are and their sizes."""
-        offsets = numpy.frombuffer(
-            texts.buffers()[1], numpy.int32, len(texts) + 1, 4 * texts.offset
-        )
-        at = self.size
-        self._add(memoryview(texts.buffers()[2] or b"")[offsets[0] : offsets[-1]])
-        sizes = numpy.diff(offsets).astype(numpy.int64)
-        return (offsets[:-1] - offsets[0]).astype(numpy.int64) + at, sizes
-
-    def _add(self, data: bytes | memoryview) -> None:
-        self._pieces.append(data)
-        self._joined = None
-        self.size += len(data)
-
-    def texts(self, at: Integers, sizes: Integers) -> pa.StringArray:
-        """Return the texts at these places; what is not UTF-8 in them is replaced."""
-        # Every second value is wanted, what lies between is whatever it is. The first and the last offset span all bytes.
-        gaps = numpy.zeros(2 * len(at) + 2, numpy.int32)
-        gaps[1:-1:2] = at
-        gaps[2:-1:2] = at + sizes
-        gaps[-1] = self.size
-        if self._joined is None:
-            self._joined = pa.py_buffer(b"".join(self._pieces))
-        values = pa.BinaryArray.from_buffers(
-            pa.binary(), len(gaps) - 1, [None, pa.py_buffer(gaps), self._joined]
-        )
-        return strings(values.take(pa.array(numpy.arange(1, 2 * len(at) + 1, 2))))
-
-
-def strings(values: pa.BinaryArray) -> pa.StringArray:
-    """Return byte strings as text; bytes that are not UTF-8 become U+FFFD."""
-    text = pa.StringArray.from_buffers(
-        len(values),
-        values.buffers()[1],
-        values.buffers()[2],
-        values.buffers()[0],
-        -1,
-        values.offset,
-    )
-    data = values.buffers()[2]
-    # Nearly all names and many texts are ASCII, and that is seen faster than that they are UTF-8.
-    if data is None or not data.size or numpy.frombuffer(data, numpy.int8).min() >= 0:
-        return text
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        fixed = [
-            None if each is None else each.decode("utf-8", "replace") for each in values.to_pylist()
-        ]
-        return pa.array(fixed, pa.string())
-    return text
 
 
 @dataclass
@@ -284,7 +116,7 @@ def decode_blocks(
 ) -> Blocks:
     """Return the columns of blocks, maps of these types, or none. Raises ``BlockError`` for the first that is no block."""
     starts, ends, data = _layout(values)
-    source = _Source(data)
+    source = Source(data)
     items, strange = _plain_items(numpy.frombuffer(data, numpy.uint8), starts, ends, source)
     if strange.any():
         items = _with_strange(items, strange, values, source)
@@ -311,7 +143,7 @@ def _layout(values: pa.BinaryArray) -> tuple[Integers, Integers, memoryview]:
 
 
 def _plain_items(
-    data: NDArray[numpy.uint8], starts: Integers, ends: Integers, source: _Source
+    data: NDArray[numpy.uint8], starts: Integers, ends: Integers, source: Source
 ) -> tuple[_Items, Flags]:
     """Return the items of plain blocks, and which blocks are not plain."""
     strange = ends - starts > PLAIN_BYTES_MAX
@@ -339,7 +171,7 @@ def _plain_items(
     if not rows:
         return _Items(*[numpy.empty(0, numpy.int64)] * 7), strange
     block, ordinal, kind, at, size = [numpy.concatenate(each) for each in zip(*rows, strict=True)]
-    name_at, name_size = _NAME_AT[kind] + blocks_end, _NAME_SIZE[kind]
+    name_at, name_size = NAME_AT[kind] + blocks_end, NAME_SIZE[kind]
     items = _Items(block, ordinal, kind, name_at, name_size, at, size)
     _said(data, items, strange, source)
     return items.select(~strange[items.block]) if strange.any() else items, strange
@@ -369,7 +201,7 @@ def _sizes(
     return start, stop, wrong
 
 
-def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: _Source) -> None:
+def _said(data: NDArray[numpy.uint8], items: _Items, strange: Flags, source: Source) -> None:
     """Put names and texts of values in, kind by kind; mark blocks with items that are not plain."""
     for number in numpy.flatnonzero(numpy.bincount(items.kind)).tolist():
         which = numpy.flatnonzero(items.kind == number)
@@ -404,7 +236,7 @@ def _text_of_kind(kind: Kind) -> Callable[[bytes], str]:
 
 
 def _headers_said(
-    data: NDArray[numpy.uint8], items: _Items, which: Integers, strange: Flags, source: _Source
+    data: NDArray[numpy.uint8], items: _Items, which: Integers, strange: Flags, source: Source
 ) -> None:
     block = items.block[which]
     stop = items.at[which] + items.size[which]
@@ -451,7 +283,7 @@ def _put_numbers(
     which: Integers,
     width: int,
     signed: bool,
-    source: _Source,
+    source: Source,
 ) -> None:
     """Replace numbers of `width` bytes by their digits."""
     raw = data[items.at[which][:, None] + numpy.arange(width)]
@@ -465,7 +297,7 @@ def _put_bytes(
     items: _Items,
     which: Integers,
     text: Callable[[bytes], str],
-    source: _Source,
+    source: Source,
 ) -> None:
     """Replace numbers of one byte by what `text` says of each of them that there is."""
     numbers = data[items.at[which]]
@@ -481,7 +313,7 @@ def _put_distinct(
     which: Integers,
     text: Callable[[bytes], str],
     strange: Flags,
-    source: _Source,
+    source: Source,
 ) -> None:
     """Replace contents by what `text` says of each distinct one; what it refuses makes the block strange."""
     if not which.size:
@@ -507,7 +339,7 @@ def _put_distinct(
     strange[items.block[which[table[:, 0] < 0]]] = True
 
 
-def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source: _Source) -> _Items:
+def _with_strange(items: _Items, strange: Flags, values: pa.BinaryArray, source: Source) -> _Items:
     """Add the items of blocks that are not plain, read one by one."""
     rows: list[tuple[int, int, int, int, int, int, int]] = []
     for block in numpy.flatnonzero(strange).tolist():
@@ -581,7 +413,7 @@ def _in_order(items: _Items, blocks: int) -> tuple[Integers, Integers]:
 
 
 def _map(
-    items: _Items, which: Integers, blocks: int, source: _Source, kind: pa.DataType
+    items: _Items, which: Integers, blocks: int, source: Source, kind: pa.DataType
 ) -> pa.MapArray:
     """Return the map of some items of each block, of equal names the last one."""
     block = items.block[which]
@@ -615,7 +447,7 @@ def _repeated(block: Integers, names: pa.StringArray) -> Flags:
     return repeated
 
 
-def _last(items: _Items, which: Integers, blocks: int, source: _Source) -> pa.StringArray:
+def _last(items: _Items, which: Integers, blocks: int, source: Source) -> pa.StringArray:
     """Return the value of the last of some items of each block, null where there is none."""
     if not which.size:
         return pa.nulls(blocks, pa.string())

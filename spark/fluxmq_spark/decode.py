@@ -281,9 +281,9 @@ def _header_fault(window: Window, start: int) -> str:
         return str(error)
     if header.base_offset > OFFSET_MAX - MESSAGES_MAX:
         return "an offset beyond all that Spark can count"
-    if max(header.key_bytes, header.property_bytes, header.payload_bytes) > AREA_BYTES_MAX:
-        return "more bytes than one area takes"
-    return "a length that is not the sum of its parts"
+    if header.length != _layout(window.rows(numpy.array([start]))).end[0]:
+        return "a length that is not the sum of its parts"
+    return "more bytes than one area takes"
 
 
 # --- where columns are ---

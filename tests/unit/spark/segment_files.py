@@ -22,7 +22,7 @@ from fluxmq.model.segments import (
     index_trailer,
     segment_name,
 )
-from fluxmq_spark.blocks import name_of, text_of
+from fluxmq_spark.block_texts import name_of, text_of
 from fluxmq_spark.scan import Portion, Selection, Statistics, scan
 from fluxmq_spark.storage import LocalStorage, Storage
 
@@ -186,12 +186,15 @@ def _rows(found: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[Row]:
         batch.validate(full=True)
         assert batch.schema == schema
         assert 0 < batch.num_rows <= 8192
+        if "timestamp" in batch.schema.names:
+            # Not by Python's own, whose years are too few.
+            number = batch.schema.get_field_index("timestamp")
+            times = batch.column(number).cast(pa.int64())
+            batch = batch.set_column(number, "timestamp", times)
         for row in batch.to_pylist():
             for name in {"headers", "properties"} & row.keys():
                 assert len(dict(row[name])) == len(row[name]), "a name twice in one map"
                 row[name] = dict(row[name])
-            if "timestamp" in row:
-                row["timestamp"] = round(row["timestamp"].timestamp() * 1e6)
             yield row
 
 

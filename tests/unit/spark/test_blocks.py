@@ -21,6 +21,7 @@ from fluxmq.model.properties import (
     encode,
     text,
 )
+from fluxmq_spark.block_texts import name_of, strings, text_of
 from fluxmq_spark.blocks import (
     KNOWN_MAX,
     PLAIN_BYTES_MAX,
@@ -30,9 +31,6 @@ from fluxmq_spark.blocks import (
     BlockReader,
     addresses,
     decode_blocks,
-    name_of,
-    strings,
-    text_of,
 )
 
 TEXTS = st.one_of(
