@@ -48,21 +48,11 @@ OFFSET_MAX: Final = (1 << 63) - 1
 
 HEADER: Final = numpy.dtype(
     [
-        ("magic", "<u4"),
-        ("check", "<u4"),
-        ("length", "<u4"),
-        ("version", "u1"),
-        ("codec", "u1"),
-        ("flags", "<u2"),
-        ("base_offset", "<u8"),
-        ("base_time", "<i8"),
-        ("payload_check", "<u8"),
-        ("count", "<u4"),
-        ("key_bytes", "<u4"),
-        ("property_bytes", "<u4"),
-        ("payload_bytes", "<u4"),
-        ("term", "<u4"),
-        ("last_delta", "<i4"),
+        *(("magic", "<u4"), ("check", "<u4"), ("length", "<u4")),
+        *(("version", "u1"), ("codec", "u1"), ("flags", "<u2")),
+        *(("base_offset", "<u8"), ("base_time", "<i8"), ("payload_check", "<u8")),
+        *(("count", "<u4"), ("key_bytes", "<u4"), ("property_bytes", "<u4")),
+        *(("payload_bytes", "<u4"), ("term", "<u4"), ("last_delta", "<i4")),
     ]
 )
 """A batch's header as a row of a table."""
