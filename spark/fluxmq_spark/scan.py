@@ -408,10 +408,10 @@ class _Reader:
         """Return where to go on behind a header that is not right; None if nothing follows that can be told.
 
         A message may hold bytes that look like a batch. So a place is believed when the lengths from there on lead to
-        one that is known otherwise: a batch that the index names, or the end.
+        one that is known otherwise: a batch that the index names, or the end. Where none does (several places are damaged,
+        or the file was cut, and there is no index behind), the rest is lost: better that than a row that was never sent.
         """
         anchor = self._anchor(file, place)
-        plain: _Place | None = None
         position = place.position
         while True:
             found = self._search(file, position, anchor.position, place.offset)
@@ -420,10 +420,9 @@ class _Reader:
             reached, last = self._leads(file, found, anchor)
             if reached:
                 return found
-            plain = plain or found
             # What follows from this one would end as it did.
             position = last + BATCH_ALIGNMENT
-        return anchor if anchor.position < self._end else plain
+        return anchor if anchor.position < self._end else None
 
     def _anchor(self, file: OpenFile, place: _Place) -> _Place:
         """Return the next batch that the index knows and that is one, else the end."""
