@@ -24,6 +24,7 @@ from tests.mutations import (
     sessions,
     shard_queues,
     simulation,
+    spark,
     surface,
     wal,
 )
@@ -43,6 +44,7 @@ MUTATIONS = [
     *sessions.MUTATIONS,
     *shard_queues.MUTATIONS,
     *simulation.MUTATIONS,
+    *spark.MUTATIONS,
     *surface.MUTATIONS,
     *wal.MUTATIONS,
 ]

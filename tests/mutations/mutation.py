@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("fluxmq", "tests", "config", "setup.cfg", "pyproject.toml", "setup.py")
+COPIED = ("fluxmq", "spark", "tests", "config", "setup.cfg", "pyproject.toml", "setup.py")
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", ".hypothesis", "data")
 SECONDS_MAX = 120
 """A mutation may make a test hang; that is noticed as well."""
@@ -76,7 +76,7 @@ def copy_tree(target: Path) -> None:
 
 def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
     """Exit code and output of pytest on uncompiled code."""
-    environ = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": str(root)}
+    environ = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": f"{root}:{root}/spark"}
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
     environ.pop("PYTEST_CURRENT_TEST", None)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
