@@ -330,6 +330,8 @@ def test_status_shows_the_node(running, shard):
         ],
         stdout=subprocess.PIPE,
         text=True,
+        # As from a terminal: what starts a test in the background may have it ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with watched:
         lines = [watched.stdout.readline() for _ in range(3)]
