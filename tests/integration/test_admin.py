@@ -318,6 +318,9 @@ def test_status_shows_the_node(running, shard):
     assert body["processes"][SHARD]["numbers"]["sessions"] == 5
     watched = subprocess.Popen(
         [
+            # As from a terminal: what starts a test in the background may have it ignore the signal.
+            "env",
+            "--default-signal=INT",
             sys.executable,
             "-m",
             "fluxmq.admin.cli",
@@ -330,8 +333,6 @@ def test_status_shows_the_node(running, shard):
         ],
         stdout=subprocess.PIPE,
         text=True,
-        # As from a terminal: what starts a test in the background may have it ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with watched:
         lines = [watched.stdout.readline() for _ in range(3)]
