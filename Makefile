@@ -14,6 +14,8 @@ ROUNDS ?= 20
 ARGS ?=
 # Processes the tests are spread over.
 JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# Examples of each property in the second of two runs; the first has a hundred.
+EXAMPLES ?= 40
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
 PYTHON ?=
 
@@ -86,7 +88,7 @@ test: $(VENV)/.installed-spark $(VENV)/.compiled
 	@if [ -e $(VENV)/.compiled ] && [ "$${FLUXMQ_PURE:-}" != 1 ]; then \
 	  echo "==> tests, hot path compiled"; $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
 	  echo "==> tests, hot path uncompiled (without those that do not touch it)"; \
-	  FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not once and not spark" $(SPREAD) $(ARGS); \
+	  FLUXMQ_PURE=1 FLUXMQ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -m "not once and not spark" $(SPREAD) $(ARGS); \
 	else \
 	  echo "==> tests, hot path uncompiled"; FLUXMQ_PURE=1 $(BIN)/python -m pytest -m "not spark" $(SPREAD) $(ARGS); \
 	fi
