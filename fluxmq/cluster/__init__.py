@@ -1,0 +1,1 @@
+"""Between nodes: the transport, and what crosses it."""
