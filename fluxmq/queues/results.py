@@ -34,6 +34,8 @@ class Code(IntEnum):
     """The queue has consumers and was to be deleted only without; the value is how many."""
     NOT_EMPTY = 26
     """The queue has ready messages and was to be deleted only without; the value is how many."""
+    LOST = 27
+    """Leadership was lost: it may take effect or not. No machine answers so, only who leads it."""
 
 
 class Result(NamedTuple):

@@ -356,6 +356,11 @@ class Node:
         )
 
     @property
+    def term(self) -> int:
+        """The term this node is in."""
+        return self._state.term
+
+    @property
     def behind(self) -> bool:
         """Whether committed entries wait to be given out by `ready`, which gives long ones in pieces."""
         log = self._log

@@ -25,8 +25,8 @@ MUTATIONS = [
         QUEUES + "shared_log.py",
         "                self._under_way, self._next = self._next, {}\n",
         "                self._under_way, self._next = self._next, {}\n"
-        "                for group, (index, term) in self._under_way.items():\n"
-        "                    group.persisted(index, term)\n",
+        "                for group, at in self._under_way.items():\n"
+        "                    group.persisted(*at)\n",
         OF_DISKS + "test_nothing_is_acknowledged_before_it_is_durable",
     ),
     Mutation(

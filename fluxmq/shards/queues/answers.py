@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.ports import Answer, Outcome
+from fluxmq.shards.queues.ports import MOVED, Answer, Outcome
 
 Done = Callable[[Result], None]
 """Called with what a command came to."""
@@ -16,6 +16,7 @@ REFUSED = {
     Code.LIMIT: Reason.QUOTA_EXCEEDED,
     Code.TOO_LARGE: Reason.QUOTA_EXCEEDED,
     Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
+    Code.LOST: MOVED,
 }
 """What a client is told; anything else is an implementation specific error."""
 

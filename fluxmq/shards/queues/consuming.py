@@ -23,6 +23,7 @@ from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.keeping import Keeper, Store
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import (
+    MOVED,
     NOTHING,
     Answer,
     Attached,
@@ -54,6 +55,7 @@ class Consuming(ABC):
     counts: QueueCounts
     uncommitted: int
     failed: str
+    replicated: bool
 
     def __init__(self) -> None:
         self.ports: dict[Consumer, ConsumerPort] = {}
@@ -68,6 +70,16 @@ class Consuming(ABC):
         """Commands not applied yet, beside appends, after which there is more to take, or less."""
         self.on_unused: Callable[[str], None] = lambda _queue: None
         """Called with a queue's name when its last consumer has gone."""
+
+    @property
+    def absent(self) -> bool:
+        """Whether the group is led on another node, or by nobody."""
+        return self.replicated and not self.keeper.leading
+
+    @property
+    def closed(self) -> bool:
+        """Whether commands are not taken here."""
+        return bool(self.failed) or self.absent
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
@@ -114,6 +126,9 @@ class Consuming(ABC):
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Attach a consumer; once the group leads, which forgets those before."""
+        if self.absent and not self.failed:
+            done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
+            return
         if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
             self._early.append((wanted, port, done))
             return
@@ -193,7 +208,7 @@ class Consuming(ABC):
         done: Answer | None,
     ) -> None:
         """A consumer speaks about messages it holds."""
-        if self.failed:
+        if self.closed:
             if done is not None:
                 done(_REFUSED)
             return
@@ -217,6 +232,10 @@ class Consuming(ABC):
     def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
         """A stream's group needs nothing below ``offset`` any more."""
         answer = None if done is None else answering(done)
+        if self.closed:
+            if done is not None:
+                done(_REFUSED)
+            return
         try:
             needed = self.dispatch.commit(consumer, offset)
         except CommitError:
@@ -227,19 +246,21 @@ class Consuming(ABC):
 
     def set_limit(self, consumer: Consumer, limit: int) -> None:
         """A consumer holds at most so many unsettled messages from now on."""
+        if self.closed:
+            return
         self.dispatch.set_limit(consumer, limit)
         self.wake()
 
     def stop(self, consumer: Consumer) -> None:
         """A consumer is given nothing more, and counts no longer; what it holds it may settle still."""
-        if consumer in self.ports and not self.failed:
+        if consumer in self.ports and not self.closed:
             self._submit_all(self.dispatch.stop(consumer), None)
             self.wake()
             self._perhaps_unused(consumer)
 
     def detach(self, consumer: Consumer) -> None:
         """A consumer goes."""
-        if self.ports.pop(consumer, None) is not None and not self.failed:
+        if self.ports.pop(consumer, None) is not None and not self.closed:
             stopped = consumer.stopped
             self._change(self.dispatch.detach(consumer))
             if not stopped:
@@ -257,7 +278,7 @@ class Consuming(ABC):
 
     def take(self, consumer: Consumer, done: Taken) -> None:
         """One message for a consumer, now, and how many are ready behind it."""
-        if self.failed or consumer not in self.ports:
+        if self.closed or consumer not in self.ports:
             done(False, 0)
             return
 
@@ -269,7 +290,7 @@ class Consuming(ABC):
 
     def status(self, queue: str, done: Told) -> None:
         """How many messages and consumers a queue has; counts as use of it. Asked for before the group leads, it waits."""
-        if self.failed:
+        if self.closed:
             done(Status(Outcome.UNAVAILABLE))
             return
         if not self.keeper.leading and len(self._early_statuses) < EARLY_MAX:

@@ -29,7 +29,7 @@ from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Stores
-from fluxmq.shards.queues.ports import Answer
+from fluxmq.shards.queues.ports import MOVED, Answer
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import StorageError
 
@@ -75,6 +75,13 @@ class Group(Consuming):
         self.writes = StoreWrites(self.logs)
         self.failed = ""
         """Why this group takes nothing any more; empty while it does."""
+        self.replicated = False
+        """Whether other nodes have this group, too: then it takes commands only where it is led."""
+        self.awaits_majority = True
+        """Whether publishers are answered when a majority has it on disk, not when this node has."""
+        self.in_sync: Callable[[], int] | None = None
+        """Up to which entry as many members hold the log as must before publishers are answered; None: a majority does."""
+        self.on_following: Callable[[Group], None] = lambda _group: None
         self.leaving = False
         """Whether it is about to move to another shard: nothing is handed out any more."""
         self.counts = QueueCounts()
@@ -89,6 +96,8 @@ class Group(Consuming):
         self._entry_max = entry_max
         self.asked = Asked(clock, self.dispatch.joined)
         self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
+        self._unheld: deque[tuple[int, Done, Result]] = deque()
+        """Answers to what is applied, and not held by as many members as it must: entry, who is told, what."""
 
     # What is asked
 
@@ -97,9 +106,9 @@ class Group(Consuming):
 
         False when more is under way than is good.
         """
-        if self.failed:
+        if self.closed:
             if done is not None:
-                done(Result(Code.CONFLICT))
+                done(Result(Code.CONFLICT if self.failed else Code.LOST))
             return True
         self.asked.add(pieces, done, weight)
         self.uncommitted += weight
@@ -108,7 +117,7 @@ class Group(Consuming):
 
     def submit_quietly(self, needed: Iterable[bytes]) -> None:
         """Put commands that nobody waits for into an entry of the next few milliseconds."""
-        if not self.failed:
+        if not self.closed:
             for command in needed:
                 self.asked.add_quietly(command)
             self._mark(self)
@@ -169,7 +178,11 @@ class Group(Consuming):
 
     def refusal(self, state: Queue | None, batch: bytes) -> int:
         """The reason code with which an append is refused before it is asked for; 0 when it is not."""
-        if self.failed or state is None:
+        if self.failed:
+            return Reason.IMPLEMENTATION_SPECIFIC_ERROR
+        if self.absent:
+            return MOVED
+        if state is None:
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR
         if self.full:
             return Reason.QUOTA_EXCEEDED
@@ -299,7 +312,7 @@ class Group(Consuming):
             if weight and result.code in REFUSALS:
                 self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
-                done(result)
+                self._answer(index, done, result)
         woken = self.dispatch.applied(applied)
         if woken or self.asked or self.asked_to_serve or applied.deleted:
             self._mark(self)
@@ -325,7 +338,30 @@ class Group(Consuming):
         for done, weight in answers:
             self.uncommitted -= weight
             if done is not None:
-                done(Result(Code.LIMIT))
+                done(Result(Code.LOST))
+
+    def _answer(self, index: int, done: Done, result: Result) -> None:
+        """Tell what a command came to, when enough members hold its entry."""
+        if self.in_sync is None or index <= self.in_sync():
+            done(result)
+        else:
+            self._unheld.append((index, done, result))
+
+    def answer_held(self, index: int) -> None:
+        """Enough members hold the log up to an entry."""
+        while self._unheld and self._unheld[0][0] <= index:
+            _, done, result = self._unheld.popleft()
+            done(result)
+
+    def answer_written(self, index: int) -> None:
+        """This node has the log up to an entry on disk, and publishers asked for no more than that."""
+        for proposed, _, answers in self._proposed:
+            if proposed > index:
+                break
+            for at, (done, weight) in enumerate(answers):
+                if weight and done is not None:
+                    answers[at] = (None, weight)
+                    done(Result(Code.OK))
 
     def _carry_out(self, applied: Applied) -> None:
         gone: set[int] = set()
@@ -397,18 +433,30 @@ class Group(Consuming):
     def fail(self, why: str) -> None:
         """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
         self.failed = why
+        self.writes.clear()
+        self._end(Result(Code.CONFLICT))
+        self._attach_early()
+
+    def follow(self) -> None:
+        """The group is led elsewhere from now on, or by nobody: what was asked here may take effect or not."""
+        self.on_following(self)
+        self._end(Result(Code.LOST))
+
+    def _end(self, result: Result) -> None:
+        """Answer whoever waits; forget who consumes."""
         answers = [answer for _, _, some in self._proposed for answer in some]
         answers += self.asked.clear()
         self._proposed.clear()
-        self.writes.clear()
+        unheld, self._unheld = self._unheld, deque()
         self.dispatch.reset()
         for done, weight in answers:
             self.uncommitted -= weight
             if done is not None:
-                done(Result(Code.CONFLICT))
+                done(result)
+        for _, done, _ in unheld:
+            done(result)
         self._refuse_waiting()
         self.cancel_consumers()
-        self._attach_early()
 
     @property
     def crowded(self) -> bool:

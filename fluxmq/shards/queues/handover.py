@@ -63,7 +63,7 @@ class Receipt:
         self._shared = shared
         self._answered = answered
 
-    def persisted(self, index: int, term: int) -> None:
+    def persisted(self, index: int, term: int, number: int) -> None:
         """It is."""
         self._shared.leave(self)
         self._answered({})

@@ -28,6 +28,24 @@ INFLIGHT_BYTES_MAX = 4 << 20
 MESSAGE_BYTES_MAX = 1 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """This node as a member of a group: its number, the voters of a new group, and how fast the group's clock runs."""
+
+    number: int = THIS_NODE
+    voters: tuple[int, ...] = (THIS_NODE,)
+    election_ticks: int = ELECTION_TICKS
+    heartbeat_ticks: int = HEARTBEAT_TICKS
+
+    @property
+    def alone(self) -> bool:
+        """Whether the group is this node's own."""
+        return self.voters == (self.number,)
+
+
+ALONE = Member()
+
+
 @dataclass(slots=True)
 class Hosted:
     """One durable group. ``checkpointing``: a checkpoint of it is being written."""
@@ -55,7 +73,12 @@ class Hosted:
 
 
 def open_group(
-    group: Group, stores: DiskStores, shared: SharedLog, files: Files, paths: DataPaths
+    group: Group,
+    stores: DiskStores,
+    shared: SharedLog,
+    files: Files,
+    paths: DataPaths,
+    member: Member = ALONE,
 ) -> Hosted:
     """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError."""
     wal = shared.wal
@@ -70,7 +93,7 @@ def open_group(
     if recovered is not None:
         _check_reaches(directory, snapshot, recovered)
     index = term = 0
-    membership = Membership((THIS_NODE,))
+    membership = Membership(member.voters)
     if snapshot is not None:
         index, term = snapshot.index, snapshot.term
         try:
@@ -80,6 +103,7 @@ def open_group(
         group.machine.restore(state.machine)
         stores.restore(state.logs)
         membership = Membership(state.voters, state.learners)
+        _check_members(directory, group.name, membership, member)
     else:
         stores.restore({})
     for queue_id, queue in group.machine.queues.items():
@@ -97,15 +121,34 @@ def open_group(
         for entry in entries:
             log.note(Entry(entry.term, entry.index, entry.kind, entry.body))
     config = Config(
-        THIS_NODE, ELECTION_TICKS, HEARTBEAT_TICKS, INFLIGHT_BYTES_MAX, MESSAGE_BYTES_MAX
+        member.number,
+        member.election_ticks,
+        member.heartbeat_ticks,
+        INFLIGHT_BYTES_MAX,
+        MESSAGE_BYTES_MAX,
     )
     try:
         node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)
     except InconsistentLog as error:
         raise Corruption(wal.directory, 0, f"group {group.name}: {error}") from error
     keeper = RaftKeeper(group, node, log, shared, stores.recovered)
+    keeper.alone = member.alone
+    group.replicated = not member.alone
     group.keeper = keeper
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _check_members(directory: str, name: str, membership: Membership, member: Member) -> None:
+    """A group of one node is no group of several, nor the other way round. Raises Corruption."""
+    was_alone = membership.voters == (THIS_NODE,)
+    if was_alone != member.alone:
+        what = "belongs to this node alone" if was_alone else "has other nodes as members"
+        raise Corruption(
+            directory,
+            0,
+            f"group {name} {what}, and the settings say otherwise: start it with the settings it was made with, and"
+            " move its queues to a group of another name",
+        )
 
 
 def _check_new(files: Files, paths: DataPaths, log: str, name: str) -> None:

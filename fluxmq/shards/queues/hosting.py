@@ -21,8 +21,8 @@ from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
 from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
-from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Status, Told, Wanted
-from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD, MOVED
+from fluxmq.shards.queues.ports import MOVED, Attached, Held, QueueHost, Status, Told, Wanted
+from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD
 from fluxmq.shards.queues.service import QueueService
 
 QUEUES_PER_FRAME = 500
@@ -117,7 +117,7 @@ class Hosting:
         names: QueueNames,
         host: Callable[[str], QueueHost],
     ) -> None:
-        self._links = links
+        self._links = dict(links)
         self._service = service
         self._names = names
         self._host = host
@@ -130,6 +130,12 @@ class Hosting:
         """How often each peer was lost: answers to a former life's questions are not sent."""
         service.after_groups = self.flush
         service.told = self.tell
+
+    def add(self, peer: int, link: Link) -> None:
+        """There is another shard, of another node."""
+        self._links[peer] = link
+        self._consumers[peer] = {}
+        self._epochs[peer] = 0
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""

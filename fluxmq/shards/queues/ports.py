@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from fluxmq._hot.batches import Batch
+from fluxmq.protocols.mqtt.reasons import Reason
+
+MOVED: Final = Reason.USE_ANOTHER_SERVER
+"""Between hosts only: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
+was asked. Who asked finds out where it is, and asks again."""
 
 Range = tuple[int, int]
 """First and last offset, both inside."""

@@ -1,16 +1,19 @@
 """Joins a group to its Raft node and to the shard's log: entries out to be written, committed ones in.
 
 The group's own disk is one voter of it. An entry is applied when the node says that it is committed, which on a
-single node is when the shard's log is synced.
+single node is when the shard's log is synced, and with others when a majority of them has it on disk. What the node
+says to the others goes through ``send``: requests at once, answers when what they promise is durable here.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from fluxmq.logs import get_logger
+from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.node import Node
-from fluxmq.raft.types import COMMAND, Entry, ProposalAccepted, Ready, Role
+from fluxmq.raft.types import COMMAND, Entry, Message, ProposalAccepted, Ready, Role
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.group_log import GroupLog
 from fluxmq.shards.queues.shared_log import SharedLog
@@ -38,8 +41,23 @@ class RaftKeeper:
         self.log = log
         self._shared = shared
         self._recovered: Callable[[], None] | None = recovered
+        self._recovered_at = log.last_index()
+        """When this much is applied, all is that was applied before this node was started."""
         self.leading = False
         """Whether proposals are taken here, and everything before them is applied."""
+        self.send: Callable[[Sequence[Message]], None] = _nobody
+        """Where messages to the group's other members go."""
+        self.on_snapshot_wanted: Callable[[int], None] = lambda _member: None
+        """Called with a member that needs entries which are only in a snapshot any more."""
+        self.alone = True
+        """Whether this node is the group's only member, so that it leads by itself."""
+        self.elections = 0
+        """Times that this node began to lead."""
+        self._after: deque[tuple[int, list[Message]]] = deque()
+        """Messages that leave when the write of a number is durable."""
+        self._written = 0
+        """Number of the last write given to the log."""
+        self._durable = 0
         self._pumping = False
         self._again = False
         self.hard_state = (0, 0)
@@ -52,9 +70,43 @@ class RaftKeeper:
         return not self._shared.busy
 
     def start(self) -> None:
-        """A group of one elects itself; what its log holds is applied on the way."""
-        self.node.campaign()
+        """A group of one elects itself; what its log holds is applied on the way. Others wait for their timeout."""
+        if self.alone:
+            self.node.campaign()
         self.pump()
+
+    def tick(self) -> None:
+        """One tick of the group's clock has passed. Errors as in `persisted`."""
+        self._guarded(self.node.tick)
+
+    def step(self, messages: Sequence[Message]) -> None:
+        """Messages of another member have come. Errors as in `persisted`; what no node sends is refused.
+
+        Raises MalformedMessage.
+        """
+        malformed: list[MalformedMessage] = []
+
+        def step() -> None:
+            try:
+                for message in messages:
+                    self.node.step(message)
+            except MalformedMessage as error:
+                malformed.append(error)
+
+        self._guarded(step)
+        if malformed:
+            raise malformed[0]
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        """Do something with the node, and what it then says. An error of our own, or of the disk, ends this group only."""
+        if self.group.failed:
+            return
+        try:
+            action()
+            self.pump()
+        except Exception as error:  # noqa: BLE001 (the group's outermost frame)
+            _log.exception("a group has failed", extra={"group": self.group.name})
+            self.log_failed(repr(error))
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Take an entry."""
@@ -74,10 +126,14 @@ class RaftKeeper:
         try:
             while (ready := self.node.ready()) is not None:
                 self._again = False
+                if ready.messages:
+                    self.send(ready.messages)
                 self._persist(ready)
                 if ready.committed:
                     self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
+                for member in ready.snapshot_wanted:
+                    self.on_snapshot_wanted(member)
                 if not self._again and not self.node.behind:
                     break  # what a node says at once is all it has, but for what is read in pieces
         finally:
@@ -94,10 +150,18 @@ class RaftKeeper:
                 self._shared.wal.append_hard_state(log.number, term, vote, commit)
                 written = True
         for entry in ready.entries:
+            if entry.index <= self._recovered_at:
+                self._recovered_at = entry.index - 1  # what it replaces was never applied
             log.append(entry)
             written = True
         if written:
-            self._shared.wrote(self, log.last_index(), log.term(log.last_index()))
+            self._written += 1
+            self._shared.wrote(self, log.last_index(), log.term(log.last_index()), self._written)
+        if ready.messages_after_persistence:
+            if self._durable < self._written:
+                self._after.append((self._written, ready.messages_after_persistence))
+            else:
+                self.send(ready.messages_after_persistence)
 
     def _apply(self, committed: Sequence[Entry]) -> None:
         group = self.group
@@ -113,31 +177,40 @@ class RaftKeeper:
     def _lead(self, leader: bool) -> None:
         """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
         group = self.group
-        if leader and not self.leading and group.applied_term == self.node.status().term:
+        led = leader and not self.leading and group.applied_term == self.node.term
+        if self._recovered is not None and (led or group.applied_index >= self._recovered_at):
+            self._recovered()
+            self._recovered = None
+        if led:
             self.leading = True
-            if self._recovered is not None:
-                self._recovered()
-                self._recovered = None
+            self.elections += 1
             group.lead()
         elif not leader and self.leading:
             self.leading = False
-            group.dispatch.reset()
+            group.follow()
 
-    def persisted(self, index: int, term: int) -> None:
+    def persisted(self, index: int, term: int, number: int) -> None:
         """The log is durable up to an entry. An error of our own, or of the disk, ends this group and no other."""
-        if self.group.failed:
-            return
-        try:
-            self.node.advance(persisted=(index, term))
-            self.pump()
-        except Exception as error:  # noqa: BLE001 (the group's outermost frame)
-            _log.exception("a group has failed", extra={"group": self.group.name})
-            self.log_failed(repr(error))
+        self._guarded(lambda: self._advance(index, term, number))
+
+    def _advance(self, index: int, term: int, number: int) -> None:
+        self._durable = number
+        after = self._after
+        while after and after[0][0] <= number:
+            self.send(after.popleft()[1])
+        self.node.advance(persisted=(index, term))
+        if self.leading and not self.group.awaits_majority:
+            self.group.answer_written(index)
 
     def log_failed(self, why: str) -> None:
-        """The log takes nothing more: step down for good."""
+        """The log takes nothing more: step down for good, and say nothing to the others any more."""
         self.leading = False
+        self.send = _nobody
         self.group.fail(why)
+
+
+def _nobody(messages: Sequence[Message]) -> None:
+    """Messages of a group that has no other members, or none to hear it."""
 
 
 class MemoryKeeper:

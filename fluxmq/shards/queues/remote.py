@@ -24,6 +24,7 @@ from fluxmq.shards.links import Link
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import (
+    MOVED,
     Answer,
     Attached,
     ConsumerPort,
@@ -41,8 +42,8 @@ APPEND_HEAD = struct.Struct("<BQH")
 DELIVER_HEAD = struct.Struct("<BQIq")
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
-MOVED = Reason.USE_ANOTHER_SERVER
-"""Between shards only: the queue's group is not on the shard that was asked; who asked finds out where it is."""
+ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
+"""The host is not where the queue's group is."""
 PATIENCE_SECONDS = 10.0
 """How long a host that is away is waited for before what it is asked is refused."""
 
@@ -54,6 +55,8 @@ class RemoteHost:
         self._link = link
         self._now = now
         self._numbers = itertools.count(1)
+        self._once: set[int] = set()
+        """Numbers of appends and attachments that are not kept for a host that goes away, or is the wrong one."""
         self._appends: dict[int, tuple[bytes, Answer | None]] = {}
         """Appends not answered, in the order made: frame, and who is answered."""
         self._bytes = 0
@@ -70,8 +73,12 @@ class RemoteHost:
 
     # What is asked
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
-        """Store a batch there."""
+    def append(self, queue: str, batch: bytes, done: Answer | None, once: bool = False) -> bool:
+        """Store a batch there. ``once``: answered with `MOVED` where it would be kept and sent again."""
+        if once and not self.serving:
+            if done is not None:
+                done(MOVED)
+            return True
         if self._hopeless() or self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
                 done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
@@ -80,21 +87,32 @@ class RemoteHost:
         name = queue.encode()
         frame = APPEND_HEAD.pack(frames.APPEND, number, len(name)) + name + batch
         self._appends[number] = (frame, done)
+        if once:
+            self._once.add(number)
         self._bytes += len(frame)
         if self.serving:
             self._link.send_frame(frame)
         return self._bytes <= WAITING_BYTES_MAX
 
     def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+        self,
+        wanted: Wanted,
+        port: ConsumerPort,
+        done: Callable[[Attached, Held | None], None],
+        once: bool = False,
     ) -> None:
-        """Attach a consumer there."""
+        """Attach a consumer there. ``once``: as in `append`."""
+        if once and not self.serving:
+            done(ASTRAY, None)
+            return
         if self._hopeless():
             done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None)
             return
         number = next(self._numbers)
         self._ports[number] = port
         self._attaching[number] = (wanted, done)
+        if once:
+            self._once.add(number)
         if self.serving:
             self._link.send_control("attach", number, *astuple(wanted))
 
@@ -194,6 +212,7 @@ class RemoteHost:
     def _answer(self, number: int, reason: int) -> None:
         found = self._appends.pop(number, None)
         if found is not None:
+            self._once.discard(number)
             frame, done = found
             self._bytes -= len(frame)
             if done is not None:
@@ -206,7 +225,12 @@ class RemoteHost:
         found = self._attaching.pop(number, None)
         if found is None:
             return
-        if reason == MOVED:
+        once = number in self._once
+        self._once.discard(number)
+        if reason == MOVED and once:
+            self._ports.pop(number, None)
+            found[1](ASTRAY, None)
+        elif reason == MOVED:
             self.astray.append((found[0], self._ports.pop(number), found[1]))
         elif reason:
             self._ports.pop(number, None)
@@ -246,7 +270,10 @@ class RemoteHost:
         """The consumer's queue is gone there."""
         port = self._ports.pop(number, None)
         attaching = self._attaching.pop(number, None)
-        if port is not None and attaching is not None:
+        if port is not None and attaching is not None and number in self._once:
+            self._once.discard(number)
+            attaching[1](ASTRAY, None)
+        elif port is not None and attaching is not None:
             self.astray.append((attaching[0], port, attaching[1]))
         elif port is not None:
             port.cancelled()
@@ -277,6 +304,17 @@ class RemoteHost:
         gone = [number for number in self._ports if number not in self._attaching]
         for number in gone:
             self._ports.pop(number).cancelled()
+        self._lose_once()
+
+    def _lose_once(self) -> None:
+        """Nobody can say what became of what the host was asked for: who asked asks somebody else."""
+        once, self._once = self._once, set()
+        for number in sorted(once):
+            self._answer(number, MOVED)
+            attaching = self._attaching.pop(number, None)
+            if attaching is not None:
+                self._ports.pop(number, None)
+                attaching[1](ASTRAY, None)
 
     def give_up(self) -> None:
         """Refuse what has waited in vain for a host that does not come back."""
@@ -293,6 +331,35 @@ class RemoteHost:
             attached(
                 Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR, outcome=Outcome.UNAVAILABLE), None
             )
+
+
+class Once:
+    """A host that keeps nothing: what it cannot say the fate of it answers with `MOVED`."""
+
+    def __init__(self, host: RemoteHost) -> None:
+        self._host = host
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Store a batch there."""
+        return self._host.append(queue, batch, done, once=True)
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer there."""
+        self._host.attach(wanted, port, done, once=True)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Count a queue's messages and consumers there."""
+        self._host.status(queue, done)
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop what is ready there."""
+        self._host.purge(queue, done)
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue there."""
+        self._host.delete(queue, if_unused, if_empty, done)
 
 
 class RemoteHeld:
@@ -341,9 +408,14 @@ class RemoteHosts:
     ) -> None:
         self._names = names
         self._host = host
+        self._now = now
         self.answered: Callable[[], None] = lambda: None
         """Called when a host has answered appends."""
         self.hosts = {peer: RemoteHost(link, now) for peer, link in links.items()}
+
+    def add(self, peer: int, link: Link) -> None:
+        """There is another shard, of another node."""
+        self.hosts[peer] = RemoteHost(link, self._now)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""

@@ -31,8 +31,8 @@ woken would take as long again. What such a disk does not do by then is waited f
 class Written(Protocol):
     """Whoever has entries in a write."""
 
-    def persisted(self, index: int, term: int) -> None:
-        """Everything up to entry ``index`` of ``term`` is durable."""
+    def persisted(self, index: int, term: int, number: int) -> None:
+        """Everything up to entry ``index`` of ``term`` is durable, and all that was said to be write ``number``."""
 
     def log_failed(self, why: str) -> None:
         """Nothing written since the last ``persisted`` ever will be."""
@@ -65,9 +65,9 @@ class SharedLog:
         self._wake = wake
         self._impatient = impatient
         self._clock = clock
-        self._next: dict[Written, tuple[int, int]] = {}
-        self._under_way: dict[Written, tuple[int, int]] = {}
-        self._durable: dict[Written, tuple[int, int]] = {}
+        self._next: dict[Written, tuple[int, int, int]] = {}
+        self._under_way: dict[Written, tuple[int, int, int]] = {}
+        self._durable: dict[Written, tuple[int, int, int]] = {}
         """Who is still to be told of a sync that has ended."""
         self._members: set[Written] = set()
 
@@ -82,9 +82,9 @@ class SharedLog:
         self._under_way.pop(group, None)
         self._durable.pop(group, None)
 
-    def wrote(self, group: Written, index: int, term: int) -> None:
-        """The group's entries up to ``index`` are in the next write."""
-        self._next[group] = (index, term)
+    def wrote(self, group: Written, index: int, term: int, number: int = 0) -> None:
+        """The group's entries up to ``index`` are in the next write, which it may give a number to."""
+        self._next[group] = (index, term, number)
         if not self.gathering:
             self._wake()
 
@@ -143,8 +143,8 @@ class SharedLog:
         if not self._durable:
             return
         durable, self._durable = self._durable, {}
-        for group, (index, term) in durable.items():
-            group.persisted(index, term)
+        for group, (index, term, number) in durable.items():
+            group.persisted(index, term, number)
 
     def ready(self) -> None:
         """A sync has ended, or a file that a write waits for is there."""

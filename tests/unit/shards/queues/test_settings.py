@@ -487,7 +487,7 @@ def test_every_key_is_tested_somewhere() -> None:
         *("min_free_bytes", "cache_bytes"),
         # Of more than one node, which this version has not:
         *("replication_factor", "mode", "min_in_sync_replicas", "ack_timeout"),
-        *("heartbeat_timeout", "election_timeout"),
+        *("heartbeat_timeout", "election_timeout", "distribution_mode"),
     }
     missing = []
     sections = [Queue, QueueManager, Storage]

@@ -20,7 +20,7 @@ class Member:
 
     told = 0
 
-    def persisted(self, index: int, term: int) -> None:
+    def persisted(self, index: int, term: int, number: int) -> None:
         """Entries are durable."""
         self.told = index
 
