@@ -6,7 +6,7 @@ by ``checks.refusals``, which stops a start, and ``checks.notes``, which does no
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -44,6 +44,12 @@ def _members(text: str) -> str:
 OWN_GROUP_PREFIXES = ("local-", "buffered-", "ephemeral-")
 """Names of the groups that hold this node's own queues begin so; no other group's may."""
 
+DEFAULT_GROUP: Final = "default"
+"""The group of queues that name none; cluster.raft itself is its section."""
+
+META_GROUP: Final = "_meta"
+"""The group in which the nodes of a cluster agree on exchanges, queues, bindings, policies, vhosts and users."""
+
 Name = Annotated[str, AfterValidator(check_name)]
 
 
@@ -71,6 +77,8 @@ class Transport(Section):
     """Address for the other nodes."""
     peers: dict[Name, Address] = Field(default_factory=dict)
     """The other nodes: node_id to "host:port"."""
+    allow_plaintext: bool = False
+    """Whether nodes on other machines may be spoken to without TLS: anyone on the network between can read and forge."""
     route_batch_max_size: Annotated[int, Field(ge=1, le=65_536)] = 256
     """Messages routed together at most."""
     route_batch_max_delay: Annotated[Duration, Field(ge=0, le=1)] = 0.005

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
+from fluxmq.settings.clustering import DEFAULT_GROUP, OWN_GROUP_PREFIXES, RaftGroup
 from fluxmq.settings.problems import Problem
 from fluxmq.settings.queues import DEAD_LETTER_PREFIX, QUEUE_PREFIX, Queue
 from fluxmq.settings.schema import Settings
@@ -90,9 +90,15 @@ def _values(path: str, queue: Queue) -> Iterator[Problem]:
 
 def _replication(path: str, queue: Queue, settings: Settings) -> Iterator[Problem]:
     raft, replication = settings.cluster.raft, queue.replication
-    yield from replicas(
-        f"{path}.replication", replication.replication_factor, replication.min_in_sync_replicas
-    )
+    if replication.replication_factor or replication.min_in_sync_replicas:
+        of_group = raft.groups.get(replication.group or DEFAULT_GROUP, RaftGroup())
+        factor = of_group.replication_factor or raft.replication_factor
+        in_sync = of_group.min_in_sync_replicas or raft.min_in_sync_replicas
+        yield from replicas(
+            f"{path}.replication",
+            replication.replication_factor or factor,
+            replication.min_in_sync_replicas or in_sync,
+        )
     group = queue.replication_group(raft)
     heartbeat, election = replication.heartbeat_timeout, replication.election_timeout
     if heartbeat is not None and election is not None and heartbeat >= election:

@@ -155,19 +155,22 @@ class Deduplication(Section):
 
 
 class Replication(Section):
-    """Which replication group holds the queue. Group timings given here override the group's own."""
+    """Which replication group holds the queue. What is left out is as in the group; timings given here are the group's
+    then, and of several queues' the smallest."""
 
     enabled: bool = False
     """Whether the queue is replicated; needs cluster.raft.enabled."""
     group: Annotated[str, AfterValidator(_group)] = ""
     """Id of the replication group; empty for the default group. Fixed once the queue holds messages."""
-    replication_factor: Replicas = 3
-    """Copies of the queue."""
-    mode: Literal["sync", "async"] = "sync"
+    replication_factor: Replicas | None = None
+    """Copies that the queue needs; its group, which decides how many there are, may not have fewer."""
+    mode: Literal["sync", "async"] | None = None
     """sync answers a publisher after commit, async after the leader's own write."""
-    min_in_sync_replicas: Replicas = 2
+    distribution_mode: Literal["forward", "replicate"] | None = None
+    """Delivery on other nodes, as in cluster.raft."""
+    min_in_sync_replicas: Replicas | None = None
     """Copies that must hold a write before it is answered, if above the majority."""
-    ack_timeout: Timeout = 5.0
+    ack_timeout: Timeout | None = None
     """Longest wait for that."""
     heartbeat_timeout: Timeout | None = None
     """As in cluster.raft.groups."""

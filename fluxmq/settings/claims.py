@@ -1,0 +1,82 @@
+"""Every address that a node opens with these settings, and the sentence when two are the same. Pure.
+
+Asked by the checks of a file, and by ``plans`` when it derives the address of a group that has none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.section import Section
+from fluxmq.settings.values import addresses_clash, split_address
+
+SHARD_PORTS: Final = 64
+"""Ports from that of cluster.transport.bind_addr on that belong to the node's shards, one each. How many shards there
+are is said on the command line, so that the file keeps room for as many as one machine runs."""
+
+
+class Claim(NamedTuple):
+    """An address that this node opens. ``path``: the key that says so; ``ports``: so many from the address's own on."""
+
+    path: str
+    address: str
+    ports: int = 1
+
+
+def shifted(address: str, ports: int) -> str:
+    """The same host with the port so many higher. Raises ValueError when that is no port."""
+    host, _, port = address.rpartition(":")
+    moved = f"{host}:{int(port) + ports}"
+    split_address(moved)
+    return moved
+
+
+def claims(settings: Settings) -> Iterator[Claim]:
+    """Every address that the file names for this node; of the cluster only what was given, unless it is enabled."""
+    for path, endpoint in settings.endpoints():
+        yield Claim(f"{path}.addr", endpoint.addr)
+    cluster = settings.cluster
+
+    def given(section: Section, name: str, needed: bool) -> bool:
+        return needed or name in section.model_fields_set
+
+    for name in ("bind_addr", "client_addr"):
+        if given(cluster.etcd, name, needed=False):
+            yield Claim(f"cluster.etcd.{name}", getattr(cluster.etcd, name))
+    if given(cluster.transport, "bind_addr", cluster.enabled):
+        ports = SHARD_PORTS if cluster.enabled else 1
+        yield Claim("cluster.transport.bind_addr", cluster.transport.bind_addr, ports)
+    if given(cluster.raft, "bind_addr", cluster.enabled and cluster.raft.enabled):
+        yield Claim("cluster.raft.bind_addr", cluster.raft.bind_addr)
+    for name, group in cluster.raft.groups.items():
+        # cluster.raft is the default group, so saying its address again is no second claim.
+        same = name == "default" and group.bind_addr == cluster.raft.bind_addr
+        if group.bind_addr is not None and not same:
+            yield Claim(f"cluster.raft.groups.{name}.bind_addr", group.bind_addr)
+
+
+def clash(claim: Claim, taken: Iterable[Claim]) -> str:
+    """What of those that are taken the claim clashes with, as the end of a sentence; empty when it clashes with none."""
+    for other in taken:
+        shared = _shared(claim, other)
+        if shared is None:
+            continue
+        if other.ports > 1:
+            return (
+                f"{shared} clashes with {other.path}, which is {other.address}"
+                f" and takes {other.ports} ports, one for each shard"
+            )
+        return f"{shared} clashes with {other.path}, which is {other.address}"
+    return ""
+
+
+def _shared(one: Claim, other: Claim) -> str | None:
+    """The first address of one claim that the other takes too."""
+    first, port = split_address(one.address)[1], split_address(other.address)[1]
+    low, high = max(first, port), min(first + one.ports, port + other.ports)
+    if low >= high:
+        return None
+    mine, theirs = shifted(one.address, low - first), shifted(other.address, low - port)
+    return mine if addresses_clash(mine, theirs) else None

@@ -1,0 +1,300 @@
+"""The replication groups of a node as its settings mean them: members, addresses, directory, timings. Pure.
+
+The settings leave much to be inherited or derived; here it is settled once, so that every process of every node of the
+cluster comes to the same answer. A plan is how a group *begins*: once it runs, its members are what its log says, and
+``nodes`` has the addresses of those that may be added.
+
+Sources: the keys and inheritance of the founding documents (replication groups); choice of members by rendezvous
+hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from fluxmq.settings.claims import Claim, claims, clash, shifted
+from fluxmq.settings.clustering import (
+    DEFAULT_GROUP,
+    META_GROUP,
+    OWN_GROUP_PREFIXES,
+    RaftGroup,
+    check_name,
+)
+from fluxmq.settings.queues import Queue
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import split_address
+
+DERIVED_PORTS: Final = 999
+"""Ports above that of cluster.raft.bind_addr over which groups without an address of their own are spread."""
+
+META_PORT: Final = 1000
+"""Ports from that of cluster.raft.bind_addr to that of ``_meta``, if it has none of its own: behind the derived ones."""
+
+_NOT_GIVEN: Final = RaftGroup()
+
+
+class UnknownGroup(LookupError):  # noqa: N818 - says what is the matter, as the others do
+    """There is no such group on this node. ``why`` is the rest of a sentence that begins with the group's name."""
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(f"{group or 'group'} {why}")
+        self.group, self.why = group, why
+
+
+class GroupMember(NamedTuple):
+    """A node that has a copy of a group. ``number``: in Raft; ``address``: of the group's endpoint there."""
+
+    node: str
+    number: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """A group as this node's settings mean it. Durations in seconds.
+
+    ``bind_addr``: of the group's endpoint on this node; empty while the node is alone and none is given. ``data_dir``:
+    where the group's directory lives; None for below storage.data_dir. ``members``: those it begins with, ascending by
+    number. ``nodes``: all that may be members, among them this one. ``own``: this node's number, 0 when it is no member.
+    ``min_in_sync_replicas`` is never above the number of members. ``snapshot_threshold``: entries.
+    """
+
+    name: str
+    bind_addr: str
+    data_dir: str | None
+    members: tuple[GroupMember, ...]
+    nodes: tuple[GroupMember, ...]
+    own: int
+    write_policy: str
+    distribution_mode: str
+    sync_mode: bool
+    ack_timeout: float
+    replication_factor: int
+    min_in_sync_replicas: int
+    heartbeat_timeout: float
+    election_timeout: float
+    snapshot_interval: float
+    snapshot_threshold: int
+
+
+def member_number(node_id: str) -> int:
+    """A node's number in Raft: the same everywhere and for ever, since it comes from the name alone; never 0."""
+    return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:6], "big") + 1
+
+
+class GroupPlans:
+    """The plans of a node's groups. Ports given to groups that appear while it runs stay theirs as long as this lives;
+    there are ``DERIVED_PORTS`` of them, so that what is remembered is bounded."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._raft = settings.cluster.raft
+        self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
+        self._taken = list(claims(settings))
+        self._derived: dict[str, str] = {}
+        # First those of the file, so that none that appears later has an address of theirs.
+        for group in (META_GROUP, *self.configured()) if self._clustered else ():
+            try:
+                self._own_address(group)
+            except UnknownGroup:
+                continue  # said by the checks of the file, and again to whoever asks for the group
+
+    def replicated(self, group: str) -> bool:
+        """Whether the group is one of the cluster's, rather than this node's own."""
+        return self._clustered and not group.startswith(OWN_GROUP_PREFIXES)
+
+    def configured(self) -> tuple[str, ...]:
+        """Groups that the file names for this node, in its order, the default group first; without ``_meta``."""
+        if not self._raft.enabled:
+            return ()
+        listed = (name for name, group in self._raft.groups.items() if group.enabled)
+        named = (queue.replication_group(self._raft) for queue in self._settings.queues)
+        off = {name for name, group in self._raft.groups.items() if not group.enabled}
+        found = dict.fromkeys([DEFAULT_GROUP, *listed, *(name for name in named if name)])
+        return tuple(name for name in found if name not in off and name != META_GROUP)
+
+    def meta(self) -> GroupPlan | None:
+        """The group of the topology, which every node is a member of; None while the node is alone. Raises UnknownGroup."""
+        if not self._clustered:
+            return None
+        plan = self._plan(META_GROUP)
+        copies = len(plan.nodes)
+        return replace(
+            plan,
+            data_dir=None,
+            members=plan.nodes,
+            own=member_number(self._settings.cluster.node_id),
+            write_policy="forward",
+            distribution_mode="forward",
+            sync_mode=True,
+            replication_factor=copies,
+            min_in_sync_replicas=1,
+        )
+
+    def of(self, group: str) -> GroupPlan:
+        """The plan of a group. Raises UnknownGroup when the settings have no such group and none may be made, or when
+        the address that would be its own is taken."""
+        try:
+            check_name(group)
+        except ValueError as error:
+            raise UnknownGroup(group, str(error)) from None
+        if group == META_GROUP or group.startswith(OWN_GROUP_PREFIXES):
+            raise UnknownGroup(group, "is a name that no replication group of queues has")
+        known = group == DEFAULT_GROUP or group in self._raft.groups
+        if not known and not self._raft.auto_provision_groups:
+            raise UnknownGroup(
+                group,
+                "is not in cluster.raft.groups, and cluster.raft.auto_provision_groups is false",
+            )
+        return self._plan(group)
+
+    def of_queue(self, queue: Queue) -> GroupPlan:
+        """The plan of the group that holds a queue, with what the queue itself says of its replication. Raises UnknownGroup.
+
+        The members stay the group's: its log holds all its queues. ``replication_factor`` is what the queue asks for.
+        """
+        group = queue.replication_group(self._raft)
+        if group is None:
+            raise UnknownGroup("", f"of queue {queue.name} is none: the queue is not replicated")
+        plan, own = self.of(group), queue.replication
+        in_sync = own.min_in_sync_replicas or plan.min_in_sync_replicas
+        return replace(
+            plan,
+            distribution_mode=own.distribution_mode or plan.distribution_mode,
+            sync_mode=plan.sync_mode if own.mode is None else own.mode == "sync",
+            ack_timeout=own.ack_timeout or plan.ack_timeout,
+            replication_factor=own.replication_factor or plan.replication_factor,
+            min_in_sync_replicas=min(in_sync, len(plan.members)),
+        )
+
+    def _plan(self, group: str) -> GroupPlan:
+        raft, own = self._raft, self._settings.cluster.node_id
+        section = raft.groups.get(group, _NOT_GIVEN)
+        address, nodes = self._nodes(group, section)
+        factor = section.replication_factor or raft.replication_factor
+        members = _chosen(group, nodes, factor)
+        in_sync = section.min_in_sync_replicas or raft.min_in_sync_replicas
+        timings = self._timings(group, section)
+        return GroupPlan(
+            name=group,
+            bind_addr=address,
+            data_dir=self._data_dir(group, section) if self._clustered else None,
+            members=members,
+            nodes=nodes,
+            own=next((each.number for each in members if each.node == own), 0),
+            write_policy=raft.write_policy,
+            distribution_mode=raft.distribution_mode,
+            sync_mode=raft.sync_mode if section.sync_mode is None else section.sync_mode,
+            ack_timeout=section.ack_timeout or raft.ack_timeout,
+            replication_factor=factor,
+            min_in_sync_replicas=min(in_sync, len(members)),
+            heartbeat_timeout=timings["heartbeat_timeout"],
+            election_timeout=timings["election_timeout"],
+            snapshot_interval=timings["snapshot_interval"],
+            snapshot_threshold=timings["snapshot_threshold"],
+        )
+
+    def _timings(self, group: str, section: RaftGroup) -> dict[str, Any]:
+        """Timings are the group's; of several queues that override them, the smallest counts."""
+        queues = [
+            queue.replication
+            for queue in self._settings.queues
+            if queue.replication_group(self._raft) == group
+        ]
+        found = {}
+        for name in (
+            "heartbeat_timeout",
+            "election_timeout",
+            "snapshot_interval",
+            "snapshot_threshold",
+        ):
+            given = [value for each in queues if (value := getattr(each, name)) is not None]
+            inherited = getattr(section, name) or getattr(self._raft, name)
+            found[name] = min(given, default=inherited)
+        return found
+
+    def _data_dir(self, group: str, section: RaftGroup) -> str | None:
+        if section.data_dir is not None or self._raft.data_dir is None:
+            return section.data_dir
+        base = self._raft.data_dir
+        return base if group == DEFAULT_GROUP else f"{base.rstrip('/')}/groups/{group}"
+
+    # --- addresses ---------------------------------------------------------------------------------------------------
+
+    def _nodes(self, group: str, section: RaftGroup) -> tuple[str, tuple[GroupMember, ...]]:
+        """The group's address on this node, and every node that may be a member, ascending by number."""
+        if not self._clustered:
+            base = self._raft.bind_addr if group == DEFAULT_GROUP else ""
+            address, peers = section.bind_addr or base, dict[str, str]()
+        elif not section.enabled and not section.peers:
+            raise UnknownGroup(
+                group, "is not enabled on this node, and its section names no peers that have it"
+            )
+        else:
+            address = self._own_address(group) if section.enabled else ""
+            peers = dict(section.peers) or self._derived_peers(group, address)
+        addresses = dict(peers)
+        if section.enabled:
+            addresses[self._settings.cluster.node_id] = address
+        nodes = [GroupMember(node, member_number(node), at) for node, at in addresses.items()]
+        return address, tuple(sorted(nodes, key=lambda each: each.number))
+
+    def _own_address(self, group: str) -> str:
+        raft = self._raft
+        given = raft.groups.get(group, _NOT_GIVEN).bind_addr
+        if given is not None or group == DEFAULT_GROUP:
+            return given or raft.bind_addr
+        if group not in self._derived:
+            try:
+                address = shifted(raft.bind_addr, _offset(group))
+            except ValueError:
+                raise UnknownGroup(
+                    group,
+                    f"would have a port {_offset(group)} above that of cluster.raft.bind_addr,"
+                    f" {raft.bind_addr}, which is none: give it a bind_addr in cluster.raft.groups",
+                ) from None
+            claim = Claim(f"the derived address of group {group}", address)
+            if found := clash(claim, self._taken):
+                raise UnknownGroup(
+                    group,
+                    f"has the derived address {address}, and {found}:"
+                    f" give it a bind_addr in cluster.raft.groups",
+                )
+            self._taken.append(claim)
+            self._derived[group] = address
+        return self._derived[group]
+
+    def _derived_peers(self, group: str, address: str) -> dict[str, str]:
+        """Addresses on the other nodes: as far from those of the default group as this node's own is."""
+        raft = self._raft
+        if group == DEFAULT_GROUP:
+            return raft.peers
+        ports = split_address(address)[1] - split_address(raft.bind_addr)[1]
+        try:
+            return {node: shifted(base, ports) for node, base in raft.peers.items()}
+        except ValueError:
+            raise UnknownGroup(
+                group,
+                f"would have ports {ports} from those of cluster.raft.peers, which are none:"
+                " name its peers in cluster.raft.groups",
+            ) from None
+
+
+def _offset(group: str) -> int:
+    """Ports between cluster.raft.bind_addr and the derived address of a group, on every node."""
+    if group == META_GROUP:
+        return META_PORT
+    return 1 + zlib.crc32(group.encode()) % DERIVED_PORTS
+
+
+def _chosen(group: str, nodes: tuple[GroupMember, ...], copies: int) -> tuple[GroupMember, ...]:
+    """So many of the nodes, the same ones wherever it is asked and whatever the others' addresses are."""
+
+    def weight(member: GroupMember) -> bytes:
+        return hashlib.sha256(f"{group}\0{member.node}".encode()).digest()
+
+    chosen = sorted(nodes, key=weight, reverse=True)[:copies]
+    return tuple(sorted(chosen, key=lambda each: each.number))
