@@ -8,68 +8,54 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import OWN_GROUP_PREFIXES, Raft, RaftGroup, Transport
-from fluxmq.settings.problems import Problem
-from fluxmq.settings.queue_checks import OWN_GROUP_NAME, queue_notes, queue_problems, replicas
-from fluxmq.settings.schema import Settings
-from fluxmq.settings.section import Section
-from fluxmq.settings.values import addresses_clash, format_duration, format_size
-
-_INHERITED = (
-    "replication_factor",
-    "min_in_sync_replicas",
-    "heartbeat_timeout",
-    "election_timeout",
+from fluxmq.settings.claims import Claim, claims, clash
+from fluxmq.settings.cluster_checks import (
+    cluster_notes,
+    cluster_problems,
+    cluster_refusals,
+    plan_problems,
 )
+from fluxmq.settings.problems import Problem
+from fluxmq.settings.queue_checks import queue_notes, queue_problems
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import format_duration, format_size
 
 
 def check(settings: Settings) -> list[Problem]:
     """Everything wrong with how the values relate, in the order of the sections."""
-    return [
+    found = [
         *_http(settings),
         *_tls(settings),
         *_addresses(settings),
         *_broker(settings),
         *_session(settings),
         *_argon2(settings),
-        *_transport(settings.cluster.transport),
-        *_raft(settings.cluster.raft),
-        *_peers(settings),
+        *cluster_problems(settings),
         *_storage(settings),
         *queue_problems(settings),
     ]
+    # Groups as they would run repeat what is wrong with what they are made of.
+    of_groups = any(problem.path.startswith(("cluster.", "queues[")) for problem in found)
+    return found if of_groups else [*found, *plan_problems(settings)]
 
 
-def refusals(settings: Settings) -> list[str]:
-    """Sentences on what the file asks for and this version cannot do; a start stops if there are any."""
+def refusals(settings: Settings, workers: int = 0) -> list[str]:
+    """Sentences on what the file asks for and this version cannot do; a start stops if there are any. ``workers``: how
+    many shards there will be, 0 when that is not known."""
     found = []
     if not settings.listeners():
         found.append(
             "No listener is configured: name at least one of server.mqtt.tcp, server.mqtt.tls,"
             " server.mqtt.websocket, server.amqp.tcp and server.amqp.tls."
         )
-    if settings.cluster.enabled:
-        found.append(
-            "cluster.enabled is true, and this version of FluxMQ runs on one node only:"
-            " set it to false, or leave the cluster section out."
-        )
+    found += cluster_refusals(settings, workers)
     return found
 
 
-def notes(settings: Settings) -> list[str]:
-    """Sentences on what the operator should know of a file that is right."""
-    found = []
-    raft = settings.cluster.raft
-    given = sorted(settings.cluster.model_fields_set - {"enabled", "node_id"})
-    if raft.enabled and not settings.cluster.enabled:
-        given = [name for name in given if name != "raft"]
-        found.append(
-            "cluster.raft: every replication group is this node alone, since cluster.enabled is false;"
-            " no address is opened, and there is one copy of everything."
-        )
-    if given and not settings.cluster.enabled:
-        names = ", ".join(f"cluster.{name}" for name in given)
-        found.append(f"{names}: accepted and not used, since cluster.enabled is false.")
+def notes(settings: Settings, workers: int = 0) -> list[str]:
+    """Sentences on what the operator should know of a file that is right. ``workers``: how many shards there will be,
+    0 when that is not known."""
+    found = list(cluster_notes(settings, workers))
     found += queue_notes(settings)
     exposed = [path for path, endpoint in settings.endpoints() if not endpoint.loopback]
     if exposed and settings.auth.anonymous.allow == "always":
@@ -116,38 +102,12 @@ def _tls(settings: Settings) -> Iterator[Problem]:
             )
 
 
-def _claims(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every address that this node would open, with its path; of the cluster only what was given."""
-    for path, endpoint in settings.endpoints():
-        yield f"{path}.addr", endpoint.addr
-    cluster = settings.cluster
-
-    def given(section: Section, name: str) -> bool:
-        return cluster.enabled or name in section.model_fields_set
-
-    if given(cluster.etcd, "bind_addr"):
-        yield "cluster.etcd.bind_addr", cluster.etcd.bind_addr
-    if given(cluster.etcd, "client_addr"):
-        yield "cluster.etcd.client_addr", cluster.etcd.client_addr
-    if given(cluster.transport, "bind_addr"):
-        yield "cluster.transport.bind_addr", cluster.transport.bind_addr
-    if given(cluster.raft, "bind_addr"):
-        yield "cluster.raft.bind_addr", cluster.raft.bind_addr
-    for name, group in cluster.raft.groups.items():
-        # cluster.raft is the default group, so saying its address again is no second claim.
-        same = name == "default" and group.bind_addr == cluster.raft.bind_addr
-        if group.bind_addr is not None and not same:
-            yield f"cluster.raft.groups.{name}.bind_addr", group.bind_addr
-
-
 def _addresses(settings: Settings) -> Iterator[Problem]:
-    taken: list[tuple[str, str]] = []
-    for path, address in _claims(settings):
-        for other_path, other in taken:
-            if addresses_clash(address, other):
-                yield Problem(path, f"{address} clashes with {other_path}, which is {other}")
-                break
-        taken.append((path, address))
+    taken: list[Claim] = []
+    for claim in claims(settings):
+        if found := clash(claim, taken):
+            yield Problem(claim.path, found)
+        taken.append(claim)
 
 
 def _broker(settings: Settings) -> Iterator[Problem]:
@@ -217,68 +177,3 @@ def _storage(settings: Settings) -> Iterator[Problem]:
             "may be at most half of storage.wal_file_bytes,"
             f" which is {format_size(storage.wal_file_bytes)}",
         )
-
-
-def _transport(transport: Transport) -> Iterator[Problem]:
-    if transport.tls_enabled:
-        for name in ("tls_cert_file", "tls_key_file", "tls_ca_file"):
-            if getattr(transport, name) is None:
-                yield Problem(f"cluster.transport.{name}", "is required, since tls_enabled is true")
-
-
-def _timings(path: str, heartbeat: float, election: float) -> Iterator[Problem]:
-    if heartbeat >= election:
-        yield Problem(
-            f"{path}.election_timeout",
-            f"must be above heartbeat_timeout, which is {format_duration(heartbeat)}",
-        )
-
-
-def _raft(raft: Raft) -> Iterator[Problem]:
-    yield from replicas("cluster.raft", raft.replication_factor, raft.min_in_sync_replicas)
-    yield from _timings("cluster.raft", raft.heartbeat_timeout, raft.election_timeout)
-    directories = {raft.data_dir: "cluster.raft.data_dir"} if raft.data_dir is not None else {}
-    for name, group in raft.groups.items():
-        yield from _group(f"cluster.raft.groups.{name}", name, group, raft)
-        same = name == "default" and group.data_dir == raft.data_dir
-        if group.data_dir is None or same:
-            continue
-        if group.data_dir in directories:
-            yield Problem(
-                f"cluster.raft.groups.{name}.data_dir",
-                f"{group.data_dir} is also {directories[group.data_dir]}; every group has its own",
-            )
-        directories.setdefault(group.data_dir, f"cluster.raft.groups.{name}.data_dir")
-
-
-def _peers(settings: Settings) -> Iterator[Problem]:
-    """A group whose other members this node may not speak to could never agree on anything."""
-    raft = settings.cluster.raft
-    if settings.cluster.enabled or not raft.enabled:
-        return
-    named = [("cluster.raft", raft.peers)]
-    for name, group in raft.groups.items():
-        if group.enabled:
-            named.append((f"cluster.raft.groups.{name}", group.peers))
-    for path, peers in named:
-        if peers:
-            yield Problem(
-                f"{path}.peers",
-                f"names {', '.join(peers)}, and cluster.enabled is false, so that this node is alone",
-            )
-
-
-def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Problem]:
-    if name == "default" and not group.enabled:
-        yield Problem(f"{path}.enabled", "must be true: the default group cannot be disabled")
-    if name.startswith(OWN_GROUP_PREFIXES):
-        yield Problem(path, OWN_GROUP_NAME)
-    if name != "default" and group.bind_addr is None:
-        yield Problem(f"{path}.bind_addr", "is required")
-    merged = {
-        key: getattr(raft if getattr(group, key) is None else group, key) for key in _INHERITED
-    }
-    if group.model_fields_set & {"replication_factor", "min_in_sync_replicas"}:
-        yield from replicas(path, merged["replication_factor"], merged["min_in_sync_replicas"])
-    if group.model_fields_set & {"heartbeat_timeout", "election_timeout"}:
-        yield from _timings(path, merged["heartbeat_timeout"], merged["election_timeout"])

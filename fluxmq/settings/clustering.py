@@ -1,7 +1,8 @@
 """The ``cluster`` section: other nodes, and the replication groups that hold replicated queues.
 
 The keys are fixed by the founding documents and load as they stand there. What of them this version cannot do is said
-by ``checks.refusals``, which stops a start, and ``checks.notes``, which does not.
+by ``checks.refusals``, which stops a start, and ``checks.notes``, which does not. What they come to for one group is
+settled in ``plans``.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ class Transport(Section):
     """gRPC between nodes: routed messages, queue deliveries, session takeover."""
 
     bind_addr: Address = "127.0.0.1:7948"
-    """Address for the other nodes."""
+    """Address for the other nodes: of shard 0; that of shard N has a port N higher."""
     peers: dict[Name, Address] = Field(default_factory=dict)
-    """The other nodes: node_id to "host:port"."""
+    """The other nodes, all of them: node_id to "host:port"."""
     allow_plaintext: bool = False
     """Whether nodes on other machines may be spoken to without TLS: anyone on the network between can read and forge."""
     route_batch_max_size: Annotated[int, Field(ge=1, le=65_536)] = 256
@@ -98,18 +99,18 @@ class Transport(Section):
 
 
 class RaftGroup(Section):
-    """One replication group. What it leaves out it takes from cluster.raft."""
+    """One replication group. What it leaves out it takes from cluster.raft. ``_meta`` is the group of the topology."""
 
     enabled: bool = True
-    """Whether this node runs the group; the default group cannot be disabled."""
+    """Whether this node may have a copy; if not, peers names those that may. The default group cannot be disabled."""
     bind_addr: Address | None = None
-    """Address of the group's endpoint on this node; unique."""
+    """Address of the group's endpoint on this node; unique. Required, but for default and _meta."""
     data_dir: str | None = None
-    """Directory of the group on this node; unique. On one node, as now, groups are below storage.data_dir whatever it says."""
+    """Directory of the group on this node; unique. While cluster.enabled is false, groups are below storage.data_dir."""
     peers: dict[Name, Address] = Field(default_factory=dict)
-    """The group on the other nodes: node_id to "host:port"."""
+    """The group on the other nodes: node_id to "host:port"; without it, as far from cluster.raft.peers as bind_addr from its."""
     replication_factor: Replicas | None = None
-    """Copies of the group's data."""
+    """Copies of the group's data, on as many of the nodes, or on all if there are fewer."""
     sync_mode: bool | None = None
     """true answers a publisher after commit and apply, false after the leader's own write."""
     min_in_sync_replicas: Replicas | None = None
@@ -132,7 +133,7 @@ class Raft(Section):
 
     enabled: bool = False
     """Whether queues may be replicated."""
-    auto_provision_groups: bool = True
+    auto_provision_groups: bool = False
     """Whether a queue may name a group that groups does not list; it is then made on first use."""
     write_policy: Literal["forward", "reject", "local"] = "forward"
     """A publish that reaches a node without the leader: forward it, reject it, or append it locally."""
@@ -141,11 +142,11 @@ class Raft(Section):
     bind_addr: Address = "127.0.0.1:7100"
     """Address of the default group's endpoint on this node."""
     data_dir: str | None = None
-    """Directory of the default group, and of the others below it. On one node, as now, all are below storage.data_dir."""
+    """Directory of the default group, and of the others below it. While cluster.enabled is false, all are below storage.data_dir."""
     peers: dict[Name, Address] = Field(default_factory=dict)
     """The default group on the other nodes: node_id to "host:port"."""
     replication_factor: Replicas = 3
-    """Copies of a group's data."""
+    """Copies of a group's data, on as many of the nodes, or on all if there are fewer."""
     sync_mode: bool = True
     """true answers a publisher after commit and apply, false after the leader's own write."""
     min_in_sync_replicas: Replicas = 2
@@ -165,7 +166,7 @@ class Raft(Section):
 
 
 class Cluster(Section):
-    """Other nodes. This version runs on one node: with enabled true it refuses to start."""
+    """Other nodes. Queues are replicated and reached between them with raft.enabled; etcd is not there yet."""
 
     enabled: bool = False
     """Whether this node is part of a cluster."""

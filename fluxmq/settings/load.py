@@ -11,11 +11,10 @@ import ssl
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fluxmq.model.limits import SECRET_FILE_BYTES_MAX, SETTINGS_FILE_BYTES_MAX
 from fluxmq.settings.decode import decode, parse
-from fluxmq.settings.listeners import TlsListener
 from fluxmq.settings.problems import Problem, SettingsError
 from fluxmq.settings.schema import Settings
 from fluxmq.settings.section import Path as KeyPath
@@ -38,8 +37,8 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
     problems += more
     problems += _files(data)
     known = {problem.path for problem in problems}
-    for where, listener in settings.tls_listeners():
-        problems += _tls(where, listener, known)
+    for tls in _tls_users(settings):
+        problems += _tls(tls, known)
     if problems:
         order = {problem: index for index, problem in enumerate(dict.fromkeys(problems))}
         raise SettingsError(sorted(order, key=lambda problem: (_rank(problem), order[problem])))
@@ -127,22 +126,47 @@ def _files(data: dict[str, Any]) -> Iterator[Problem]:
                 yield Problem(spell((*path, name)), f"{value}: cannot be read by this user")
 
 
-def _tls(path: str, tls: TlsListener, known: set[str]) -> Iterator[Problem]:
+class _Tls(NamedTuple):
+    """Files that somebody speaks TLS with: where they are named, and under keys that begin how."""
+
+    path: str
+    keys: str
+    cert_file: str
+    key_file: str
+    ca_file: str | None
+    password: Secret | None = None
+
+
+def _tls_users(settings: Settings) -> Iterator[_Tls]:
+    """The listeners for clients that speak TLS, and the nodes among themselves."""
+    for path, listener in settings.tls_listeners():
+        files = listener.cert_file, listener.key_file, listener.ca_file
+        yield _Tls(path, "", *files, listener.key_password)
+    transport = settings.cluster.transport
+    if transport.tls_enabled and transport.tls_cert_file and transport.tls_key_file:
+        files = transport.tls_cert_file, transport.tls_key_file, transport.tls_ca_file
+        yield _Tls("cluster.transport", "tls_", *files)
+
+
+def _tls(tls: _Tls, known: set[str]) -> Iterator[Problem]:
     """Whether certificate, key and authorities work; not asked while something simpler is wrong with them."""
-    if any(problem.startswith(f"{path}.") for problem in known):
+    start = f"{tls.path}.{tls.keys}"
+    if any(problem.startswith(start) for problem in known):
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     # Without a password of our own, OpenSSL would ask for one on the terminal.
-    password = tls.key_password.reveal() if tls.key_password is not None else ""
+    password = tls.password.reveal() if tls.password is not None else ""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)
     except (ssl.SSLError, OSError, ValueError) as error:
-        yield Problem(f"{path}.cert_file", f"cannot be used with key_file: {_tls_reason(error)}")
+        yield Problem(
+            f"{start}cert_file", f"cannot be used with {tls.keys}key_file: {_tls_reason(error)}"
+        )
     if tls.ca_file is not None:
         try:
             context.load_verify_locations(tls.ca_file)
         except (ssl.SSLError, OSError) as error:
-            yield Problem(f"{path}.ca_file", f"holds no certificates: {_tls_reason(error)}")
+            yield Problem(f"{start}ca_file", f"holds no certificates: {_tls_reason(error)}")
 
 
 def _tls_reason(error: Exception) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fluxmq.settings.clustering import DEFAULT_GROUP, OWN_GROUP_PREFIXES, RaftGroup
+from fluxmq.settings.clustering import DEFAULT_GROUP, META_GROUP, OWN_GROUP_PREFIXES, RaftGroup
 from fluxmq.settings.problems import Problem
 from fluxmq.settings.queues import DEAD_LETTER_PREFIX, QUEUE_PREFIX, Queue
 from fluxmq.settings.schema import Settings
@@ -110,9 +110,15 @@ def _replication(path: str, queue: Queue, settings: Settings) -> Iterator[Proble
         yield Problem(f"{path}.replication.enabled", "needs cluster.raft.enabled, which is false")
     if replication.group.startswith(OWN_GROUP_PREFIXES):
         yield Problem(f"{path}.replication.group", OWN_GROUP_NAME)
+    elif replication.group == META_GROUP:
+        yield Problem(
+            f"{path}.replication.group",
+            f"{META_GROUP} is the group of the topology and has no queues",
+        )
     elif group is not None and group != "default":
         if group in raft.groups:
-            if not raft.groups[group].enabled:
+            elsewhere = settings.cluster.enabled and raft.groups[group].peers
+            if not raft.groups[group].enabled and not elsewhere:
                 yield Problem(
                     f"{path}.replication.group",
                     f"{group} is not enabled: cluster.raft.groups.{group}.enabled is false",

@@ -91,11 +91,11 @@ def main(
         return _complain(*(f"{options.config}: {problem}" for problem in exc.problems))
     except PlacementError as exc:
         return _complain(str(exc))
-    refusals = configuration.refusals(settings)
+    refusals = configuration.refusals(settings, plan.workers)
     if refusals:
         return _complain(*(f"{options.config}: {sentence}" for sentence in refusals))
     if options.check:
-        for note in configuration.notes(settings):
+        for note in configuration.notes(settings, plan.workers):
             _say(f"note: {note}")
         print(configuration.effective(settings), end="")
         return EXIT_OK
@@ -133,7 +133,7 @@ def _run(
         print(banner.text(facts), flush=True)
     else:
         log.info("starting", extra={name.replace(" ", "_"): value for name, value in facts.items()})
-    for note in configuration.notes(settings):
+    for note in configuration.notes(settings, plan.workers):
         log.warning("%s", note)
     try:
         for note in placing.notes(settings, placing.place(directory.path, settings, plan)):

@@ -118,9 +118,10 @@ def test_what_the_founding_examples_say(tmp_path: Path) -> None:
 
 
 def test_refusals(tmp_path: Path) -> None:
-    no_listener, cluster = refusals(written(tmp_path, FOUNDING_CLUSTER))
+    no_listener, etcd, plaintext = refusals(written(tmp_path, FOUNDING_CLUSTER))
     assert no_listener.startswith("No listener is configured")
-    assert cluster.startswith("cluster.enabled is true, and this version")
+    assert etcd.startswith("cluster.etcd: this version of FluxMQ has no etcd member.")
+    assert plaintext.startswith("cluster.transport.bind_addr: nodes speak to each other without")
     assert len(refusals(written(tmp_path, "server: {http: {addr: '127.0.0.1:1'}}"))) == 1
     assert refusals(written(tmp_path, "server: {mqtt: {websocket: {addr: '127.0.0.1:1'}}}")) == []
 

@@ -255,10 +255,9 @@ def test_limits_that_do_not_contradict(tmp_path: Path) -> None:
 
 
 def test_mistakes_of_replication(tmp_path: Path) -> None:
-    closed = RAFT.replace("enabled: true,", "enabled: true, auto_provision_groups: false,")
     found = problems(
         tmp_path,
-        closed
+        RAFT
         + """
 storage: {queue_ack_durability: buffered}
 queues:
@@ -274,7 +273,8 @@ queues:
         "queues[1].ack_durability": "must be fsync for a replicated queue",
     }
     cold = "queues: [{name: a, replication: {enabled: true, group: cold}}]"
-    settings = written(tmp_path, RAFT + cold)
+    opened = RAFT.replace("enabled: true,", "enabled: true, auto_provision_groups: true,")
+    settings = written(tmp_path, opened + cold)
     assert settings.queues[0].replication_group(settings.cluster.raft) == "cold"
     disabled = RAFT.replace("bind_addr", "enabled: false, bind_addr")
     hot = cold.replace("cold", "hot")
@@ -301,7 +301,11 @@ cluster:
         " is alone",
         "cluster.raft.groups.local-1": "is a name that only this node's own groups have: they begin with local-, buffered-, ephemeral-",
     }
-    together = raft.replace("enabled: false\n  raft", "enabled: true\n  raft")
+    transport = """enabled: true
+  transport: {peers: {b: "b:7948", c: "c:7948"}}
+  raft"""
+    together = raft.replace("enabled: false\n  raft", transport)
+    together = together.replace('{b: "b:7100"}', '{b: "b:7100", c: "c:7100"}')
     assert set(problems(tmp_path, together)) == {"cluster.raft.groups.local-1"}
 
 

@@ -1,0 +1,401 @@
+"""What the values of ``cluster`` mean for one another and for the rest: problems, refusals and notes. Pure.
+
+Kept apart from ``checks``, which asks this module. A group is looked at as ``plans`` settles it, so that what is checked
+is what will run.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from fluxmq.model.limits import PORT_MAX
+from fluxmq.settings.claims import SHARD_PORTS
+from fluxmq.settings.clustering import (
+    DEFAULT_GROUP,
+    META_GROUP,
+    OWN_GROUP_PREFIXES,
+    Cluster,
+    Raft,
+    RaftGroup,
+    Transport,
+)
+from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
+from fluxmq.settings.problems import Problem
+from fluxmq.settings.queue_checks import OWN_GROUP_NAME, replicas
+from fluxmq.settings.queues import Replication
+from fluxmq.settings.schema import Settings
+from fluxmq.settings.values import format_duration, is_loopback, split_address
+
+GROUPS_PER_SHARD: Final = 8
+"""Replication groups per shard above which the node says that there are many: each has its own heartbeats, elections and
+snapshots, which cost something while nothing is published."""
+
+_INHERITED: Final = (
+    "replication_factor",
+    "min_in_sync_replicas",
+    "heartbeat_timeout",
+    "election_timeout",
+)
+_OF_META: Final = frozenset(
+    {
+        "bind_addr",
+        "peers",
+        "ack_timeout",
+        "heartbeat_timeout",
+        "election_timeout",
+        "snapshot_interval",
+        "snapshot_threshold",
+    }
+)
+"""What ``_meta`` may be told. Its copies are on every node, and it lives beside the control process's own data."""
+_NOT_YET: Final = (
+    "route_batch_max_size",
+    "route_batch_max_delay",
+    "route_batch_flush_workers",
+    "route_publish_timeout",
+)
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+def cluster_problems(settings: Settings) -> Iterator[Problem]:
+    """Everything wrong with how the values of the cluster relate."""
+    cluster = settings.cluster
+    yield from _transport(cluster)
+    yield from _raft(cluster.raft)
+    if cluster.enabled:
+        yield from _nodes(cluster)
+    elif cluster.raft.enabled:
+        yield from _alone(cluster.raft)
+
+
+def plan_problems(settings: Settings) -> Iterator[Problem]:
+    """What is wrong with the groups as they would run; to be asked when nothing simpler is wrong with the file."""
+    if not (settings.cluster.enabled and settings.cluster.raft.enabled):
+        return
+    plans, made = GroupPlans(settings), list[GroupPlan]()
+    for group in (META_GROUP, *plans.configured()):
+        try:
+            plan = plans.meta() if group == META_GROUP else plans.of(group)
+        except UnknownGroup as error:
+            yield Problem(_path(settings, group, "bind_addr"), str(error))
+            continue
+        assert plan is not None, "the cluster is enabled"
+        made.append(plan)
+        if plan.heartbeat_timeout >= plan.election_timeout:
+            yield Problem(
+                _path(settings, group, "election_timeout"),
+                f"of group {group}, with what its queues override, is"
+                f" {format_duration(plan.election_timeout)}, and must be above heartbeat_timeout,"
+                f" which is {format_duration(plan.heartbeat_timeout)}",
+            )
+    yield from _in_sync(settings, made)
+    yield from _directories(settings, made)
+    yield from _queues(settings, {plan.name: plan for plan in made})
+
+
+def _path(settings: Settings, group: str, key: str) -> str:
+    """Where the file says, or would say, this of a group."""
+    raft = settings.cluster.raft
+    if group in raft.groups:
+        return f"cluster.raft.groups.{group}.{key}"
+    for index, queue in enumerate(settings.queues):
+        if group not in (DEFAULT_GROUP, META_GROUP) and queue.replication_group(raft) == group:
+            return (
+                f"queues[{index}].replication.{key if key in Replication.model_fields else 'group'}"
+            )
+    return f"cluster.raft.{key}"
+
+
+def _transport(cluster: Cluster) -> Iterator[Problem]:
+    transport = cluster.transport
+    if transport.tls_enabled:
+        for name in ("tls_cert_file", "tls_key_file", "tls_ca_file"):
+            if getattr(transport, name) is None:
+                yield Problem(f"cluster.transport.{name}", "is required, since tls_enabled is true")
+    last = split_address(transport.bind_addr)[1] + SHARD_PORTS - 1
+    if cluster.enabled and last > PORT_MAX:
+        yield Problem(
+            "cluster.transport.bind_addr",
+            f"needs {SHARD_PORTS} ports, one for each shard, and port {last} is none",
+        )
+
+
+def _timings(path: str, heartbeat: float, election: float) -> Iterator[Problem]:
+    if heartbeat >= election:
+        yield Problem(
+            f"{path}.election_timeout",
+            f"must be above heartbeat_timeout, which is {format_duration(heartbeat)}",
+        )
+
+
+def _raft(raft: Raft) -> Iterator[Problem]:
+    yield from replicas("cluster.raft", raft.replication_factor, raft.min_in_sync_replicas)
+    yield from _timings("cluster.raft", raft.heartbeat_timeout, raft.election_timeout)
+    directories: dict[str, str] = {}
+    if raft.data_dir is not None:
+        directories[posixpath.normpath(raft.data_dir)] = "cluster.raft.data_dir"
+    for name, group in raft.groups.items():
+        path = f"cluster.raft.groups.{name}"
+        yield from _group(path, name, group, raft)
+        if group.data_dir is None:
+            continue
+        place = posixpath.normpath(group.data_dir)
+        if name == DEFAULT_GROUP and directories.get(place) == "cluster.raft.data_dir":
+            continue
+        if place in directories:
+            yield Problem(
+                f"{path}.data_dir",
+                f"{group.data_dir} is also {directories[place]}; every group has its own",
+            )
+        directories.setdefault(place, f"{path}.data_dir")
+
+
+def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Problem]:
+    if name == DEFAULT_GROUP and not group.enabled:
+        yield Problem(f"{path}.enabled", "must be true: the default group cannot be disabled")
+    if name.startswith(OWN_GROUP_PREFIXES):
+        yield Problem(path, OWN_GROUP_NAME)
+    if name == META_GROUP:
+        for key in sorted(group.model_fields_set - _OF_META):
+            yield Problem(
+                f"{path}.{key}", "has no meaning for the group of the topology, which has its own"
+            )
+    elif name != DEFAULT_GROUP and group.enabled and group.bind_addr is None:
+        yield Problem(f"{path}.bind_addr", "is required")
+    merged = {
+        key: getattr(raft if getattr(group, key) is None else group, key) for key in _INHERITED
+    }
+    if group.model_fields_set & {"replication_factor", "min_in_sync_replicas"}:
+        yield from replicas(path, merged["replication_factor"], merged["min_in_sync_replicas"])
+    if group.model_fields_set & {"heartbeat_timeout", "election_timeout"}:
+        yield from _timings(path, merged["heartbeat_timeout"], merged["election_timeout"])
+
+
+def _named_peers(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Every mapping of peers that counts, with its path."""
+    yield "cluster.transport.peers", cluster.transport.peers
+    if cluster.raft.enabled:
+        yield "cluster.raft.peers", cluster.raft.peers
+        for name, group in cluster.raft.groups.items():
+            yield f"cluster.raft.groups.{name}.peers", group.peers
+
+
+def _alone(raft: Raft) -> Iterator[Problem]:
+    """A group whose other members this node may not speak to could never agree on anything."""
+    named = [("cluster.raft", raft.peers)]
+    for name, group in raft.groups.items():
+        if group.enabled:
+            named.append((f"cluster.raft.groups.{name}", group.peers))
+    for path, peers in named:
+        if peers:
+            yield Problem(
+                f"{path}.peers",
+                f"names {', '.join(peers)}, and cluster.enabled is false, so that this node is alone",
+            )
+
+
+def _nodes(cluster: Cluster) -> Iterator[Problem]:
+    """The other nodes are the same ones wherever they are named, and this node is not among them."""
+    known = cluster.transport.peers
+    for path, peers in _named_peers(cluster):
+        if cluster.node_id in peers:
+            yield Problem(
+                f"{path}.{cluster.node_id}",
+                "is this node itself, by cluster.node_id; peers are the others",
+            )
+        taken: dict[str, str] = {}
+        for node, address in peers.items():
+            if address in taken:
+                yield Problem(f"{path}.{node}", f"{address} is also that of {taken[address]}")
+            taken.setdefault(address, node)
+        every = path in ("cluster.raft.peers", f"cluster.raft.groups.{META_GROUP}.peers")
+        if not set(peers) <= set(known) or (every and len(peers) < len(known)):
+            yield Problem(
+                path,
+                f"names {_listed(peers)}, and cluster.transport.peers {_listed(known)}:"
+                " nodes with copies of a group are nodes that this one speaks to",
+            )
+
+
+def _listed(peers: Mapping[str, str]) -> str:
+    return ", ".join(sorted(peers)) or "nobody"
+
+
+def _in_sync(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
+    """Copies that somebody asked to wait for are copies that there are."""
+    raft = settings.cluster.raft
+    for plan in made:
+        members, section = len(plan.members), raft.groups.get(plan.name, RaftGroup())
+        asked = section.min_in_sync_replicas
+        path = f"cluster.raft.groups.{plan.name}"
+        if asked is None and plan.name == DEFAULT_GROUP:
+            given = "min_in_sync_replicas" in raft.model_fields_set
+            path, asked = "cluster.raft", raft.min_in_sync_replicas if given else None
+        if asked is not None and asked > members:
+            yield Problem(
+                f"{path}.min_in_sync_replicas",
+                f"may not be above the number of nodes that have the group, which is {members}",
+            )
+
+
+def _queues(settings: Settings, plans: Mapping[str, GroupPlan]) -> Iterator[Problem]:
+    for index, queue in enumerate(settings.queues):
+        plan = plans.get(queue.replication_group(settings.cluster.raft) or "")
+        if plan is None:
+            continue
+        for key in ("replication_factor", "min_in_sync_replicas"):
+            asked = getattr(queue.replication, key)
+            if asked is not None and asked > len(plan.members):
+                yield Problem(
+                    f"queues[{index}].replication.{key}",
+                    f"may not be above the copies of its group {plan.name}, of which there are"
+                    f" {len(plan.members)}",
+                )
+
+
+def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
+    """Groups' directories are apart from one another, derived ones too, and from what is in storage.data_dir anyway."""
+    root = posixpath.normpath(settings.storage.data_dir)
+    reserved = (f"{root}/groups", f"{root}/shards")
+    taken: dict[str, str] = {}
+    for plan in made:
+        if plan.data_dir is None:
+            continue
+        path, place = (
+            _path(settings, plan.name, "data_dir"),
+            posixpath.normpath(plan.data_dir),
+        )
+        if place in taken:
+            yield Problem(
+                path,
+                f"{place} is also the directory of group {taken[place]}; every group has its own",
+            )
+        taken.setdefault(place, plan.name)
+        if place == root or f"{place}/".startswith(tuple(f"{each}/" for each in reserved)):
+            yield Problem(
+                path,
+                f"{place} is taken by storage.data_dir, {root}; leave it out to keep the group there",
+            )
+
+
+# --- refusals and notes ----------------------------------------------------------------------------------------------
+
+
+def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
+    """What the cluster section asks for and this version does not do. ``workers``: how many shards, 0 when not known."""
+    cluster = settings.cluster
+    if not cluster.enabled:
+        return
+    if workers > SHARD_PORTS:
+        yield (
+            f"cluster.enabled is true: a node of a cluster has at most {SHARD_PORTS} shards, and --workers asks for"
+            f" {workers}."
+        )
+    if "etcd" in cluster.model_fields_set:
+        yield (
+            "cluster.etcd: this version of FluxMQ has no etcd member. The nodes of a cluster agree on exchanges,"
+            " queues and users in a replication group of their own (_meta, with cluster.raft.enabled):"
+            " leave the section out."
+        )
+    exposed = list(_exposed(cluster))
+    if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):
+        yield (
+            f"{', '.join(exposed)}: nodes speak to each other without TLS on loopback addresses only, since others"
+            " could read and forge what they say: set cluster.transport.tls_enabled with tls_cert_file,"
+            " tls_key_file and tls_ca_file, or cluster.transport.allow_plaintext: true for a network that is"
+            " trusted."
+        )
+
+
+def _exposed(cluster: Cluster) -> Iterator[str]:
+    """Paths of addresses between nodes that other machines can reach, or are on."""
+
+    def beyond(path: str, address: str | None) -> Iterator[str]:
+        if address is not None and not is_loopback(split_address(address)[0]):
+            yield path
+
+    yield from beyond("cluster.transport.bind_addr", cluster.transport.bind_addr)
+    if cluster.raft.enabled:
+        yield from beyond("cluster.raft.bind_addr", cluster.raft.bind_addr)
+        for name, group in cluster.raft.groups.items():
+            yield from beyond(f"cluster.raft.groups.{name}.bind_addr", group.bind_addr)
+    for path, peers in _named_peers(cluster):
+        for node, address in peers.items():
+            yield from beyond(f"{path}.{node}", address)
+
+
+def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
+    """What the operator should know of a cluster section that is right. ``workers``: how many shards, 0 when not known."""
+    cluster = settings.cluster
+    given = sorted(cluster.model_fields_set - {"enabled", "node_id"})
+    if not cluster.enabled:
+        if cluster.raft.enabled:
+            given = [name for name in given if name != "raft"]
+            yield (
+                "cluster.raft: every replication group is this node alone, since cluster.enabled is false;"
+                " no address is opened, and there is one copy of everything."
+            )
+        if given:
+            names = ", ".join(f"cluster.{name}" for name in given)
+            yield f"{names}: accepted and not used, since cluster.enabled is false."
+    else:
+        yield from _of_transport(cluster.transport)
+        if cluster.raft.enabled:
+            yield from _of_groups(settings)
+        else:
+            yield (
+                "cluster.raft.enabled is false: nothing is replicated, and every node has exchanges, queues"
+                " and users of its own."
+            )
+    groups = len(GroupPlans(settings).configured())
+    if workers and groups > GROUPS_PER_SHARD * workers:
+        yield (
+            f"cluster.raft: {groups} replication groups on {workers} shards, more than {GROUPS_PER_SHARD} on each:"
+            " every group has heartbeats, elections and snapshots of its own. Groups keep queues apart that would"
+            " hold each other up; they are not meant to be one for each queue."
+        )
+
+
+def _of_transport(transport: Transport) -> Iterator[str]:
+    unused = [name for name in _NOT_YET if name in transport.model_fields_set]
+    if unused:
+        yield (
+            f"cluster.transport.{', '.join(unused)}: accepted, and decides nothing yet: publishes to subscribers"
+            " are not routed between nodes; queues are."
+        )
+    if transport.allow_plaintext and transport.tls_enabled:
+        yield "cluster.transport.allow_plaintext: not used, since tls_enabled is true."
+    elif transport.allow_plaintext:
+        yield (
+            "cluster.transport.allow_plaintext: what nodes say to each other is neither encrypted nor"
+            " authenticated; whoever reaches these addresses can read and change every replicated queue."
+        )
+
+
+def _of_groups(settings: Settings) -> Iterator[str]:
+    plans = GroupPlans(settings)
+    made = {group: plans.of(group) for group in plans.configured()}
+    single = [group for group, plan in made.items() if len(plan.members) == 1]
+    if single:
+        yield (
+            f"replication groups {', '.join(single)}: one copy, as there is one node for them; they are gone"
+            " when it is."
+        )
+    even = {group: len(plan.members) for group, plan in made.items() if len(plan.members) % 2 == 0}
+    for group, copies in even.items():
+        yield (
+            f"replication group {group}: {copies} copies stand the loss of {(copies - 1) // 2},"
+            f" no more than {copies - 1} would."
+        )
+    for index, queue in enumerate(settings.queues):
+        plan = made.get(queue.replication_group(settings.cluster.raft) or "")
+        asked = queue.replication.replication_factor
+        if plan is not None and asked is not None and asked < len(plan.members):
+            yield (
+                f"queues[{index}].replication.replication_factor is {asked}; the queue has {len(plan.members)}"
+                f" copies, as its group {plan.name} has."
+            )
