@@ -1,0 +1,144 @@
+"""A history sorted into what the rules ask for: attempts by message, deliveries by group, faults by time. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tests.chaos.records import (
+    FAIL,
+    OK,
+    Deliver,
+    Drained,
+    Fault,
+    Finding,
+    HistoryError,
+    Join,
+    Key,
+    Lost,
+    Probe,
+    Publish,
+    Queue,
+    Record,
+    Replica,
+    Run,
+    Settle,
+)
+
+SENTENCES_MAX = 20
+"""Of one rule: more would not be read. They are counted all the same."""
+
+AFTERMATH_S = 10.0
+"""So long after a fault its consequences may still show: elections, connections found dead, claims that ran out."""
+
+
+class Violation(NamedTuple):
+    """A broken rule and how."""
+
+    rule: str
+    sentence: str
+
+
+class Ledger:
+    """One history. Raises ``HistoryError`` when it does not say what was run."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.setting: Run
+        """What was run."""
+        self.publishes: list[Publish] = []
+        self.attempts: dict[Key, list[Publish]] = defaultdict(list)
+        self.deliveries: dict[tuple[str, str], list[Deliver]] = defaultdict(list)
+        self.settles: dict[tuple[str, str], list[Settle]] = defaultdict(list)
+        self.joins: dict[tuple[str, str], list[Join]] = defaultdict(list)
+        self.lost: dict[str, list[float]] = defaultdict(list)
+        """When each connection ended."""
+        self.faults: list[Fault] = []
+        self.probes: list[Probe] = []
+        self.drained: set[tuple[str, str]] = set()
+        self.replicas: list[Replica] = []
+        self.findings: list[Finding] = []
+        self.violations: list[Violation] = []
+        self.broken: Counter[str] = Counter()
+        for record in records:
+            self._take(record)
+        if not hasattr(self, "setting"):
+            raise HistoryError("the history does not say what was run")
+        self.queues: dict[str, Queue] = {queue.name: queue for queue in self.setting.queues}
+        self.dead_letters: dict[str, str] = {
+            queue.dead_letters: queue.name for queue in self.setting.queues if queue.dead_letters
+        }
+        """Queues of dead letters, and whose they are."""
+        self.publishes.sort(key=lambda publish: publish.invoke)
+        for publish in self.publishes:
+            self.attempts[publish.publisher, publish.sequence].append(publish)
+        for deliveries in self.deliveries.values():
+            deliveries.sort(key=lambda delivery: delivery.time)
+        self.faults.sort(key=lambda fault: fault.begin)
+        self._losses: list[float] = sorted(time for times in self.lost.values() for time in times)
+
+    def _take(self, record: Record) -> None:
+        if isinstance(record, Publish):
+            self.publishes.append(record)
+        elif isinstance(record, Deliver):
+            self.deliveries[record.queue, record.group].append(record)
+        elif isinstance(record, Settle):
+            self.settles[record.queue, record.group].append(record)
+        elif isinstance(record, Join):
+            self.joins[record.queue, record.group].append(record)
+        elif isinstance(record, Lost):
+            self.lost[record.connection].append(record.time)
+        else:
+            self._take_rare(record)
+
+    def _take_rare(self, record: Run | Fault | Probe | Drained | Replica | Finding) -> None:
+        if isinstance(record, Run):
+            self.setting = record
+        elif isinstance(record, Fault):
+            self.faults.append(record)
+        elif isinstance(record, Probe):
+            self.probes.append(record)
+        elif isinstance(record, Drained):
+            self.drained.add((record.queue, record.group))
+        elif isinstance(record, Replica):
+            self.replicas.append(record)
+        else:
+            self.findings.append(record)
+
+    # --- what rules ask ----------------------------------------------------------------------------------------
+
+    def confirmed(self, key: Key) -> Publish | None:
+        """The attempt that was confirmed, if any."""
+        return next((each for each in self.attempts[key] if each.outcome == OK), None)
+
+    def appends(self, key: Key) -> int:
+        """How many copies there may be: attempts that did not certainly fail."""
+        return sum(each.outcome != FAIL for each in self.attempts[key])
+
+    def readers(self, queue: Queue) -> list[str]:
+        """Groups that have to be given everything: those of the run, and who read everything at the end."""
+        named = [group.name for group in queue.groups]
+        audits = {
+            group
+            for (name, group), deliveries in self.deliveries.items()
+            if name == queue.name and group not in named and any(d.audit for d in deliveries)
+        }
+        drained = {group for name, group in self.drained if name == queue.name} - set(named)
+        return [*named, *sorted(audits | drained)]
+
+    def disturbed(self, begin: float, end: float) -> bool:
+        """Whether a fault, what follows from it, or the loss of any connection lies within this time."""
+        for fault in self.faults:
+            if fault.begin > end:
+                break
+            if fault.end + AFTERMATH_S >= begin:
+                return True
+        at = bisect_left(self._losses, begin - AFTERMATH_S)
+        return at < len(self._losses) and self._losses[at] <= end
+
+    def violated(self, rule: str, sentence: str) -> None:
+        """A rule is broken."""
+        self.broken[rule] += 1
+        if self.broken[rule] <= SENTENCES_MAX:
+            self.violations.append(Violation(rule, sentence))
