@@ -11,6 +11,9 @@
     groups/<group>/snapshots/<index>.snap     state of a group
     groups/<group>/queues/<queue>/            the log of a queue: segments, indexes, head
 
+A group may be given a directory of its own, on another disk: ``groups/<group>`` is then a symbolic link to it, and in it
+``.owner`` says which data directory's it is.
+
 Knows names and where they belong, not what is in the files below; their formats are other modules'. Names of groups and
 queues come from users: as directory names they are percent-encoded, and a long one ends with its hash instead of its end.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,7 +31,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 import xxhash
 
-from fluxmq.storage.errors import Corruption, FileMissing, StorageError
+from fluxmq.storage.errors import Corruption, FileMissing, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
 FORMAT_VERSION: Final = 1
@@ -42,6 +46,11 @@ PLACEMENT_BYTES_MAX: Final = 64 << 20
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _DELETED: Final = ".deleted-"
 _HASHED: Final = "~"
+_OWNER: Final = ".owner"
+_OWNED_BY: Final = "fluxmq:"
+_NOT_A_GROUPS: Final = frozenset({_OWNER, "groups", "lost+found"})
+"""What may be in a directory that a group begins in: other groups' directories may be below that of the default group,
+and lost+found is in the root of a disk."""
 
 
 class DirectoryError(StorageError):
@@ -257,6 +266,68 @@ def check_unplaced(files: Files, paths: DataPaths) -> None:
     if files.exists(paths.groups) or files.exists(paths.shards):
         what = "missing, and without it nobody knows how queues are spread over groups and shards"
         raise Corruption(paths.placement, 0, what)
+
+
+# --- groups elsewhere ------------------------------------------------------------------------------------------------
+
+
+def place_group(files: Files, paths: DataPaths, group: str, data_dir: str | None) -> None:
+    """See that a group's directory is where the settings have it, before the group is opened. Raises StorageError.
+
+    None: wherever it is. Else the directory is made when the group is first opened on this node, and
+    ``groups/<group>`` becomes a link to it, so that everybody finds it as ever; durable when this returns. Nothing is
+    ever moved, and no directory that another group or another node has is taken: DirectoryError says what to do.
+    """
+    if data_dir is None:
+        return
+    link, target = os.path.abspath(paths.group(group)), os.path.abspath(data_dir)
+    found = files.link_target(link)
+    if found is not None and os.path.normpath(os.path.join(os.path.dirname(link), found)) != target:
+        raise DirectoryError(
+            f"group {group} is in {found}, where {link} leads, and its data_dir is {target}: give it that data_dir"
+            " again, or stop the node, move what is there and make the link anew"
+        )
+    if found is not None:
+        if not files.exists(target):
+            raise DirectoryError(
+                f"group {group} is in {target}, which is not there: is its disk mounted?"
+            )
+        files.fsync_directory(paths.groups)  # whoever made the link may have failed at that
+        return
+    if files.exists(link):
+        raise DirectoryError(
+            f"group {group} is in {link}, and its data_dir is {target}: leave data_dir out, or stop the node, move what"
+            f" is there, and link it: mkdir -p {target} && mv {link}/* {target}/ && rmdir {link} && ln -s {target} {link}"
+        )
+    _own(files, group, link, target)
+    files.make_directory(paths.groups)
+    files.reach("group.link")
+    files.symlink(target, link)
+    files.fsync_directory(paths.groups)
+
+
+def _own(files: Files, group: str, link: str, target: str) -> None:
+    """Make a directory outside the data directory the group's, once and for all."""
+    files.make_directory(target)
+    mark, owner = f"{target}/{_OWNER}", f"{_OWNED_BY}{link}"
+    try:
+        files.symlink(owner, mark)  # of several nodes that start at once, one gets it
+    except WriteFailed:
+        found = files.link_target(mark)
+        if found is None:
+            raise
+        if found != owner:
+            raise DirectoryError(
+                f"{target}, the data_dir of group {group}, belongs to {found.removeprefix(_OWNED_BY)}:"
+                " every group has a directory of its own on every node"
+            ) from None
+    held = [name for name in files.listdir(target) if name not in _NOT_A_GROUPS]
+    if held:
+        raise DirectoryError(
+            f"{target}, the data_dir of group {group}, is not empty ({', '.join(held[:3])}), and {link} does not lead"
+            f" there: move it away, or, if it is what this node had of the group, ln -s {target} {link}"
+        )
+    files.fsync_directory(target)
 
 
 # --- removal ---------------------------------------------------------------------------------------------------------

@@ -13,12 +13,13 @@ change (reference: "All File Systems Are Not Created Equal", OSDI 2014).
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from fluxmq.storage.errors import FileMissing, StorageError, WriteFailed, storage_error
+from fluxmq.storage.errors import FileMissing, ReadFailed, StorageError, WriteFailed, storage_error
 from fluxmq.storage.failpoints import Failpoints
 
 Buffer = bytes | bytearray | memoryview
@@ -31,7 +32,7 @@ BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 ZEROES = bytes(1 << 20)
 """What a new file is filled with, 1 MiB at a time."""
 
-_READING = frozenset({"open", "pread", "size", "listdir", "map"})
+_READING = frozenset({"open", "pread", "size", "listdir", "map", "readlink"})
 
 
 class Files:
@@ -188,6 +189,22 @@ class Files:
             self.make_directory(parent)
         self.call("make_directory", path, os.makedirs, path, 0o750, exist_ok=True)
         self.fsync_directory(parent or ".")
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link, which fails when the name is taken; not synced."""
+        self.call("symlink", path, os.symlink, target, path)
+
+    def link_target(self, path: str) -> str | None:
+        """Where a symbolic link leads, whether or not anything is there; None for what is no link, or not there."""
+        try:
+            return self.call("readlink", path, os.readlink, path)
+        except FileMissing:
+            return None
+        except ReadFailed as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno == errno.EINVAL:
+                return None
+            raise
 
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from fluxmq.storage.directory import (
     directory_name,
     locked,
     name_of,
+    place_group,
     read_placement,
     remove_unknown,
     write_placement,
 )
-from fluxmq.storage.errors import Corruption
+from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.supervisor.directory import VERSION, open_directory
 
@@ -202,3 +204,90 @@ def test_a_removal_that_ended_half_way_does_not_hinder_the_next(tmp_path: Path) 
     (tmp_path / "orders").mkdir()
     delete_directory(Files(), str(tmp_path / "orders"))
     assert os.listdir(tmp_path) == [".deleted-0-orders"]
+
+
+# --- groups elsewhere ------------------------------------------------------------------------------------------------
+
+
+def test_a_group_without_a_directory_of_its_own_stays(tmp_path: Path) -> None:
+    place_group(Files(), paths(tmp_path), "hot", None)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_group_lives_where_its_data_dir_is(tmp_path: Path) -> None:
+    data, disk = paths(tmp_path / "node1"), tmp_path / "disk"
+    (disk / "lost+found").mkdir(parents=True)
+    for _ in range(2):  # the second start finds it as the first left it
+        place_group(Files(), data, "default", str(disk))
+        place_group(Files(), data, "a/b", f"{disk}/groups/a_b")
+        (disk / "queues").mkdir(exist_ok=True)
+        (disk / "groups" / "a_b" / "snapshots").mkdir(exist_ok=True)
+    Files().make_directory(data.queue("default", "orders"))
+    assert os.listdir(disk / "queues") == ["orders"]
+    assert os.readlink(data.group("a/b")) == f"{disk}/groups/a_b"
+    assert Files().listdir(data.groups) == ["a%2Fb", "default"]
+    with pytest.raises(DirectoryError, match=f"group default is in {disk}, where .* leads"):
+        place_group(Files(), data, "default", f"{tmp_path}/other")
+    os.rename(disk, tmp_path / "away")
+    with pytest.raises(DirectoryError, match="is its disk mounted"):
+        place_group(Files(), data, "default", str(disk))
+
+
+def test_a_relative_data_dir_is_of_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        place_group(Files(), paths(Path("data")), "hot", "raft/hot")
+    assert os.readlink("data/groups/hot") == f"{tmp_path}/raft/hot"
+
+
+def test_a_group_that_is_there_is_not_moved(tmp_path: Path) -> None:
+    data, disk = paths(tmp_path / "node1"), tmp_path / "disk"
+    Files().make_directory(data.queue("hot", "orders"))
+    with pytest.raises(DirectoryError) as caught:
+        place_group(Files(), data, "hot", str(disk))
+    assert os.path.isdir(data.group("hot"))
+    # What the error says is what helps.
+    commands = str(caught.value).rpartition("link it: ")[2]
+    assert os.system(commands) == 0
+    place_group(Files(), data, "hot", str(disk))
+    assert os.listdir(disk / "queues") == ["orders"]
+
+
+def test_a_directory_has_one_owner(tmp_path: Path) -> None:
+    disk = str(tmp_path / "disk")
+    place_group(Files(), paths(tmp_path / "node1"), "hot", disk)
+    for node, group in (("node2", "hot"), ("node1", "cold")):
+        with pytest.raises(DirectoryError, match=r"belongs to .*/node1/groups/hot: every group"):
+            place_group(Files(), paths(tmp_path / node), group, disk)
+        assert not os.path.lexists(paths(tmp_path / node).group(group))
+
+
+def test_a_directory_with_something_in_it_is_not_taken(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    (disk / "queues").mkdir(parents=True)
+    with pytest.raises(DirectoryError, match=r"is not empty \(queues\)"):
+        place_group(Files(), paths(tmp_path / "node1"), "hot", str(disk))
+
+
+def test_placing_a_group_goes_on_wherever_it_failed(tmp_path: Path) -> None:
+    class Failing(Files):
+        left = 0
+
+        def call(self, operation, path, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+            self.left -= 1
+            if self.left < 0:
+                raise WriteFailed(f"{operation} of {path}: made to fail")
+            return super().call(operation, path, function, *args, **kwargs)
+
+    files, attempts = Failing(), 0
+    data, disk = paths(tmp_path / "node1"), str(tmp_path / "disk")
+    while not os.path.lexists(data.group("hot")) or files.left < 0:
+        attempts += 1
+        files.left = attempts
+        with contextlib.suppress(StorageError):
+            place_group(files, data, "hot", disk)
+    assert attempts > 5
+    place_group(Files(), data, "hot", disk)
+    assert os.readlink(data.group("hot")) == disk
