@@ -139,6 +139,28 @@ class SocketTransport:
         return 0
 
 
+class FrameLink(Protocol):
+    """What parts of a shard need of a link to another one, of this node or not."""
+
+    @property
+    def peer(self) -> int:
+        """The other shard's number."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it is there."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+
+    def send_control(self, name: str, *arguments: object) -> None:
+        """Send a control frame."""
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a whole frame."""
+
+
 class Link:
     """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since; ``epoch`` is its life's."""
 

@@ -28,7 +28,7 @@ from fluxmq.shards.queues.checkpoints import capture, write
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import Hosted, open_group
 from fluxmq.shards.queues.names import BUFFERED
-from fluxmq.shards.queues.service import WAL, WAL_BUFFERED
+from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.shards.queues.shared_log import SharedLog
 from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget

@@ -32,6 +32,7 @@ from fluxmq.control.launch import (
     read_settings,
 )
 from fluxmq.control.messages import Hello
+from fluxmq.cluster.errors import ClusterError
 from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -115,6 +116,18 @@ class Worker:
             self.broker.count_drop,
             disk=disk_beside(launch.node_cores, launch.cores),
         )
+        if settings.cluster.enabled and settings.cluster.raft.enabled:
+            # What it needs is loaded only where it is used: gRPC takes its time and memory.
+            from fluxmq.shards.cluster.wiring import Cluster
+
+            self.queues.cluster = Cluster(
+                settings,
+                launch.index,
+                launch.workers,
+                int.from_bytes(os.urandom(7), "big"),
+                self.queues.service,
+                self.queues.service.wake,
+            )
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
@@ -371,8 +384,12 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
     try:
         worker.start()
+        if worker.queues.cluster is not None:
+            await worker.queues.cluster.start()
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
+    except ClusterError as problem:
+        fail_boot(f"cluster: {problem}", table, launch.slot)
     await worker.stopping.wait()
     if worker.boot_failure:
         fail_boot(f"storage.data_dir: {worker.boot_failure}", table, launch.slot)

@@ -300,7 +300,7 @@ class Shard:
             while syncer.waiting:
                 syncer.sync(error)
                 worked = True
-        for log in self.queues.service.logs.values():
+        for log in self.queues.service.logs.all():
             log.completed()  # also a buffered one, which has its own answers
         return worked
 
@@ -318,7 +318,7 @@ class Shard:
         for _ in range(TURNS_MAX):
             if self.leading:
                 return
-            for log in self.queues.service.logs.values():
+            for log in self.queues.service.logs.all():
                 log.flush()
             self.sync()
         raise AssertionError("a group neither leads nor has it failed")

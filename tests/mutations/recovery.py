@@ -94,7 +94,7 @@ MUTATIONS = [
     Mutation(
         "buffered_gap",
         "A log that is answered before its sync may have gaps after a power cut.",
-        "fluxmq/shards/queues/service.py",
+        "fluxmq/shards/queues/shard_logs.py",
         "                    synced=kind == WAL,\n",
         "",
         OF_POWER + "test_of_a_buffered_group_a_whole_beginning_is_left",

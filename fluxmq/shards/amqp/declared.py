@@ -165,6 +165,7 @@ class DeclaredQueues:
         found = queues.service.find(name)
         places = queues.places
         here = places.shard_of(name) == queues.shard and not places.is_moving(name)
+        here = here and queues.is_member(name)
         # One that has left is here by the placement until it is decided where it goes.
         here = here and name not in queues.handovers.departed
         if found is not None or not here or name.startswith(EPHEMERAL):
@@ -244,7 +245,7 @@ class DeclaredQueues:
         """Whether a queue of the engine is the one that the topology has under its name."""
         if queue is None or queue.origin == ORIGIN_SETTINGS:
             return queue is not None
-        return queue.group == group and TYPES[queue.type] == state.config.type
+        return self._queues.names.own_name(queue.group) == group and TYPES[queue.type] == state.config.type
 
     # What the engine ends by itself
 
@@ -268,7 +269,7 @@ class DeclaredQueues:
         found = self._topology().queue(vhost, name)
         if found is None:
             return
-        group = self._queues.service.find(found.group)
+        group = self._queues.service.find(self._queues.names.own_name(found.group))
         if group is None or group.machine.queue(internal) is not None:
             return  # it is not here to say, or there again
         self._left[internal] = self._now() + LEFT_SECONDS

@@ -211,7 +211,7 @@ class Handovers:
     def _on_expect(self, body: Body, answered: Answered) -> None:
         """Open the log a group will write to, while the group still works where it is: making one takes a moment."""
         try:
-            self._service.shared(Release.from_body(body).group)
+            self._service.logs.of(Release.from_body(body).group)
         except StorageError as problem:
             answered(Failure(ERROR_FAILED, str(problem)))
         else:
@@ -224,7 +224,7 @@ class Handovers:
             answered(Failure(ERROR_EXISTS, f"group {name} is on this shard already"))
             return
         try:
-            shared = self._service.shared(name)
+            shared = self._service.logs.of(name)
             wal = shared.wal
             if name in wal.groups():  # of an earlier stay
                 wal.forget(wal.number(name))

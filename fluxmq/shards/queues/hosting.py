@@ -9,15 +9,16 @@ sent once per tick.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
 from fluxmq._hot.batches import Batch
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import UNSETTLED_MAX
+from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 from fluxmq.shards import frames
-from fluxmq.shards.links import BACKLOG_BYTES_MAX, Link
+from fluxmq.shards.links import BACKLOG_BYTES_MAX, FrameLink
 from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
@@ -25,8 +26,15 @@ from fluxmq.shards.queues.ports import MOVED, Attached, Held, QueueHost, Status,
 from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD
 from fluxmq.shards.queues.service import QueueService
 
+SHARDS_MAX = 256
+"""Shards of a node; links to shards of other nodes have numbers above. Those have queues of their own of whatever names."""
 QUEUES_PER_FRAME = 500
 """Queues told in one frame."""
+
+
+def is_own(group: str) -> bool:
+    """Whether a group is one that each node has for itself."""
+    return group.startswith(OWN_GROUP_PREFIXES)
 
 
 class RemotePort:
@@ -34,7 +42,7 @@ class RemotePort:
 
     def __init__(
         self,
-        link: Link,
+        link: FrameLink,
         number: int,
         limit: int,
         gone: Callable[[], object],
@@ -112,7 +120,7 @@ class Hosting:
 
     def __init__(
         self,
-        links: dict[int, Link],
+        links: Mapping[int, FrameLink],
         service: QueueService,
         names: QueueNames,
         host: Callable[[str], QueueHost],
@@ -131,7 +139,7 @@ class Hosting:
         service.after_groups = self.flush
         service.told = self.tell
 
-    def add(self, peer: int, link: Link) -> None:
+    def add(self, peer: int, link: FrameLink) -> None:
         """There is another shard, of another node."""
         self._links[peer] = link
         self._consumers[peer] = {}
@@ -154,7 +162,7 @@ class Hosting:
 
     # Appends
 
-    def append(self, link: Link, frame: bytes) -> None:
+    def append(self, link: FrameLink, frame: bytes) -> None:
         """An APPEND frame has come."""
         _, number, length = APPEND_HEAD.unpack_from(frame)
         at = APPEND_HEAD.size + length
@@ -187,7 +195,7 @@ class Hosting:
 
     def _on_attach(
         self,
-        link: Link,
+        link: FrameLink,
         number: int,
         queue: str,
         group: str,
@@ -233,7 +241,7 @@ class Hosting:
 
     def _on_settle(
         self,
-        link: Link,
+        link: FrameLink,
         number: int,
         verb: int,
         flat: Sequence[int],
@@ -249,14 +257,14 @@ class Hosting:
         ranges = list(zip(flat[::2], flat[1::2], strict=True))
         port.held.settle(verb, ranges, delay, reason, self._settled(link, request))
 
-    def _on_commit(self, link: Link, number: int, offset: int, request: int) -> None:
+    def _on_commit(self, link: FrameLink, number: int, offset: int, request: int) -> None:
         port = self._consumers[link.peer].get(number)
         if port is not None and port.held is not None:
             port.held.commit(offset, self._settled(link, request))
         elif request:
             link.send_control("settled", request, 0x10)
 
-    def _settled(self, link: Link, request: int) -> Callable[[int], None] | None:
+    def _settled(self, link: FrameLink, request: int) -> Callable[[int], None] | None:
         if not request:
             return None
         epoch = self._epochs[link.peer]
@@ -267,18 +275,18 @@ class Hosting:
 
         return answered
 
-    def _on_detach(self, link: Link, number: int) -> None:
+    def _on_detach(self, link: FrameLink, number: int) -> None:
         port = self._forget(link.peer, number)
         if port is not None and port.held is not None:
             port.held.detach()
 
-    def _on_limit(self, link: Link, number: int, limit: int) -> None:
+    def _on_limit(self, link: FrameLink, number: int, limit: int) -> None:
         port = self._consumers[link.peer].get(number)
         if port is not None and port.held is not None:
             port.set_limit(limit)
             port.held.set_limit(limit)
 
-    def _on_take(self, link: Link, number: int, request: int) -> None:
+    def _on_take(self, link: FrameLink, number: int, request: int) -> None:
         port = self._consumers[link.peer].get(number)
         if port is None or port.held is None:
             link.send_control("taken", request, False, 0)
@@ -291,26 +299,26 @@ class Hosting:
 
         port.held.take(taken)
 
-    def _on_stop(self, link: Link, number: int) -> None:
+    def _on_stop(self, link: FrameLink, number: int) -> None:
         port = self._consumers[link.peer].get(number)
         if port is not None and port.held is not None:
             port.held.stop()
 
     # Queues
 
-    def _on_status(self, link: Link, request: int, queue: str) -> None:
+    def _on_status(self, link: FrameLink, request: int, queue: str) -> None:
         self._host(self._names.info(queue).group).status(queue, self._told(link, request))
 
-    def _on_purge(self, link: Link, request: int, queue: str) -> None:
+    def _on_purge(self, link: FrameLink, request: int, queue: str) -> None:
         self._host(self._names.info(queue).group).purge(queue, self._told(link, request))
 
     def _on_delete(
-        self, link: Link, request: int, queue: str, if_unused: bool, if_empty: bool
+        self, link: FrameLink, request: int, queue: str, if_unused: bool, if_empty: bool
     ) -> None:
         host = self._host(self._names.info(queue).group)
         host.delete(queue, if_unused, if_empty, self._told(link, request))
 
-    def _told(self, link: Link, request: int) -> Told:
+    def _told(self, link: FrameLink, request: int) -> Told:
         epoch = self._epochs[link.peer]
 
         def told(status: Status) -> None:
@@ -321,10 +329,13 @@ class Hosting:
 
     # Coming and going
 
-    def tell_everything(self, link: Link) -> None:
+    def tell_everything(self, link: FrameLink) -> None:
         """A peer has come: it learns which queues are here."""
+        abroad = link.peer >= SHARDS_MAX
         here = [
-            self._described(info.name) for info in self._names.all() if self._is_here(info.group)
+            self._described(info.name)
+            for info in self._names.all()
+            if self._is_here(info.group) and not (abroad and is_own(info.group))
         ]
         for at in range(0, len(here), QUEUES_PER_FRAME):
             link.send_control("queues", here[at : at + QUEUES_PER_FRAME], False)
@@ -335,9 +346,10 @@ class Hosting:
         for link in self._links.values():
             if not link.up:
                 continue
-            if config is None:
+            abroad = link.peer >= SHARDS_MAX
+            if config is None and not abroad:
                 link.send_control("no queue", name)
-            else:
+            elif config is not None and not (abroad and is_own(self._names.info(name).group)):
                 link.send_control("queue", *self._described(name))
 
     def _is_here(self, group: str) -> bool:

@@ -8,7 +8,7 @@ that a hash of its name gives.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fluxmq.control.placements import number_of
 from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
@@ -110,6 +110,9 @@ class QueueNames:
     """Queues by name."""
 
     def __init__(self, settings: Settings, workers: int, local_groups: int) -> None:
+        cluster = settings.cluster
+        self._at_own_node = f"@{cluster.node_id}" if cluster.enabled else ""
+        """Ends the names that other nodes know this node's own groups by."""
         self._workers = workers
         self.local_groups = local_groups
         self._queues: dict[str, QueueInfo] = {}
@@ -136,6 +139,7 @@ class QueueNames:
 
     def declare(self, info: QueueInfo, config: QueueConfig) -> None:
         """Know a queue that its group has to hold."""
+        info = replace(info, group=self.own_name(info.group))
         before = self._queues.get(info.name)
         if before is not None and before.group != info.group:
             self._configs.get(before.group, {}).pop(info.name, None)
@@ -148,7 +152,11 @@ class QueueNames:
 
     def group_of(self, name: str, given: str) -> str:
         """The group of a queue whose declaration gives one; those of the settings file do not."""
-        return given or self.info(name).group
+        return self.own_name(given) or self.info(name).group
+
+    def own_name(self, group: str) -> str:
+        """A group's name on this node: that of one of its own without the node."""
+        return group.removesuffix(self._at_own_node) if self._at_own_node else group
 
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""

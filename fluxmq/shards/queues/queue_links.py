@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.shards import frames
-from fluxmq.shards.links import Link
+from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosting import Hosting
 from fluxmq.shards.queues.remote import RemoteHosts
 
@@ -16,12 +16,23 @@ class QueueLinks:
     def __init__(self, hosting: Hosting, remote: RemoteHosts) -> None:
         self._hosting = hosting
         self._remote = remote
+        self.more: dict[str, Callable[..., None]] = {}
+        """Who takes further control frames."""
+        self.came: Callable[[FrameLink], None] = lambda _link: None
+        """Called with a shard that has come and was told which queues are here."""
+        self.went: Callable[[int], None] = lambda _peer: None
+        """Called with a shard that has died, before what it had is given up."""
+
+    def add(self, peer: int, link: FrameLink) -> None:
+        """There is another shard, of another node."""
+        self._hosting.add(peer, link)
+        self._remote.add(peer, link)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""
-        return {**self._hosting.handlers(), **self._remote.handlers()}
+        return {**self._hosting.handlers(), **self._remote.handlers(), **self.more}
 
-    def received(self, link: Link, frame: bytes) -> None:
+    def received(self, link: FrameLink, frame: bytes) -> None:
         """A frame that is no control frame has come."""
         if frame[0] == frames.APPEND:
             self._hosting.append(link, frame)
@@ -30,11 +41,13 @@ class QueueLinks:
         else:
             raise AssertionError(f"unknown frame kind {frame[0]}")
 
-    def tell_everything(self, link: Link) -> None:
+    def tell_everything(self, link: FrameLink) -> None:
         """A shard has come: it learns which queues are here."""
         self._hosting.tell_everything(link)
+        self.came(link)
 
     def lose(self, peer: int) -> None:
         """A shard has died."""
+        self.went(peer)
         self._hosting.lose(peer)
         self._remote.lose(peer)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.shards import frames
-from fluxmq.shards.links import Link
+from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import (
@@ -51,7 +51,7 @@ PATIENCE_SECONDS = 10.0
 class RemoteHost:
     """One other shard, as the host of queues."""
 
-    def __init__(self, link: Link, now: Callable[[], float]) -> None:
+    def __init__(self, link: FrameLink, now: Callable[[], float]) -> None:
         self._link = link
         self._now = now
         self._numbers = itertools.count(1)
@@ -401,7 +401,7 @@ class RemoteHosts:
 
     def __init__(
         self,
-        links: dict[int, Link],
+        links: Mapping[int, FrameLink],
         names: QueueNames,
         now: Callable[[], float],
         host: Callable[[str], QueueHost],
@@ -413,7 +413,7 @@ class RemoteHosts:
         """Called when a host has answered appends."""
         self.hosts = {peer: RemoteHost(link, now) for peer, link in links.items()}
 
-    def add(self, peer: int, link: Link) -> None:
+    def add(self, peer: int, link: FrameLink) -> None:
         """There is another shard, of another node."""
         self.hosts[peer] = RemoteHost(link, self._now)
 
@@ -432,26 +432,26 @@ class RemoteHosts:
         }
 
     def _to(self, name: str) -> Callable[..., None]:
-        def handle(link: Link, *arguments: Any) -> None:
+        def handle(link: FrameLink, *arguments: Any) -> None:
             getattr(self.hosts[link.peer], name)(*arguments)
 
         return handle
 
-    def _on_appended(self, link: Link, numbers: list[int], refused: list[int]) -> None:
+    def _on_appended(self, link: FrameLink, numbers: list[int], refused: list[int]) -> None:
         self.hosts[link.peer].on_appended(numbers, refused)
         self.answered()
 
-    def _on_queues(self, link: Link, queues: Iterable[list[Any]], complete: bool) -> None:
+    def _on_queues(self, link: FrameLink, queues: Iterable[list[Any]], complete: bool) -> None:
         """A shard tells which queues it hosts; it serves them when it has told all."""
         for queue in queues:
             self._on_queue(link, *queue)
         if complete:
             self.hosts[link.peer].serve()
 
-    def _on_queue(self, _link: Link, name: str, group: str, kind: int, topics: list[bytes]) -> None:
+    def _on_queue(self, _link: FrameLink, name: str, group: str, kind: int, topics: list[bytes]) -> None:
         self._names.add(QueueInfo(name, group, kind, tuple(topics)))
 
-    def deliver(self, link: Link, frame: bytes) -> None:
+    def deliver(self, link: FrameLink, frame: bytes) -> None:
         """A DELIVER frame has come."""
         self.hosts[link.peer].on_deliver(frame)
 

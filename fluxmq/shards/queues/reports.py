@@ -22,7 +22,7 @@ class QueueReports:
         self._queues = queues
         self._instruments = instruments
         self._sync_seconds: dict[str, Histogram] = {}
-        queues.service.observe_sync = self._synced
+        queues.service.logs.observe_sync = self._synced
 
     def _synced(self, log: str, seconds: float) -> None:
         histogram = self._sync_seconds.get(log)
@@ -78,7 +78,7 @@ class QueueReports:
         yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken
         yield "fluxmq_checkpoints_failed_total", {}, service.checkpoints.failed
         yield "fluxmq_group_files_failed_total", {}, service.group_files.failures
-        for kind, log in service.logs.items():
+        for kind, log in service.logs.opened.items():
             stats, labels = log.wal.stats, {"log": kind}
             yield "fluxmq_log_written_bytes_total", labels, stats.bytes
             yield "fluxmq_log_writes_total", labels, stats.writes

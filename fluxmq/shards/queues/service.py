@@ -17,34 +17,28 @@ from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, ephemeral
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.checkpoints import Checkpoints, snapshot_rule
-from fluxmq.shards.queues.counts import QueueCounts, SyncTimes
+from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.dead_letters import DeadLetters
-from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk
+from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.ephemeral import EphemeralGroup
 from fluxmq.shards.queues.group import ENTRY_BYTES_MAX, Group
 from fluxmq.shards.queues.group_files import GroupFiles
-from fluxmq.shards.queues.hosted import Hosted, open_group
+from fluxmq.shards.queues.hosted import ALONE, Hosted, Member, open_group
 from fluxmq.shards.queues.memory import MemoryStores
 from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, QueueInfo, QueueNames, microseconds
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
-from fluxmq.shards.queues.shared_log import BufferedSyncer, SharedLog
+from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED, ShardLogs
 from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.log_reader import OpenSegments
-from fluxmq.storage.wal import WriteAheadLog
-from fluxmq.storage.wal_options import WalOptions
 
 ROOM_SECONDS = 1.0
 """Time between two looks at the free space of the disk."""
 PAUSED_QUEUE = 16
 """Not reading: more appends of a group are under way than is good."""
-WAL = "wal"
-"""The log whose writes are answered when the disk has them; in listings and metrics, and its directory's name."""
-WAL_BUFFERED = "wal-buffered"
-"""The log whose writes are answered before."""
 OVERHEAD_BYTES = 4096
 """What an entry and a segment need beside a batch, and more."""
 
@@ -87,11 +81,14 @@ class QueueService:
         """Groups that are placed here and could not be opened, and why."""
         self.counts = QueueCounts()
         self.dead_letters.counts = self.counts
-        self.observe_sync: Callable[[str, float], None] = lambda _log, _seconds: None
-        """Called with a log's name and the seconds of each of its syncs."""
+        self.member_of: Callable[[str], Member] = lambda _group: ALONE
+        """As which member this node is in a group."""
+        self.opened: Callable[[Hosted], None] = lambda _hosted: None
+        """Called with a group that was opened, before it is started."""
+        self.closed: Callable[[Hosted], None] = lambda _hosted: None
+        """Called with a group that is hosted here no longer."""
         self._settings = settings
         self._paths = paths
-        self._disk = disk
         self._files = disk.files
         self._reactor = reactor
         self._executor = executor
@@ -104,10 +101,8 @@ class QueueService:
         """Groups with nothing but commands that nobody waits for."""
         self._undeclared: set[str] = set()
         self._next_look = 0.0
-        self._next_buffered = 0.0
         self._timer_at = 0
-        self.logs: dict[str, SharedLog] = {}
-        self._syncers: list[ClosableSyncQueue] = []
+        self.logs = ShardLogs(shard, settings, paths, disk, reactor, self.wake)
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(self._files)
         self._segment_options = segment_options(settings)
@@ -142,7 +137,7 @@ class QueueService:
         assert isinstance(group, EphemeralGroup)
         group.keeper = MemoryKeeper(group)
         group.asked.patience_us = 0
-        group.on_deleted = lambda _group, queue: self._gone(queue)
+        group.on_deleted = self._gone
         group.make(
             lambda name: ephemeral(
                 name,
@@ -163,57 +158,29 @@ class QueueService:
             self._segment_options,
             self._cache,
             self._segments,
-            self._settle if name.startswith(BUFFERED) else None,
+            self.logs.settle if name.startswith(BUFFERED) else None,
         )
         group = self._new(Group, name, stores)
         wal_body = self._settings.storage.wal_file_bytes // 2
         group.batch_max = min(wal_body, self._segment_options.batch_bytes_max) - OVERHEAD_BYTES
         group.on_leading = self._declare
         group.on_declared = self._declared
-        group.on_deleted = lambda _group, queue: self._gone(queue)
-        hosted = open_group(group, stores, self.shared(name), self._files, self._paths)
+        group.on_deleted = self._gone
+        member = self.member_of(name)
+        hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
         self.groups[name] = hosted
-        self._undeclared.add(name)
+        if member.alone:
+            self._undeclared.add(name)
+        self.opened(hosted)
         for queue in group.machine.queues.values():
             self._declared(group, queue.config)
         hosted.keeper.start()
 
-    def _settle(self) -> None:
-        for syncer in self._syncers:
-            if isinstance(syncer, BufferedSyncer):
-                syncer.settle()
-
-    def shared(self, group: str) -> SharedLog:
-        """The shard's log that a group writes to, opened when it is first needed. Raises StorageError."""
-        return self._open_log(WAL_BUFFERED if group.startswith(BUFFERED) else WAL)
-
-    def _open_log(self, kind: str) -> SharedLog:
-        found = self.logs.get(kind)
-        if found is None:
-            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer(self._files)
-            times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
-            wal = WriteAheadLog.open(
-                self._files,
-                self._paths.wal(self.shard) + kind.removeprefix(WAL),
-                syncer,
-                WalOptions(
-                    file_bytes=self._settings.storage.wal_file_bytes,
-                    synced=kind == WAL,
-                    background=self._disk.background,
-                    cores=self._disk.cores,
-                ),
-                on_sync=times,
-            )
-            beside = kind == WAL and self._disk.beside
-            found = self.logs[kind] = SharedLog(wal, self.wake, times, impatient=beside)
-            self._syncers.append(syncer)
-            self._reactor.watch(syncer.fileno(), found.ready)
-        return found
-
     def release(self, name: str) -> None:
         """A group is hosted here no longer: its files are closed. Its log keeps what it has until `forget_strays`."""
         hosted = self.groups.pop(name)
+        self.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
         hosted.shared.leave(hosted.keeper)
         hosted.stores.close()
@@ -222,10 +189,10 @@ class QueueService:
     def forget_strays(self) -> None:
         """Groups that live elsewhere leave this shard's logs. Raises Corruption when something would be lost."""
         for kind in (WAL, WAL_BUFFERED):
-            directory = self._paths.wal(self.shard) + kind.removeprefix(WAL)
-            if kind not in self.logs and not self._files.exists(directory):
+            directory = self.logs.directory(kind)
+            if kind not in self.logs.opened and not self._files.exists(directory):
                 continue
-            log = self._open_log(kind)
+            log = self.logs.open(kind)
             for name in log.wal.groups():
                 if name not in self.groups and self.is_elsewhere(name):
                     forget(self._files, self._paths, directory, log.wal, name)
@@ -233,7 +200,7 @@ class QueueService:
 
     def unhosted(self) -> list[str]:
         """Groups that this shard's logs have something of, and that are not open here."""
-        names = {name for log in self.logs.values() for name in log.wal.groups()}
+        names = {name for log in self.logs.all() for name in log.wal.groups()}
         return sorted(names - self.groups.keys())
 
     def _declare(self, group: Group) -> None:
@@ -243,7 +210,7 @@ class QueueService:
             state = group.machine.queue(config.name)
             if state is None or state.config != config:
                 group.declare(config)
-                if state is None:
+                if state is None and not group.replicated:
                     self._undeclared.add(config.name)
 
     def _declared(self, group: Group, config: QueueConfig) -> None:
@@ -255,15 +222,16 @@ class QueueService:
     def _unused(self, queue: str) -> None:
         self.unused(queue)
 
-    def _gone(self, queue: str) -> None:
+    def _gone(self, group: Group, queue: str) -> None:
         self.names.remove(queue)
         self.told(queue, None)
-        self.deleted(queue)
+        if group.keeper.leading or not group.replicated:
+            self.deleted(queue)
 
     @property
     def ready(self) -> bool:
         """Whether every group leads and every configured queue is there (or its log has failed)."""
-        return not self._undeclared or any(log.failed for log in self.logs.values())
+        return not self._undeclared or any(log.failed for log in self.logs.all())
 
     @property
     def full(self) -> bool:
@@ -313,7 +281,7 @@ class QueueService:
         so that the disk works while messages are handed out.
         """
         reactor = self._reactor
-        logs = self.logs.values()
+        logs = self.logs.all()
         for log in logs:
             log.begin_tick()
         reactor.unfinished = False
@@ -431,14 +399,11 @@ class QueueService:
             self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
         ):
             self.checkpoints.begin(hosted)
-        for syncer in self._syncers:
-            if isinstance(syncer, BufferedSyncer) and syncer.dirty and now >= self._next_buffered:
-                self._next_buffered = now + storage.queue_sync_interval
-                self._executor.submit(syncer.sync)
+        self.logs.sync_later(now, self._executor)
 
     def _try_again(self) -> None:
         """What waits for space, or for a group's log to be less busy, is asked for again."""
-        for log in self.logs.values():
+        for log in self.logs.all():
             if log.wal.buffered_bytes and not log.failed:
                 self.wake()
         for group in self._all():
@@ -449,7 +414,7 @@ class QueueService:
         storage = self._settings.storage
         files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
         found = []
-        for log in self.logs.values():
+        for log in self.logs.all():
             numbers = set(log.wal.lagging(files))
             found += [
                 hosted
@@ -486,11 +451,7 @@ class QueueService:
         await self.checkpoints.drain()
         self.finish()
         self.group_files.write_all(self.groups)
-        for log in self.logs.values():
-            log.close()
-        for syncer in self._syncers:
-            syncer.close()
-        self._syncers.clear()
+        self.logs.close()
         for hosted in self.groups.values():
             hosted.stores.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
@@ -36,6 +37,9 @@ from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.storage.directory import DataPaths, Placement, name_of
+
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.wiring import Cluster
 
 _log = get_logger("fluxmq.queues")
 
@@ -123,6 +127,8 @@ class Queues:
         self.service.is_elsewhere = self._is_elsewhere
         self.flush_others: Callable[[], None] = lambda: None
         """What other clients than MQTT's answered in this tick becomes settlements."""
+        self.cluster: Cluster | None = None
+        """Other nodes, where there are any."""
         self.handovers = Handovers(shard, self.places, self.service, self.groups_here)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
@@ -130,14 +136,23 @@ class Queues:
         """The durable groups that this shard has to host: those of the settings, and those on disk."""
         files = self._disk.files
         names = set(self.names.configured_groups())
+        if self.cluster is not None:
+            names.update(self.cluster.groups_here())
         if files.exists(self.paths.groups):
             found = (name_of(directory) for directory in files.listdir(self.paths.groups))
             names.update(name for name in found if name is not None)
         return sorted(
             name
             for name in names
-            if self.places.shard_of(name) == self.shard and not self.places.is_moving(name)
+            if self.is_member(name)
+            and self.places.shard_of(name) == self.shard and not self.places.is_moving(name)
         )
+
+    def is_member(self, group: str) -> bool:
+        """Whether this node has a group; else it is other nodes' alone."""
+        if "@" in group:
+            return False
+        return self.cluster is None or self.cluster.is_member(group)
 
     def orders(self, core: int) -> dict[str, Order]:
         """What control may order of this shard, which is bound to ``core``."""
@@ -162,6 +177,10 @@ class Queues:
 
     def host(self, group: str) -> QueueHost:
         """Who hosts a group, for clients of this shard."""
+        if self.cluster is not None:
+            found = self.cluster.host(group)
+            if found is not None:
+                return found
         handovers = self.handovers
         if handovers.crossings and group in handovers.crossings:
             return handovers.crossings[group]
@@ -172,6 +191,8 @@ class Queues:
         handovers = self.handovers
         if handovers.departed and group in handovers.departed:
             return handovers.departed[group]
+        if self.cluster is not None:
+            group = self.cluster.own_name(group)
         found = self.service.find(group)
         if found is not None:
             return found
@@ -184,10 +205,14 @@ class Queues:
         )
         self.remote.answered = self.handovers.answered
         self.service.crowded_elsewhere = self._crowded_elsewhere
-        return QueueLinks(Hosting(links, self.service, self.names, self.arrived), self.remote)
+        found = QueueLinks(Hosting(links, self.service, self.names, self.arrived), self.remote)
+        if self.cluster is not None:
+            self.cluster.join(links, found, self.remote)
+        return found
 
     def _crowded_elsewhere(self) -> bool:
-        return self.remote.crowded or self.handovers.crowded
+        crowded = self.remote.crowded or self.handovers.crowded
+        return crowded or (self.cluster is not None and self.cluster.crowded)
 
     def hold(self, connection: Connection) -> bool:
         """Stop reading a connection until there is room for its appends; False when there is."""
@@ -207,11 +232,15 @@ class Queues:
         self.clients.housekeeping()
         self.handovers.answered()
         self.remote.housekeeping()
+        if self.cluster is not None:
+            self.cluster.housekeeping()
         self.service.housekeeping()
         self.service.after_groups()
 
     async def drain(self, tick: Callable[[], None]) -> None:
         """Let appends under way reach the disk and their publishers hear of it, for a bounded time."""
+        if self.cluster is not None:
+            await self.cluster.hand_over(tick)
         deadline = time.monotonic() + self._drain_seconds
         while not self.service.idle and time.monotonic() < deadline:
             tick()
@@ -219,6 +248,8 @@ class Queues:
 
     async def close(self) -> None:
         """Checkpoint every group and close its files."""
+        if self.cluster is not None:
+            await self.cluster.stop()
         try:
             await self.service.stop()
         except FluxmqError as error:

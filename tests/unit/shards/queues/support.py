@@ -116,7 +116,7 @@ class QueueNode(Node):
         return worked
 
     def _is_writing(self, shard: Shard) -> bool:
-        logs = shard.queues.service.logs.values()
+        logs = shard.queues.service.logs.all()
         return any(
             not log.failed and (log.wal.in_flight or (log.wal.buffered_bytes and not log.full))
             for log in logs
@@ -158,7 +158,7 @@ class QueueNode(Node):
         """SIGKILL: files are closed as they are."""
         service = self[index].queues.service
         super().kill(index)
-        self.syncers = [each for each in self.syncers if each not in service._syncers]
+        self.syncers = [each for each in self.syncers if each not in service.logs.syncers]
         _close(service)
 
     def close(self) -> None:
@@ -173,8 +173,8 @@ class QueueNode(Node):
         if not kill:
             service = self[index].queues.service
             self.loop.run_until_complete(service.stop())
-            self.syncers = [each for each in self.syncers if each not in service._syncers]
-            service._syncers.clear()
+            self.syncers = [each for each in self.syncers if each not in service.logs.syncers]
+            service.logs.syncers.clear()
         self.kill(index)
         self.held = False
         self.start(index)
@@ -196,7 +196,7 @@ def _close(service: QueueService) -> None:
     """What the end of a process does to its descriptors."""
     for fd in list(service._files._names):
         service._files.close(fd)
-    for syncer in service._syncers:
+    for syncer in service.logs.syncers:
         syncer.close()
 
 

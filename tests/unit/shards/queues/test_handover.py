@@ -263,7 +263,7 @@ def test_the_hard_state_goes_with_the_group(make_placed: MakePlaced) -> None:
     released = node.release(node.name("work"), source)
     assert (released.term, released.vote) == (term, 1)
     node.receive(released, target)
-    log = node[target].queues.service.shared(released.group)
+    log = node[target].queues.service.logs.of(released.group)
     assert log.wal.recovered(released.group).hard_state[:2] == (term, 1)
     node.decide(target, source, pins={released.group: target})
     moved = node[target].queues.service.groups[released.group]
@@ -288,7 +288,7 @@ def test_a_shard_that_starts_leaves_a_moving_group_alone(make_placed: MakePlaced
     node.advance(0.2)
     assert node.place("work") == target
     assert answered(client) == [3]
-    assert group not in node[source].queues.service.logs["wal"].wal.groups()
+    assert group not in node[source].queues.service.logs.opened["wal"].wal.groups()
 
 
 def test_a_move_that_is_given_up_leaves_the_group_where_it_was(make_placed: MakePlaced) -> None:
@@ -365,7 +365,7 @@ def test_an_old_shard_forgets_what_left_it(make_placed: MakePlaced) -> None:
     node.restart(source)  # it ends before it hears of the decision
     node.tell(1 - source)
     assert node.place("work") == 1 - source
-    assert released.group not in node[source].queues.service.shared("local-0").wal.groups()
+    assert released.group not in node[source].queues.service.logs.of("local-0").wal.groups()
     assert read(node, "work") == texts(0, 1, 2)
 
 
@@ -379,7 +379,7 @@ def test_a_placement_that_would_lose_entries_is_refused(make_placed: MakePlaced)
     queues.places.placement = replace(node.placement, pins={group: 1 - source})
     with pytest.raises(Corruption, match=f"{group}, which is placed on another"):
         queues.service.forget_strays()
-    assert group in queues.service.shared(group).wal.groups()
+    assert group in queues.service.logs.of(group).wal.groups()
 
 
 class Host:

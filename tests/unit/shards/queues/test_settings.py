@@ -359,7 +359,7 @@ def test_buffered_answers_before_the_disk(make_queues: MakeQueues, where: str) -
     node = make_queues({"name": "work", **own}, storage={**common, "queue_sync_interval": 1.0})
     node.hold_syncs()
     assert node.connect(0, "publisher").publish("$queue/work", b"", qos=1) == 0
-    (syncer,) = [each for each in node[0].queues.service._syncers if hasattr(each, "dirty")]
+    (syncer,) = [each for each in node[0].queues.service.logs.syncers if hasattr(each, "dirty")]
     assert syncer.dirty
     node.advance(1.5)
     node[0].queues.executor.submit(lambda: None).result()

@@ -1,0 +1,399 @@
+"""Builds what a shard needs to be one among those of other nodes, and joins it to the shard's queues."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.errors import ClusterError
+from fluxmq.cluster.security import Security
+from fluxmq.logs import get_logger
+from fluxmq.raft.errors import MalformedMessage
+from fluxmq.raft.types import Message
+from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.cluster.carrier import Carrier
+from fluxmq.shards.cluster.leader_host import LeaderHost
+from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
+from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
+from fluxmq.shards.links import FrameLink, Link
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
+from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.queue_links import QueueLinks
+from fluxmq.shards.queues.remote import Once, RemoteHosts
+from fluxmq.shards.queues.service import QueueService
+
+TICKS_PER_ELECTION = 20
+"""Ticks of a group's clock in its shortest election timeout: the finer, the seldomer two campaign at once."""
+TRANSFER_SECONDS_MAX = 2.0
+"""How long a shard that stops waits for others to take its groups over."""
+_STEP_SECONDS = 0.005
+
+_log = get_logger("fluxmq.cluster")
+
+
+@dataclass(slots=True)
+class Replica:
+    """A replicated group on this shard."""
+
+    plan: GroupPlan
+    hosted: Hosted
+    carrier: Carrier
+    timer: asyncio.TimerHandle | None = None
+    starting: asyncio.Task[None] | None = None
+    tick_seconds: float = 0.1
+    contacts: dict[int, float] = field(default_factory=dict)
+
+
+class Cluster:
+    """Other nodes, from the side of one shard. Made only where the settings say that there are any."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shard: int,
+        workers: int,
+        epoch: int,
+        service: QueueService,
+        wake: Callable[[], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        cluster = settings.cluster
+        self.node = cluster.node_id
+        self.plans = GroupPlans(settings)
+        self.leaders = Leaders()
+        self.replicas: dict[str, Replica] = {}
+        self.failure = ""
+        """Why this shard cannot take part."""
+        self._settings = settings
+        self._service = service
+        self._wake = wake
+        self._now = now
+        self._hosts: dict[str, LeaderHost] = {}
+        self._own = Hello(self.node, shard, workers, epoch, "shard")
+        self._security = Security.of(cluster)
+        self._started = False
+        self._remote: RemoteHosts
+        self._queue_links: QueueLinks
+        self._shard_links: dict[int, Link] = {}
+        self.links: NodeLinks
+        service.member_of = self.member_of
+        service.opened = self._opened
+        service.closed = self._closed
+
+    # Joining
+
+    def join(
+        self, shard_links: dict[int, Link], queue_links: QueueLinks, remote: RemoteHosts
+    ) -> None:
+        """Use the links to this node's other shards, and share what queues say to each other with other nodes."""
+        self._shard_links = shard_links
+        self._queue_links = queue_links
+        self._remote = remote
+        transport = self._settings.cluster.transport
+        queue_links.came = self._tell
+        queue_links.more = self.handlers()
+        queue_links.went = self.leaders.lost
+        self.links = NodeLinks(
+            self._security,
+            transport.bind_addr,
+            self._own,
+            transport.peers,
+            self._added,
+            queue_links.tell_everything,
+            self._gone,
+            queue_links.handlers(),
+            queue_links.received,
+            self._wake,
+        )
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame, from shards of this node and of others."""
+        return {"leads": self._on_leads, "follows": self._on_follows}
+
+    def _added(self, link: NodeLink) -> None:
+        self._queue_links.add(link.peer, link)
+
+    def _gone(self, link: NodeLink) -> None:
+        self._queue_links.lose(link.peer)
+
+    async def start(self) -> None:
+        """Listen and dial. Raises ClusterError."""
+        self._started = True
+        await self.links.start()
+        for replica in self.replicas.values():
+            await replica.carrier.start()
+            self._tick(replica)
+
+    async def stop(self) -> None:
+        """End every stream."""
+        for replica in list(self.replicas.values()):
+            if replica.timer is not None:
+                replica.timer.cancel()
+            await replica.carrier.stop()
+        await self.links.stop()
+
+    # Groups
+
+    def plan_of(self, group: str) -> GroupPlan:
+        """How a group begins. Raises UnknownGroup."""
+        return self.plans.of(group)
+
+    def groups_here(self) -> Iterator[str]:
+        """Replicated groups of the settings of which this node is a member."""
+        for name in self.plans.configured():
+            if self.plans.replicated(name) and self.plans.of(name).own:
+                yield name
+
+    def is_member(self, group: str) -> bool:
+        """Whether this node is to have a group: one of its own, or a replicated one of which it is a member."""
+        if not self.plans.replicated(group):
+            return True
+        try:
+            return bool(self.plans.of(group).own)
+        except UnknownGroup:
+            return False
+
+    def member_of(self, group: str) -> Member:
+        """As which member this node is in a group."""
+        if not self.plans.replicated(group):
+            return ALONE
+        plan = self.plans.of(group)
+        heartbeat = heartbeat_ticks(plan)
+        return Member(
+            plan.own,
+            tuple(member.number for member in plan.members),
+            max(TICKS_PER_ELECTION, heartbeat + 1),
+            heartbeat,
+        )
+
+    def _opened(self, hosted: Hosted) -> None:
+        """A group was opened."""
+        group = hosted.group
+        if not group.replicated:
+            name = f"{group.name}@{self.node}"
+            self.leaders.leads(name, 1, OWN)
+            self._say("leads", name, 1)
+            return
+        plan = self.plans.of(group.name)
+        keeper = hosted.keeper
+        carrier = Carrier(
+            plan,
+            self._security,
+            self._own,
+            lambda messages: self._step(hosted, messages),
+            lambda number: self._unreachable(hosted, number),
+            self._now,
+        )
+        replica = self.replicas[group.name] = Replica(plan, hosted, carrier)
+        replica.tick_seconds = tick_seconds(plan)
+        keeper.send = carrier.send
+        group.awaits_majority = plan.sync_mode
+        if plan.min_in_sync_replicas > len(plan.members) // 2 + 1:
+            keeper.require(plan.min_in_sync_replicas)
+        declare = group.on_leading
+
+        def leading(led: Group) -> None:
+            declare(led)
+            self._led(hosted)
+
+        group.on_leading = leading
+        group.on_following = lambda _group: self._follows(hosted)
+        if self._started:
+            replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
+
+    async def _start(self, replica: Replica) -> None:
+        try:
+            await replica.carrier.start()
+        except ClusterError as problem:
+            _log.error(
+                "a group's address could not be opened",
+                extra={"group": replica.plan.name, "problem": str(problem)},
+            )
+            replica.hosted.group.fail(str(problem))
+            return
+        self._tick(replica)
+
+    def _closed(self, hosted: Hosted) -> None:
+        """A group is hosted here no longer."""
+        name = hosted.group.name
+        replica = self.replicas.pop(name, None)
+        if replica is None:
+            self.leaders.ends(f"{name}@{self.node}", 1, OWN)
+            self._say("follows", f"{name}@{self.node}", 1)
+            return
+        if replica.timer is not None:
+            replica.timer.cancel()
+        asyncio.get_running_loop().create_task(replica.carrier.stop())
+
+    def _tick(self, replica: Replica) -> None:
+        """One tick of a group's clock; a shard that was held up counts one, however long it was."""
+        if replica.hosted.group.failed:
+            return
+        replica.hosted.keeper.tick()
+        loop = asyncio.get_running_loop()
+        replica.timer = loop.call_later(replica.tick_seconds, self._tick, replica)
+        self._wake()
+
+    def _step(self, hosted: Hosted, messages: Sequence[Message]) -> None:
+        """Messages of a member have come. Raises MalformedMessage."""
+        try:
+            hosted.keeper.step(messages)
+        except MalformedMessage:
+            self._wake()
+            raise
+        self._wake()
+
+    def _unreachable(self, hosted: Hosted, number: int) -> None:
+        if not hosted.group.failed:
+            hosted.keeper.node.report_unreachable(number)
+
+    # Leaders
+
+    def _led(self, hosted: Hosted) -> None:
+        name, term = hosted.group.name, hosted.keeper.node.term
+        _log.info("leading", extra={"group": name, "term": term})
+        self.leaders.leads(name, term, OWN)
+        self._say("leads", name, term)
+
+    def _follows(self, hosted: Hosted) -> None:
+        name, term = hosted.group.name, hosted.keeper.node.term
+        _log.info("leading no longer", extra={"group": name, "term": term})
+        self.leaders.ends(name, term, OWN)
+        self._say("follows", name, term)
+
+    def _say(self, what: str, group: str, term: int) -> None:
+        for link in (*self._shard_links.values(), *self._node_links()):
+            if link.up:
+                link.send_control(what, group, term)
+
+    def _node_links(self) -> tuple[FrameLink, ...]:
+        return tuple(self.links.links.values()) if hasattr(self, "links") else ()
+
+    def _tell(self, link: FrameLink) -> None:
+        """A shard has come: it learns what is led here."""
+        for name, leader in self.leaders.all().items():
+            if leader.peer == OWN:
+                link.send_control("leads", name, leader.term)
+
+    def _on_leads(self, link: FrameLink, group: str, term: int) -> None:
+        self.leaders.leads(group, term, link.peer)
+
+    def _on_follows(self, link: FrameLink, group: str, term: int) -> None:
+        self.leaders.ends(group, term, link.peer)
+
+    # Hosts
+
+    def own_name(self, group: str) -> str:
+        """A group's name on this node, where others add the node's name to it."""
+        name, at, node = group.partition("@")
+        return name if at and node == self.node else group
+
+    def host(self, group: str) -> QueueHost | None:
+        """Who stands for a group that this node does not host alone; None for a group of its own."""
+        if "@" not in group and not self.plans.replicated(group):
+            return None
+        found = self._hosts.get(group)
+        if found is None:
+            found = self._hosts[group] = self._new_host(group)
+        return found
+
+    def _new_host(self, group: str) -> LeaderHost:
+        raft = self._settings.cluster.raft
+        timeout, policy = raft.ack_timeout, "forward"
+        if "@" not in group:
+            try:
+                plan = self.plans.of(group)
+                timeout, policy = plan.ack_timeout, plan.write_policy
+            except UnknownGroup as problem:
+                _log.warning("no such group", extra={"group": group, "problem": problem.why})
+        return LeaderHost(
+            self.leaders.of(group),
+            lambda leader: self._target(group, leader),
+            self._is_here,
+            timeout,
+            policy == "reject",
+            self._now,
+        )
+
+    def _target(self, group: str, leader: Leader) -> QueueHost | None:
+        if leader.peer is None:
+            return None
+        if leader.peer == OWN:
+            return self._service.find(self.own_name(group))
+        host = self._remote.hosts.get(leader.peer)
+        return None if host is None or not host.serving else Once(host)
+
+    def _is_here(self, leader: Leader) -> bool:
+        return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is unanswered than is good."""
+        return any(host.crowded for host in self._hosts.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that clients asked is answered."""
+        return all(host.idle for host in self._hosts.values())
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for host in self._hosts.values():
+            host.housekeeping()
+
+    @property
+    def leaderless(self) -> list[str]:
+        """Groups here that nobody is known to lead."""
+        return [
+            name
+            for name, replica in self.replicas.items()
+            if not replica.hosted.group.failed and not replica.hosted.keeper.node.status().leader
+        ]
+
+    # The end
+
+    async def hand_over(self, turn: Callable[[], None]) -> None:
+        """Have other members lead what is led here, for a bounded time."""
+        asked: set[str] = set()
+        deadline = self._now() + TRANSFER_SECONDS_MAX
+        while self._now() < deadline:
+            led = [each for each in self.replicas.values() if each.hosted.keeper.leading]
+            if not led:
+                return
+            for replica in led:
+                if replica.plan.name not in asked and self.transfer(replica):
+                    asked.add(replica.plan.name)
+            if not asked:
+                return
+            turn()
+            await asyncio.sleep(_STEP_SECONDS)
+
+    def transfer(self, replica: Replica, to: int = 0) -> bool:
+        """Have a member lead a group: the one given, else whoever is nearest to having all of it; whether one was asked."""
+        node = replica.hosted.keeper.node
+        status = node.status()
+        reachable = [
+            (peer.match, number)
+            for number, peer in status.progress.items()
+            if not peer.learner and replica.carrier.reaches(number) and to in (0, number)
+        ]
+        if not reachable:
+            return False
+        asked = node.transfer_leadership(max(reachable)[1])
+        replica.hosted.keeper.pump()
+        return asked
+
+
+def tick_seconds(plan: GroupPlan) -> float:
+    """How long a tick of a group's clock takes."""
+    return plan.election_timeout / TICKS_PER_ELECTION
+
+
+def heartbeat_ticks(plan: GroupPlan) -> int:
+    """Ticks between two heartbeats."""
+    return min(max(1, int(plan.heartbeat_timeout / tick_seconds(plan))), TICKS_PER_ELECTION - 1)

@@ -1,0 +1,107 @@
+"""The write-ahead logs of one shard: the one that is synced before anybody is answered, and the one that is synced after.
+
+Each is opened when a group first needs it. Who writes to which follows from the group's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from fluxmq._hot.reactor import Reactor
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.counts import SyncTimes
+from fluxmq.shards.queues.disk import ClosableSyncQueue, Disk
+from fluxmq.shards.queues.names import BUFFERED
+from fluxmq.shards.queues.shared_log import BufferedSyncer, SharedLog
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
+
+WAL = "wal"
+"""The log whose writes are answered when the disk has them; in listings and metrics, and its directory's name."""
+WAL_BUFFERED = "wal-buffered"
+"""The log whose writes are answered before."""
+
+
+class ShardLogs:
+    """The logs of one shard, by kind. ``wake`` has the shard's tick end again."""
+
+    def __init__(
+        self,
+        shard: int,
+        settings: Settings,
+        paths: DataPaths,
+        disk: Disk,
+        reactor: Reactor,
+        wake: Callable[[], None],
+    ) -> None:
+        self.opened: dict[str, SharedLog] = {}
+        self.observe_sync: Callable[[str, float], None] = lambda _log, _seconds: None
+        """Called with a log's name and the seconds of each of its syncs."""
+        self._shard = shard
+        self._settings = settings
+        self._paths = paths
+        self._disk = disk
+        self._reactor = reactor
+        self._wake = wake
+        self.syncers: list[ClosableSyncQueue] = []
+        self._next_buffered = 0.0
+
+    def directory(self, kind: str) -> str:
+        """Where a log's files are."""
+        return self._paths.wal(self._shard) + kind.removeprefix(WAL)
+
+    def of(self, group: str) -> SharedLog:
+        """The log that a group writes to, opened when it is first needed. Raises StorageError."""
+        return self.open(WAL_BUFFERED if group.startswith(BUFFERED) else WAL)
+
+    def open(self, kind: str) -> SharedLog:
+        """The log of a kind. Raises StorageError."""
+        found = self.opened.get(kind)
+        if found is None:
+            files = self._disk.files
+            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer(files)
+            times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
+            wal = WriteAheadLog.open(
+                files,
+                self.directory(kind),
+                syncer,
+                WalOptions(
+                    file_bytes=self._settings.storage.wal_file_bytes,
+                    synced=kind == WAL,
+                    background=self._disk.background,
+                    cores=self._disk.cores,
+                ),
+                on_sync=times,
+            )
+            beside = kind == WAL and self._disk.beside
+            found = self.opened[kind] = SharedLog(wal, self._wake, times, impatient=beside)
+            self.syncers.append(syncer)
+            self._reactor.watch(syncer.fileno(), found.ready)
+        return found
+
+    def all(self) -> list[SharedLog]:
+        """The logs that are open."""
+        return list(self.opened.values())
+
+    def settle(self) -> None:
+        """Sync what was answered before it was synced (blocks). Raises WriteFailed."""
+        for syncer in self.syncers:
+            if isinstance(syncer, BufferedSyncer):
+                syncer.settle()
+
+    def sync_later(self, now: float, executor: Executor) -> None:
+        """Have what was answered before it was synced reach the disk, when it is time."""
+        for syncer in self.syncers:
+            if isinstance(syncer, BufferedSyncer) and syncer.dirty and now >= self._next_buffered:
+                self._next_buffered = now + self._settings.storage.queue_sync_interval
+                executor.submit(syncer.sync)
+
+    def close(self) -> None:
+        """Close all files."""
+        for log in self.opened.values():
+            log.close()
+        for syncer in self.syncers:
+            syncer.close()
+        self.syncers.clear()
