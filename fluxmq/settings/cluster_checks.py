@@ -181,7 +181,8 @@ def _named_peers(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
     if cluster.raft.enabled:
         yield "cluster.raft.peers", cluster.raft.peers
         for name, group in cluster.raft.groups.items():
-            yield f"cluster.raft.groups.{name}.peers", group.peers
+            if group.peers:  # else they are derived
+                yield f"cluster.raft.groups.{name}.peers", group.peers
 
 
 def _alone(raft: Raft) -> Iterator[Problem]:
