@@ -1,4 +1,4 @@
-"""A small AMQP 0.9.1 client for the campaign: one channel, publishes with confirms or in transactions.
+"""A small AMQP 0.9.1 client for the campaign: one channel, publishes with confirms or in transactions, takes deliveries.
 
 Frames are written and read by ``tests.differential.wire``, which shares no code with the broker. One ``Connection`` is
 an asyncio protocol; a connection or channel that the broker closes resolves ``closed``.
@@ -10,6 +10,7 @@ import asyncio
 import struct
 from collections.abc import Callable
 
+from tests.broker import HOST
 from tests.differential import wire
 from tests.powercut.client import CONNECT_TIMEOUT_S, RefusedError
 
@@ -18,10 +19,11 @@ PERSISTENT = {"delivery_mode": 2}
 
 
 class Connection(asyncio.Protocol):
-    """One client. ``on_method`` gets every method that nothing waits for."""
+    """One client. ``on_method`` gets every method that nothing waits for, ``on_message`` basic.deliver and its body."""
 
     def __init__(self) -> None:
         self.on_method: Callable[[wire.Method], None] = lambda method: None
+        self.on_message: Callable[[wire.Method, bytes], None] = lambda deliver, body: None
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.reason = ""
         self.frame_max = 4096
@@ -29,12 +31,15 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[wire.Method] | None = None
         self._transport: asyncio.WriteTransport | None = None
         self._received = bytearray()
+        self._deliver: wire.Method | None = None
+        self._body = bytearray()
+        self._missing = 0
 
     @classmethod
-    async def open(cls, port: int) -> Connection:
+    async def open(cls, port: int, host: str = HOST) -> Connection:
         """Greet as guest and open a channel. Raises ``OSError`` (``RefusedError`` is one)."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, "127.0.0.1", port)
+        _, connection = await loop.create_connection(cls, host, port)
         await connection.ask(wire.PROTOCOL_HEADER, "connection.start")
         start = {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"}
         tune = await connection.ask(wire.method(0, "connection.start-ok", start), "connection.tune")
@@ -72,6 +77,11 @@ class Connection(asyncio.Protocol):
         front = wire.method(CHANNEL, "basic.publish", {"routing_key": queue})
         self.send(front + wire.content(CHANNEL, PERSISTENT, body, self.frame_max))
 
+    def abort(self) -> None:
+        """End the connection without waiting for what is not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
     def close(self) -> None:
         """End the connection."""
         if self._transport is not None:
@@ -99,11 +109,26 @@ class Connection(asyncio.Protocol):
             del self._received[: size + 8]
             if kind == wire.METHOD:
                 self._method(wire.read_method(payload))
+            elif kind == wire.HEADER:
+                self._body.clear()
+                self._missing, _ = wire.read_header(payload)
+                self._content(b"")
+            elif kind == wire.BODY:
+                self._content(payload)
+
+    def _content(self, part: bytes) -> None:
+        self._body += part
+        self._missing -= len(part)
+        if self._deliver is not None and self._missing <= 0:
+            deliver, self._deliver = self._deliver, None
+            self.on_message(deliver, bytes(self._body))
 
     def _method(self, method: wire.Method) -> None:
         if method.name in ("channel.close", "connection.close"):
             self.reason = str(method.fields["reply_text"])
             self.close()
+        elif method.name == "basic.deliver":
+            self._deliver = method
         elif method.name == self._wanted and self._answer is not None and not self._answer.done():
             self._answer.set_result(method)
         else:

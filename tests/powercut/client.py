@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tests.broker import HOST
+
 PROPERTY_BYTES = {0x01: 1, 0x02: 4, 0x0B: 0, 0x23: 2}
 """Sizes of PUBLISH's properties of fixed size; 0 is a variable byte integer, the others are strings."""
 
@@ -115,11 +117,12 @@ class Connection(asyncio.Protocol):
         client_id: str,
         expiry: int = 0,
         taker: Callable[[Connection, Message], None] | None = None,
+        host: str = HOST,
     ) -> Connection:
         """Connect with a clean start, or to a session that outlives its connection by ``expiry`` seconds; ``taker`` gets
         what comes along with the answer and later. Raises ``OSError`` (``RefusedError`` is one)."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, "127.0.0.1", port)
+        _, connection = await loop.create_connection(cls, host, port)
         if taker is not None:
             connection.on_message = lambda message: taker(connection, message)
         properties = b"\x21\xff\xff" + b"\x11" + expiry.to_bytes(4, "big")
@@ -166,6 +169,11 @@ class Connection(asyncio.Protocol):
     def acknowledge(self, identifier: int) -> None:
         """PUBACK."""
         self.send(packet(0x40, identifier.to_bytes(2, "big")))
+
+    def abort(self) -> None:
+        """End the connection without a word, and without waiting for what is not sent."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def close(self) -> None:
         """DISCONNECT."""

@@ -35,6 +35,19 @@ class NodeError(RuntimeError):
     """The node did not come up; the text has what it logged."""
 
 
+def busy_storage(data: Path) -> dict[str, Any]:
+    """The section ``storage``: everything that decides when files change is small."""
+    return {
+        "data_dir": str(data),
+        "wal_file_bytes": 2 << 20,
+        "segment_bytes": 1 << 20,
+        "index_bytes": 4096,
+        "checkpoint_bytes": 4 << 20,
+        "checkpoint_interval": "200ms",
+        "min_free_bytes": 0,
+    }
+
+
 def settings(
     data: Path, port: int, amqp_port: int, http_port: int, buffered: bool
 ) -> dict[str, Any]:
@@ -52,16 +65,7 @@ def settings(
         "broker": {"max_packet_size": 1 << 15},
         "session": {"max_inflight_messages": 65_535},
         "queue_manager": {"uncommitted_bytes": 1 << 18, "cache_bytes": 1 << 16},
-        "storage": {
-            "data_dir": str(data),
-            "wal_file_bytes": 2 << 20,
-            "segment_bytes": 1 << 20,
-            "index_bytes": 4096,
-            "checkpoint_bytes": 4 << 20,
-            "checkpoint_interval": "200ms",
-            "queue_sync_interval": "1h" if buffered else "1s",
-            "min_free_bytes": 0,
-        },
+        "storage": {**busy_storage(data), "queue_sync_interval": "1h" if buffered else "1s"},
         "log": {"level": "info", "format": "text"},
         "queues": [
             {"name": STREAM, "type": "stream", "topics": [f"$queue/{STREAM}"], **common},
@@ -76,27 +80,36 @@ def settings(
     }
 
 
-class Node:
-    """One broker. Its log is kept beside the image, so that it survives every cut."""
+class Processes:
+    """The processes of one broker. The log is kept beside the image, so that it survives every cut.
 
-    def __init__(self, folder: Path, data: Path, workers: int, buffered: bool = False) -> None:
+    ``prefix``: words before the command, such as what puts it elsewhere and then becomes it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        configuration: dict[str, Any],
+        workers: int,
+        name: str = "node",
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         self.folder = folder
         self.workers = workers
-        self.port, self.amqp_port, self.http_port = free_ports(3)
-        self.log = folder / "node.log"
-        self.config = folder / "node.json"
-        ports = self.port, self.amqp_port, self.http_port
-        self.config.write_text(json.dumps(settings(data, *ports, buffered)))
+        self.prefix = prefix
+        self.log = folder / f"{name}.log"
+        self.config = folder / f"{name}.json"
+        self.config.write_text(json.dumps(configuration))
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0
 
-    def start(self, failpoint: str = "") -> None:
-        """Start and wait for readiness. Raises ``NodeError``; with a failpoint it may well die first."""
+    def launch(self, failpoint: str = "") -> None:
+        """Start, without waiting for anything."""
         environment = {k: v for k, v in os.environ.items() if k != "FLUXMQ_FAILPOINT"}
         environment["PYTHONPATH"] = str(REPOSITORY)
         if failpoint:
             environment["FLUXMQ_FAILPOINT"] = failpoint
-        command = [sys.executable, "-m", "fluxmq.supervisor.main"]
+        command = [*self.prefix, sys.executable, "-m", "fluxmq.supervisor.main"]
         command += ["--config", str(self.config), "--workers", str(self.workers)]
         with self.log.open("ab") as log:
             self.started_at = log.tell()
@@ -109,27 +122,15 @@ class Node:
                 stderr=log,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + READY_DEADLINE_S
-        seen: set[int] = set()
-        while not self.ready():
-            now = set(processes.tree((self.process.pid,)))
-            died = self.process.poll() is not None or (failpoint and bool(seen - now))
-            seen |= now
-            if died or time.monotonic() > deadline:
-                self.kill()
-                raise NodeError(f"the node is not ready:\n{self.said()}")
-            time.sleep(POLL_S)
 
-    def ready(self) -> bool:
-        """Whether ``/ready`` answers 200."""
-        try:
-            with urllib.request.urlopen(f"http://{HOST}:{self.http_port}/ready", timeout=5) as page:
-                return int(page.status) == 200
-        except urllib.error.HTTPError as error:
-            error.close()
-            return False
-        except OSError:
-            return False
+    @property
+    def running(self) -> bool:
+        """Whether it was started and is still there."""
+        return self.process is not None and self.process.poll() is None
+
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return [] if self.process is None else processes.tree((self.process.pid,))
 
     def said(self) -> str:
         """The end of its log since the last start."""
@@ -141,7 +142,7 @@ class Node:
         """SIGKILL to all its processes at once, and wait until they are gone. Raises ``NodeError``."""
         if self.process is None:
             return
-        pids = processes.tree((self.process.pid,))
+        pids = self.pids()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for pid in pids:
@@ -163,3 +164,42 @@ class Node:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(GONE_DEADLINE_S)
         self.kill()
+
+
+class Node(Processes):
+    """One broker that is a node of its own."""
+
+    def __init__(self, folder: Path, data: Path, workers: int, buffered: bool = False) -> None:
+        self.port, self.amqp_port, self.http_port = free_ports(3)
+        ports = self.port, self.amqp_port, self.http_port
+        super().__init__(folder, settings(data, *ports, buffered), workers)
+
+    def start(self, failpoint: str = "") -> None:
+        """Start and wait for readiness. Raises ``NodeError``; with a failpoint it may well die first."""
+        self.launch(failpoint)
+        deadline = time.monotonic() + READY_DEADLINE_S
+        seen: set[int] = set()
+        while not self.ready():
+            now = set(self.pids())
+            died = not self.running or (failpoint and bool(seen - now))
+            seen |= now
+            if died or time.monotonic() > deadline:
+                self.kill()
+                raise NodeError(f"the node is not ready:\n{self.said()}")
+            time.sleep(POLL_S)
+
+    def ready(self) -> bool:
+        """Whether ``/ready`` answers 200."""
+        return answers_ready(HOST, self.http_port)
+
+
+def answers_ready(host: str, port: int) -> bool:
+    """Whether ``/ready`` answers 200 there."""
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/ready", timeout=5) as page:
+            return int(page.status) == 200
+    except urllib.error.HTTPError as error:
+        error.close()
+        return False
+    except OSError:
+        return False
