@@ -1,0 +1,4 @@
+class Security:
+    @classmethod
+    def of(cls, cluster):
+        return cls()
