@@ -86,8 +86,8 @@ def member_number(node_id: str) -> int:
 
 
 class GroupPlans:
-    """The plans of a node's groups. Ports given to groups that appear while it runs stay theirs as long as this lives;
-    there are ``DERIVED_PORTS`` of them, so that what is remembered is bounded."""
+    """The plans of a node's groups. A plan is made once; groups that appear while the node runs keep the ports they are
+    given, of which there are ``DERIVED_PORTS``, so that what is remembered is bounded."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -95,6 +95,7 @@ class GroupPlans:
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
         self._taken = list(claims(settings))
         self._derived: dict[str, str] = {}
+        self._made: dict[str, GroupPlan] = {}
         # First those of the file, so that none that appears later has an address of theirs.
         for group in (META_GROUP, *self.configured()) if self._clustered else ():
             try:
@@ -171,6 +172,13 @@ class GroupPlans:
         )
 
     def _plan(self, group: str) -> GroupPlan:
+        if not self._clustered:
+            return self._planned(group)  # without ports nothing bounds how many groups there may be
+        if group not in self._made:
+            self._made[group] = self._planned(group)
+        return self._made[group]
+
+    def _planned(self, group: str) -> GroupPlan:
         raft, own = self._raft, self._settings.cluster.node_id
         section = raft.groups.get(group, _NOT_GIVEN)
         address, nodes = self._nodes(group, section)

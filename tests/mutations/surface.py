@@ -35,10 +35,34 @@ MUTATIONS = [
     Mutation(
         "alone_without_peers",
         "A node that is not in a cluster has no replication group with other members.",
-        "fluxmq/settings/checks.py",
-        "        *_peers(settings),\n",
+        "fluxmq/settings/cluster_checks.py",
+        "    elif cluster.raft.enabled:\n        yield from _alone(cluster.raft)\n",
         "",
         OF_SETTINGS + "test_a_node_alone_has_no_peers",
+    ),
+    Mutation(
+        "plaintext_by_consent",
+        "Nodes on other machines are spoken to without TLS only if the file says so.",
+        "fluxmq/settings/cluster_checks.py",
+        "if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):",
+        "if False:",
+        "tests/unit/settings/test_cluster.py::test_plaintext_between_machines_is_asked_for",
+    ),
+    Mutation(
+        "members_by_name",
+        "Every node chooses the same members for a group.",
+        "fluxmq/settings/plans.py",
+        r'f"{group}\0{member.node}"',
+        r'f"{group}\0{member.address}"',
+        "tests/unit/settings/test_plans.py::test_members_are_chosen_alike_on_every_node",
+    ),
+    Mutation(
+        "directory_of_one_group",
+        "A directory that another group or node has is not taken for a group.",
+        "fluxmq/storage/directory.py",
+        "        if found != owner:\n",
+        "        if False:\n",
+        "tests/unit/storage/test_directory.py::test_a_directory_has_one_owner",
     ),
     # Addresses
     Mutation(

@@ -180,7 +180,7 @@ def test_groups_that_are_made_when_a_queue_names_them() -> None:
         21200,
         21300,
     }
-    assert opened.of("invoices") == plan
+    assert opened.of("invoices") is plan
     closed = GroupPlans(node("a", THREE))
     with pytest.raises(UnknownGroup, match=r"invoices is not in cluster.raft.groups, and") as error:
         closed.of("invoices")
