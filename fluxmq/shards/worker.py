@@ -21,6 +21,7 @@ import uvloop
 
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
+from fluxmq.cluster.errors import ClusterError
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
 from fluxmq.control.launch import (
@@ -32,7 +33,6 @@ from fluxmq.control.launch import (
     read_settings,
 )
 from fluxmq.control.messages import Hello
-from fluxmq.cluster.errors import ClusterError
 from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -126,6 +126,7 @@ class Worker:
                 launch.workers,
                 int.from_bytes(os.urandom(7), "big"),
                 self.queues.service,
+                self.queues.places,
                 self.queues.service.wake,
             )
         self.broker.queues = self.queues

@@ -245,7 +245,10 @@ class DeclaredQueues:
         """Whether a queue of the engine is the one that the topology has under its name."""
         if queue is None or queue.origin == ORIGIN_SETTINGS:
             return queue is not None
-        return self._queues.names.own_name(queue.group) == group and TYPES[queue.type] == state.config.type
+        return (
+            self._queues.names.own_name(queue.group) == group
+            and TYPES[queue.type] == state.config.type
+        )
 
     # What the engine ends by itself
 

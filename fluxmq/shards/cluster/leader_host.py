@@ -53,7 +53,7 @@ class _Append:
 class LeaderHost:
     """Implements ``QueueHost`` for one replicated group.
 
-    ``target`` gives who leads it now, None when nobody is known: a host that answers `MOVED` when it cannot say what became of
+    ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is known: a host that answers `MOVED` when it cannot say what became of
     what it was asked, and keeps nothing itself. ``refuse_elsewhere``: whether appends are taken only where
     the group is led (``write_policy: reject``), which ``is_here`` tells.
     """
@@ -62,6 +62,7 @@ class LeaderHost:
         self,
         leader: Leader,
         target: Callable[[Leader], QueueHost | None],
+        reader: Callable[[Leader, str], QueueHost | None],
         is_here: Callable[[Leader], bool],
         ack_timeout: float,
         refuse_elsewhere: bool,
@@ -69,6 +70,7 @@ class LeaderHost:
     ) -> None:
         self._leader = leader
         self._target_of = target
+        self._reader_of = reader
         self._is_here = is_here
         self._ack_timeout = ack_timeout
         self._refuse_elsewhere = refuse_elsewhere
@@ -88,6 +90,10 @@ class LeaderHost:
     def target(self) -> QueueHost | None:
         """Who leads the group now."""
         return self._target_of(self._leader)
+
+    def reader(self, queue: str) -> QueueHost | None:
+        """Who gives a queue's messages to consumers of this shard: who leads, or a copy on this node."""
+        return self._reader_of(self._leader, queue)
 
     @property
     def here(self) -> bool:
@@ -186,7 +192,7 @@ class LeaderHost:
         """Attach a consumer, to whoever leads; ``done`` is called when somebody has taken it."""
         consumer = FollowingHeld(self, wanted, port, done, self._now() + self._ack_timeout)
         self._consumers[consumer] = None
-        target = self.target
+        target = self.reader(wanted.queue)
         if target is not None:
             consumer.attach(target)
 
@@ -231,8 +237,8 @@ class LeaderHost:
     def _retry(self) -> None:
         self._send_again()
         for consumer in list(self._consumers):
-            target = self.target
-            if target is not None and consumer.waiting:
+            target = self.reader(consumer.queue) if consumer.waiting else None
+            if target is not None:
                 consumer.attach(target)
 
     def housekeeping(self) -> None:
@@ -269,6 +275,11 @@ class FollowingHeld:
         """The highest offset that was delivered."""
         self.waiting = True
         """Whether nobody has it, or is asked to take it."""
+
+    @property
+    def queue(self) -> str:
+        """The queue it consumes."""
+        return self._wanted.queue
 
     def overdue(self, now: float) -> bool:
         """Whether who asked has waited long enough for a first answer."""
@@ -325,7 +336,7 @@ class FollowingHeld:
             done(answer, self)
 
     def _host_may_change(self) -> bool:
-        return self._done is None or self._host._now() < self._deadline  # noqa: SLF001 (its own part)
+        return self._done is None or self._host._now() < self._deadline
 
     # From who leads
 

@@ -176,9 +176,7 @@ class NodeLinks:
         """A stream has ended."""
         link = self._link_of(connection)
         if link is not None:
-            _log.info(
-                "connection lost", extra={"node": link.node, "shard": link.shard, "why": why}
-            )
+            _log.info("connection lost", extra={"node": link.node, "shard": link.shard, "why": why})
             self._lose(link)
             self._wake()
 

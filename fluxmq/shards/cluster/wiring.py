@@ -22,9 +22,11 @@ from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
+from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import Once, RemoteHosts
+from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
 
 TICKS_PER_ELECTION = 20
@@ -43,6 +45,7 @@ class Replica:
     plan: GroupPlan
     hosted: Hosted
     carrier: Carrier
+    copy: ReplicaHost
     timer: asyncio.TimerHandle | None = None
     starting: asyncio.Task[None] | None = None
     tick_seconds: float = 0.1
@@ -59,6 +62,7 @@ class Cluster:
         workers: int,
         epoch: int,
         service: QueueService,
+        places: Places,
         wake: Callable[[], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,6 +75,13 @@ class Cluster:
         """Why this shard cannot take part."""
         self._settings = settings
         self._service = service
+        self._places = places
+        self._modes = {
+            queue.name: queue.replication.distribution_mode
+            for queue in settings.queues
+            if queue.replication.distribution_mode is not None
+        }
+        """How consumers elsewhere get their messages, for queues that say so themselves."""
         self._wake = wake
         self._now = now
         self._hosts: dict[str, LeaderHost] = {}
@@ -189,7 +200,9 @@ class Cluster:
             lambda number: self._unreachable(hosted, number),
             self._now,
         )
-        replica = self.replicas[group.name] = Replica(plan, hosted, carrier)
+        copy = ReplicaHost(group, lambda: self._target(group.name, self.leaders.of(group.name)))
+        replica = self.replicas[group.name] = Replica(plan, hosted, carrier, copy)
+        group.on_applied = copy.applied
         replica.tick_seconds = tick_seconds(plan)
         keeper.send = carrier.send
         group.awaits_majority = plan.sync_mode
@@ -314,6 +327,7 @@ class Cluster:
         return LeaderHost(
             self.leaders.of(group),
             lambda leader: self._target(group, leader),
+            lambda leader, queue: self._reader(group, leader, queue),
             self._is_here,
             timeout,
             policy == "reject",
@@ -327,6 +341,29 @@ class Cluster:
             return self._service.find(self.own_name(group))
         host = self._remote.hosts.get(leader.peer)
         return None if host is None or not host.serving else Once(host)
+
+    def _reader(self, group: str, leader: Leader, queue: str) -> QueueHost | None:
+        """Who gives messages to consumers here: the node's own copy, where that is wanted and somebody else leads."""
+        target = self._target(group, leader)
+        if target is None or "@" in group or self._is_here(leader):
+            return target
+        if self._mode(group, queue) != "replicate" or not self.is_member(group):
+            return target
+        replica = self.replicas.get(group)
+        if replica is not None:
+            return replica.copy
+        host = self._remote.hosts.get(self._places.shard_of(group))
+        return None if host is None or not host.serving else Once(host)
+
+    def _mode(self, group: str, queue: str) -> str:
+        return self._modes.get(queue) or self.plans.of(group).distribution_mode
+
+    def copy_of(self, group: Group) -> QueueHost | None:
+        """What stands for a group here that is led on another node, for consumers of this node's other shards."""
+        replica = self.replicas.get(group.name)
+        if replica is None or not group.absent:
+            return None
+        return replica.copy
 
     def _is_here(self, leader: Leader) -> bool:
         return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)

@@ -81,6 +81,8 @@ class Group(Consuming):
         """Whether publishers are answered when a majority has it on disk, not when this node has."""
         self.in_sync: Callable[[], int] | None = None
         """Up to which entry as many members hold the log as must before publishers are answered; None: a majority does."""
+        self.on_applied: Callable[[], None] = lambda: None
+        """Called when an entry was applied, and what it did to queues was carried out."""
         self.on_following: Callable[[Group], None] = lambda _group: None
         self.leaving = False
         """Whether it is about to move to another shard: nothing is handed out any more."""
@@ -307,6 +309,7 @@ class Group(Consuming):
             raise
         self.applied_index, self.applied_term = index, term
         self.applied_bytes += len(data)
+        self.on_applied()
         for (done, weight), result in zip(answers, applied.results, strict=False):
             self.uncommitted -= weight
             if weight and result.code in REFUSALS:

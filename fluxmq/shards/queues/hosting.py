@@ -23,7 +23,8 @@ from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.ports import MOVED, Attached, Held, QueueHost, Status, Told, Wanted
-from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD
+from fluxmq.shards.queues.remote import APPEND_HEAD, DELIVER_HEAD, REFER
+from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
 
 SHARDS_MAX = 256
@@ -38,7 +39,8 @@ def is_own(group: str) -> bool:
 
 
 class RemotePort:
-    """A consumer on another shard. ``limit``: messages that it holds at most; ``slow``: told of one that has to wait."""
+    """A consumer on another shard. ``limit``: messages that it holds at most; ``slow``: told of one that has to wait;
+    ``references``: it has a copy of the messages, and is told which."""
 
     def __init__(
         self,
@@ -47,7 +49,9 @@ class RemotePort:
         limit: int,
         gone: Callable[[], object],
         slow: Callable[[RemotePort], None],
+        references: bool,
     ) -> None:
+        self._references = references
         self._link = link
         self._number = number
         self._limit = limit or UNSETTLED_MAX
@@ -103,6 +107,12 @@ class RemotePort:
         return self._link.up and self._link.backlog_bytes <= BACKLOG_BYTES_MAX
 
     def _send(self, batch: Batch, first: int, count: int, attempts: int, committed: int) -> None:
+        if self._references:
+            offset = batch.base_offset + first
+            self._link.send_frame(
+                REFER.pack(frames.REFER, self._number, attempts, committed, offset, count)
+            )
+            return
         head = DELIVER_HEAD.pack(frames.DELIVER, self._number, attempts, committed)
         self._link.send_frame(head + cut(batch, first, count))
 
@@ -209,13 +219,20 @@ class Hosting:
     ) -> None:
         peer = link.peer
         host = self._host(self._names.info(queue).group)
-        if not isinstance(host, Group):  # it has moved, or is about to
+        if not isinstance(host, (Group, ReplicaHost)):  # it has moved, or is about to
             link.send_control("attached", number, *astuple(Attached(MOVED)))
             return
         where = None if start is None else (str(start[0]), int(start[1]))
         wanted = Wanted(queue, group, member, pattern, where, limit, qos, explicit, *kind)
         most = 0 if wanted.taking else limit
-        port = RemotePort(link, number, most, lambda: self._forget(peer, number), self._wait)
+        port = RemotePort(
+            link,
+            number,
+            most,
+            lambda: self._forget(peer, number),
+            self._wait,
+            wanted.references,
+        )
         self._consumers[peer][number] = port
 
         def attached(answer: Attached, held: Held | None) -> None:

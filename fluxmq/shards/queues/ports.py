@@ -63,7 +63,8 @@ class Wanted:
     that; if it does not take, it says of messages that it has got rid of them by settling them (with any verb), and of
     others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
     ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.
-    ``timeout``: µs after which what it has not settled is given to others; 0 is what the queue says.
+    ``timeout``: µs after which what it has not settled is given to others; 0 is what the queue says. ``references``: it is
+    told which messages it gets, and reads them from its node's own copy of the group.
     """
 
     queue: str
@@ -80,6 +81,7 @@ class Wanted:
     taking: bool = False
     temporary: bool = False
     timeout: int = 0
+    references: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,16 @@ class Attached:
     stream: bool = False
     primary: str = ""
     outcome: int = Outcome.OK
+
+
+class ReferencePort(Protocol):
+    """Where it is said which messages are for one consumer, of one batch of the queue."""
+
+    def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
+        """``count`` messages from ``offset`` on; the rest as in `ConsumerPort.deliver`."""
+
+    def cancelled(self) -> None:
+        """As in `ConsumerPort`."""
 
 
 class ConsumerPort(Protocol):

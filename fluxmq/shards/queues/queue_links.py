@@ -38,6 +38,8 @@ class QueueLinks:
             self._hosting.append(link, frame)
         elif frame[0] == frames.DELIVER:
             self._remote.deliver(link, frame)
+        elif frame[0] == frames.REFER:
+            self._remote.refer(link, frame)
         else:
             raise AssertionError(f"unknown frame kind {frame[0]}")
 

@@ -8,6 +8,7 @@ Frames beside the control frames named in ``hosting``::
 
     APPEND   u8 kind, u64 number, u16 length of the queue's name, name, batch
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
+    REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from fluxmq.shards.queues.ports import (
 
 APPEND_HEAD = struct.Struct("<BQH")
 DELIVER_HEAD = struct.Struct("<BQIq")
+REFER = struct.Struct("<BQIqQI")
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
 ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
@@ -266,6 +268,13 @@ class RemoteHost:
             batch = received(frame, DELIVER_HEAD.size)
             port.deliver(batch, 0, batch.count, attempts, committed)
 
+    def on_refer(self, frame: bytes) -> None:
+        """It is said which messages are for a consumer of this shard, which has a copy of them."""
+        _, number, attempts, committed, offset, count = REFER.unpack(frame)
+        port: Any = self._ports.get(number)
+        if port is not None:
+            port.refer(offset, count, attempts, committed)
+
     def on_cancelled(self, number: int) -> None:
         """The consumer's queue is gone there."""
         port = self._ports.pop(number, None)
@@ -448,12 +457,18 @@ class RemoteHosts:
         if complete:
             self.hosts[link.peer].serve()
 
-    def _on_queue(self, _link: FrameLink, name: str, group: str, kind: int, topics: list[bytes]) -> None:
+    def _on_queue(
+        self, _link: FrameLink, name: str, group: str, kind: int, topics: list[bytes]
+    ) -> None:
         self._names.add(QueueInfo(name, group, kind, tuple(topics)))
 
     def deliver(self, link: FrameLink, frame: bytes) -> None:
         """A DELIVER frame has come."""
         self.hosts[link.peer].on_deliver(frame)
+
+    def refer(self, link: FrameLink, frame: bytes) -> None:
+        """A REFER frame has come."""
+        self.hosts[link.peer].on_refer(frame)
 
     def lose(self, peer: int) -> None:
         """A shard has died."""

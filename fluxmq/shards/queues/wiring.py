@@ -145,7 +145,8 @@ class Queues:
             name
             for name in names
             if self.is_member(name)
-            and self.places.shard_of(name) == self.shard and not self.places.is_moving(name)
+            and self.places.shard_of(name) == self.shard
+            and not self.places.is_moving(name)
         )
 
     def is_member(self, group: str) -> bool:
@@ -195,7 +196,8 @@ class Queues:
             group = self.cluster.own_name(group)
         found = self.service.find(group)
         if found is not None:
-            return found
+            copy = self.cluster.copy_of(found) if self.cluster is not None else None
+            return copy or found
         return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
 
     def join(self, links: dict[int, Link]) -> QueueLinks:

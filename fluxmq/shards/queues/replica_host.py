@@ -1,0 +1,155 @@
+"""A group that is led on another node and has its copy on this shard: consumers here are given messages out of the copy.
+
+Who leads decides as ever which messages a consumer gets, and takes what it settles; only what crosses to here says which
+messages those are, instead of carrying them (`distribution_mode: replicate`). A message that is not in the copy yet is waited
+for: it was committed before it was handed out, so it is on its way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fluxmq.queues.commands import Verb
+from fluxmq.shards.queues.ports import (
+    MOVED,
+    Answer,
+    Attached,
+    ConsumerPort,
+    Held,
+    Outcome,
+    QueueHost,
+    Status,
+    Told,
+    Wanted,
+)
+from fluxmq.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from fluxmq.shards.queues.group import Group
+
+ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
+
+
+class ReplicaHost:
+    """Implements ``QueueHost`` for consumers of a copy. ``leader`` gives who leads the group, None while nobody is known."""
+
+    def __init__(self, group: Group, leader: Callable[[], QueueHost | None]) -> None:
+        self._group = group
+        self._leader = leader
+        self._waiting: dict[ReplicaPort, None] = {}
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+        """Not here: appends go to who leads."""
+        if done is not None:
+            done(MOVED)
+        return True
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer to who leads, and give it messages out of the copy."""
+        leader = self._leader()
+        if leader is None:
+            done(ASTRAY, None)
+            return
+        reading = ReplicaPort(self, wanted.queue, port)
+
+        def attached(answer: Attached, held: Held | None) -> None:
+            reading.held = held
+            done(answer, held)
+
+        # What it is told of is no batch: it is taken as one that is handed references.
+        leader.attach(replace(wanted, references=True), reading, attached)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Not here."""
+        done(Status(Outcome.UNAVAILABLE))
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Not here."""
+        done(Status(Outcome.UNAVAILABLE))
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Not here."""
+        done(Status(Outcome.UNAVAILABLE))
+
+    def applied(self) -> None:
+        """The copy has more than before."""
+        if self._waiting:
+            self._waiting = {port: None for port in self._waiting if not port.pump()}
+
+    def wait(self, port: ReplicaPort) -> None:
+        """A consumer has been told of messages that are not here yet."""
+        self._waiting[port] = None
+
+    def forget(self, port: ReplicaPort) -> None:
+        """A consumer waits no longer."""
+        self._waiting.pop(port, None)
+
+    @property
+    def group(self) -> Group:
+        """The copy."""
+        return self._group
+
+
+class ReplicaPort:
+    """A consumer that reads from the copy. ``held``: as whom it is attached."""
+
+    def __init__(self, host: ReplicaHost, queue: str, port: ConsumerPort) -> None:
+        self._host = host
+        self._queue = queue
+        self._port = port
+        self._told: deque[tuple[int, int, int, int]] = deque()
+        """What it was told of and is not here yet; bounded by what a consumer may hold."""
+        self.held: Held | None = None
+
+    def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
+        """These messages are for the consumer."""
+        self._told.append((offset, count, attempts, committed))
+        if not self.pump():
+            self._host.wait(self)
+
+    def pump(self) -> bool:
+        """Hand on what is here; whether nothing is missing."""
+        state = self._host.group.machine.queue(self._queue)
+        while self._told:
+            offset, count, attempts, committed = self._told[0]
+            if state is None or state.next_offset < offset + count:
+                return False
+            self._told.popleft()
+            self._hand_on(state.id, offset, count, attempts, committed)
+        return True
+
+    def _hand_on(
+        self, queue_id: int, offset: int, count: int, attempts: int, committed: int
+    ) -> None:
+        log = self._host.group.logs[queue_id]
+        end = offset + count
+        while offset < end:
+            try:
+                batch = log.read(offset)
+            except StorageError:
+                # Retention has taken it meanwhile, or the copy is damaged: others may be given what is left.
+                if self.held is not None:
+                    span = [(offset, end - 1)]
+                    self.held.settle(Verb.RELEASE, span, 0, b"", None)
+                return
+            first = offset - batch.base_offset
+            here = min(batch.count - first, end - offset)
+            self._port.deliver(batch, first, here, attempts, committed)
+            offset += here
+
+    def deliver(
+        self, batch: object, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Messages themselves have come although references were asked for."""
+        raise AssertionError("a host that was asked for references sends no messages")
+
+    def cancelled(self) -> None:
+        """Who leads has let the consumer go."""
+        self._told.clear()
+        self._host.forget(self)
+        self._port.cancelled()
