@@ -27,10 +27,11 @@ HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot
   fluxmq/sessions/amqp091/*.py fluxmq/shards/amqp/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run install test check fix native bench sim powercut spark-demo docs coverage clean
+.PHONY: help run cluster install test check fix native bench sim powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
+	@echo "make cluster   the same with three nodes on this machine (config/cluster)"
 	@echo "make install   the same without starting"
 	@echo "make test      set up everything and run the tests, compiled and uncompiled"
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
@@ -47,6 +48,19 @@ help:
 run: install
 	@echo "==> starting: $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)   (Ctrl-C stops it)"
 	@exec $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)
+
+cluster: install
+	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
+	@set -m; nodes=; stopped=; code=0; \
+	trap 'stopped=yes; kill -TERM $$nodes 2>/dev/null || true' INT TERM; \
+	for node in 1 2 3; do \
+	  $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml --workers $(if $(filter auto,$(WORKERS)),1,$(WORKERS)) & \
+	  nodes="$$nodes $$!"; \
+	done; \
+	wait -n || code=$$?; \
+	test -n "$$stopped" || kill -TERM $$nodes 2>/dev/null || true; \
+	until wait; do :; done; \
+	if test -z "$$stopped"; then echo "==> a node has ended with code $$code; the others were stopped" >&2; exit 1; fi
 
 install: $(VENV)/.installed $(VENV)/.compiled
 
