@@ -54,12 +54,14 @@ class Link:
         self._forth = self._back = PLAIN
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Listen. Raises ``OSError``."""
         made = self._make()
+        self._loop = asyncio.get_running_loop()
         try:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             made.bind(self.listen)
@@ -78,9 +80,18 @@ class Link:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def reset_soon(self) -> None:
+        """``reset``, said by another thread than the event loop's."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.reset)
+
     def behave(self, forth: Manner, back: Manner | None = None) -> None:
-        """Treat bytes so from now on: those towards the target, and those coming back (alike if not given)."""
+        """Treat bytes so from now on: those towards the target, and those coming back (alike if not given). Any thread may."""
         self._forth, self._back = forth, forth if back is None else back
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos import rules_cluster, rules_messages, rules_order
 from tests.chaos.ledger import AFTERMATH_S, Ledger
-from tests.chaos.records import OK, UNKNOWN, Fault, Key, Record
+from tests.chaos.records import OK, UNKNOWN, Key, Record
 
 
 @dataclass
@@ -117,19 +118,20 @@ def _unavailable(ledger: Ledger, report: Report) -> None:
                 times.setdefault(queue, []).append(each.complete)
     for each_times in times.values():
         each_times.sort()
-    for fault in ledger.faults:
-        worst = max((_gap(found, fault) for found in times.values() if found), default=0.0)
+    nexts = [fault.begin for fault in ledger.faults[1:]] + [float("inf")]
+    for fault, following in zip(ledger.faults, nexts, strict=True):
+        until = min(fault.end + AFTERMATH_S, following)
+        gaps = (_gap(found, fault.begin, until) for found in times.values() if found)
+        worst = max(gaps, default=0.0)
         report.unavailable.setdefault(fault.kind, []).append(worst)
 
 
-def _gap(times: Sequence[float], fault: Fault) -> float:
-    """The longest time without a confirm that begins between a fault's begin and a while after its end."""
-    longest, before = 0.0, fault.begin
-    for time in times:
-        if time <= fault.begin:
-            continue
+def _gap(times: Sequence[float], begin: float, until: float) -> float:
+    """The longest time without a confirm that begins within this time, however long it lasts."""
+    longest, before = 0.0, begin
+    for time in times[bisect_right(times, begin) :]:
         longest = max(longest, time - before)
         before = time
-        if time > fault.end + AFTERMATH_S:
+        if time > until:
             break
     return longest

@@ -38,7 +38,8 @@ def _run(*command: str) -> None:
         raise NotPermittedError(f"{' '.join(command[:2])} failed: {said or result.returncode}")
 
 
-def _tool(name: str) -> str:
+def tool(name: str) -> str:
+    """Where a program is. Raises ``NotPermittedError``."""
     found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
     if found is None:
         raise NotPermittedError(f"{name} is not installed")
@@ -58,12 +59,12 @@ class Image:
         self.place.mkdir()
         with self.file.open("wb") as image:
             image.truncate(size)
-        _run(_tool("mkfs.ext4"), "-q", "-F", "-E", "lazy_itable_init=1", str(self.file))
+        _run(tool("mkfs.ext4"), "-q", "-F", "-E", "lazy_itable_init=1", str(self.file))
         self.mount()
 
     def mount(self) -> None:
         """Mount, which replays the journal after a cut."""
-        _run(_tool("mount"), "-o", "loop", str(self.file), str(self.place))
+        _run(tool("mount"), "-o", "loop", str(self.file), str(self.place))
         self.mounted = True
 
     def cut(self) -> None:

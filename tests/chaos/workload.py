@@ -1,0 +1,104 @@
+"""Who publishes to which queue and who consumes: the same in every run, but for what a configuration adds."""
+
+from __future__ import annotations
+
+from tests.chaos.board import Board, Roamer
+from tests.chaos.configurations import Configuration
+from tests.chaos.consumers import PREFETCH, AmqpConsumer, Auditor, MqttConsumer
+from tests.chaos.publishers import AmqpPublisher, MqttPublisher, Publisher, Route
+from tests.chaos.records import Key
+from tests.chaos.settings import (
+    AMQP_GROUP,
+    DECLARED,
+    QUORUM,
+    STREAM,
+    TAIL,
+    UNDERTAKERS,
+    WORK,
+    WORKERS,
+)
+
+RATE = 60.0
+"""Messages a second of each publisher."""
+WINDOWS = (1, 5, 20)
+REJECTED = 10, 3
+"""Of ten messages the one numbered three is rejected, where some are."""
+
+
+def rejected(key: Key) -> bool:
+    """Whether a message is one of those that consumers reject."""
+    return key[1] % REJECTED[0] == REJECTED[1]
+
+
+class Workload:
+    """The clients of a run."""
+
+    def __init__(self, board: Board, configuration: Configuration) -> None:
+        self.board = board
+        self.configuration = configuration
+        self.publishers = self._publishers()
+        self.consumers = self._consumers()
+
+    @property
+    def window(self) -> int:
+        """Messages that all clients together may have under way."""
+        published = sum(publisher.route.window for publisher in self.publishers)
+        return published + self.share * len(self.consumers)
+
+    @property
+    def share(self) -> int:
+        """The most that one connection may: what it was given, and what it has settled without knowing."""
+        return 2 * PREFETCH
+
+    def _route(self, number: int, *queues: str) -> Route:
+        return Route(number, queues, self.board.random.choice(WINDOWS), RATE)
+
+    def _publishers(self) -> list[Publisher]:
+        board = self.board
+        found: list[Publisher] = []
+        for place, queue in enumerate((WORK, QUORUM, STREAM)):
+            over_mqtt, over_amqp = self._route(place + 1, queue), self._route(place + 11, queue)
+            found.append(MqttPublisher(board, f"pm-{queue}", place, over_mqtt))
+            found.append(AmqpPublisher(board, f"pa-{queue}", place + 1, over_amqp))
+        found.append(MqttPublisher(board, "pm-both", 0, self._route(21, WORK, QUORUM)))
+        if self.configuration.declared:
+            route = self._route(31, DECLARED)
+            found.append(AmqpPublisher(board, "pa-declared", 2, route, declare=True))
+        return found
+
+    def _consumers(self) -> list[Roamer]:
+        board = self.board
+        reject = rejected if self.configuration.dead_letters else lambda key: False
+        found: list[Roamer] = [
+            MqttConsumer(board, "cm-work-orders", 1, WORK, WORKERS, reject=reject),
+            MqttConsumer(board, "cm-work-plain", 2, WORK, WORKERS, verb=""),
+            AmqpConsumer(board, "ca-work-1", 0, WORK, AMQP_GROUP),
+            AmqpConsumer(board, "ca-work-2", 2, WORK, AMQP_GROUP),
+            MqttConsumer(board, "cm-hot", 0, QUORUM, WORKERS),
+            AmqpConsumer(board, "ca-hot", 1, QUORUM, AMQP_GROUP),
+            MqttConsumer(board, "cm-stream", 2, STREAM, TAIL, verb="commit"),
+        ]
+        if self.configuration.dead_letters:
+            dead = f"$dlq/{WORK}"
+            found.append(MqttConsumer(board, "cm-dead", 0, dead, UNDERTAKERS, verb=""))
+        if self.configuration.declared:
+            for place in (0, 1):
+                name = f"ca-declared-{place + 1}"
+                found.append(AmqpConsumer(board, name, place, DECLARED, AMQP_GROUP, declare=True))
+        return found
+
+    def auditors(self) -> list[Auditor]:
+        """A reader of the stream over each node."""
+        return [
+            Auditor(self.board, f"audit-{host.name}", place, STREAM)
+            for place, host in enumerate(self.board.hosts)
+        ]
+
+    def probes(self) -> list[Publisher]:
+        """One publisher per node and queue, to see whether it is served there."""
+        found: list[Publisher] = []
+        for place, host in enumerate(self.board.hosts):
+            for at, queue in enumerate((WORK, QUORUM, STREAM)):
+                route = Route(900 + 10 * place + at, (queue,), 1, 20.0)
+                found.append(MqttPublisher(self.board, f"probe-{host.name}-{queue}", place, route))
+        return found
