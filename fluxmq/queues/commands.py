@@ -24,12 +24,13 @@ import msgpack  # type: ignore[import-untyped]
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import RANGES_PER_COMMAND_MAX, REASON_BYTES_MAX
+from fluxmq.queues.origins import IDENTITY, Identity
 
 ENTRY_VERSION: Final = 1
 COMMAND_VERSION: Final = 1
 COMMAND_VERSION_MAX: Final = 2
 """Commands of version 2 are those that an older program would take for something else: a claim that settles, a consumer
-with a time of its own."""
+with a time of its own, an append with the identity of who asked for it in front of its batch."""
 ENTRY: Final = struct.Struct("<B7xq")
 COMMAND: Final = struct.Struct("<BBHIII")
 CLAIM: Final = struct.Struct("<QQQII")
@@ -135,6 +136,13 @@ def append_header(queue_id: int, batch_bytes: int, spare: int = 0) -> bytes:
     `spare`: how many messages more than its limit the queue may take, since consumers wait for them.
     """
     return COMMAND.pack(_APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, spare)
+
+
+def append_header_once(queue_id: int, batch_bytes: int, spare: int, identity: Identity) -> bytes:
+    """As `append_header`, of an append that may be asked for again and is to take effect once."""
+    length = COMMAND.size + IDENTITY.size + batch_bytes
+    header = COMMAND.pack(_APPEND, COMMAND_VERSION_MAX, 0, length, queue_id, spare)
+    return header + IDENTITY.pack(*identity)
 
 
 def append(queue_id: int, batch: bytes) -> bytes:

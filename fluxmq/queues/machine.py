@@ -48,6 +48,7 @@ from fluxmq.queues.limits import (
     NAME_BYTES_MAX,
     QUEUES_MAX,
 )
+from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
@@ -57,15 +58,16 @@ the payloads of ready messages alone, and hold when messages come back too."""
 FIRST_VERSION: Final = 1
 """What a group begins as."""
 _EXACT: Final = 2
-SNAPSHOT_VERSION: Final = 3
-"""Version 1 had no members that do not count as consumers, 2 none with a time of their own; they are read."""
+SNAPSHOT_VERSION: Final = 4
+"""Version 1 had no members that do not count as consumers, 2 none with a time of their own, 3 no origins of appends; they are
+read."""
 
 # Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
 _APPEND: Final = int(Kind.APPEND)
 _CLAIM: Final = int(Kind.CLAIM)
 _SETTLE: Final = int(Kind.SETTLE)
 _ACK: Final = int(Verb.ACK)
-_NEWER: Final = ((COMMAND_VERSION_MAX, _CLAIM), (COMMAND_VERSION_MAX, int(Kind.JOIN)))
+_NEWER: Final = tuple((COMMAND_VERSION_MAX, kind) for kind in (_APPEND, _CLAIM, int(Kind.JOIN)))
 
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
@@ -98,6 +100,7 @@ class Machine:
         self._ids: dict[str, int] = {}
         self._next_queue = 1
         self._hash = 0
+        self._origins = Origins()
 
     def queue(self, name: str) -> Queue | None:
         """The queue of that name."""
@@ -157,7 +160,10 @@ class Machine:
                 results.append(self._cold(applied, kind, queue_id, group_id, place))
             elif kind == _APPEND:
                 queue.spare = group_id
-                results.append(queue.append(applied, data, body))
+                if version == COMMAND_VERSION:
+                    results.append(queue.append(applied, data, body))
+                else:
+                    results.append(self._append_once(applied, queue, data, body))
                 if queue.bounded:
                     queue.give_way(applied)
                     queue.spare = 0
@@ -168,6 +174,16 @@ class Machine:
             if queue is not None:
                 touched[queue_id] = queue
             position = stop
+
+    def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
+        """An append that may have been asked for before. One that was refused may be tried again."""
+        identity = Identity(*IDENTITY.unpack_from(data, body))
+        if self._origins.known(identity):
+            return Result(Code.DUPLICATE)
+        result = queue.append(applied, data, body + IDENTITY.size)
+        if result.ok:
+            self._origins.note(identity)
+        return result
 
     def _roll(self, applied: Applied) -> None:
         """Take an entry's results into the rolling hash."""
@@ -395,6 +411,7 @@ class Machine:
                 *(SNAPSHOT_VERSION, self.version, self.applied, self.time),
                 *(self._next_queue, self._hash),
                 [queue.pack() for queue in self.queues.values()],
+                self._origins.pack(),
             ]
         )
         return packed
@@ -403,16 +420,18 @@ class Machine:
         """Become what `snapshot` was taken of. Raises `SnapshotError`, and stays as it was then."""
         try:
             version, *fields = msgpack.unpackb(content)
-            if version not in (1, 2, SNAPSHOT_VERSION):
+            if version not in (1, 2, 3, SNAPSHOT_VERSION):
                 raise SnapshotError(f"a snapshot of version {version}")
-            behaviour, applied, time, next_queue, rolling, packed = fields
+            behaviour, applied, time, next_queue, rolling, packed, *more = fields
             queues = [Queue.unpack(each) for each in packed]
+            origins = Origins.unpack(more[0] if more else [])
         except _UNREADABLE as error:
             raise SnapshotError(f"not a snapshot: {error}") from error
         if behaviour > VERSION:
             raise SnapshotError(f"a snapshot of machine version {behaviour}")
         self.applied, self.time = applied, time
         self._next_queue, self._hash = next_queue, rolling
+        self._origins = origins
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
         self.changed = set(self.queues)

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from fluxmq._hot.batches import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.origins import Identity
 from fluxmq.shards.cluster.leaders import Leader
 from fluxmq.shards.queues.ports import (
     MOVED,
@@ -30,6 +31,8 @@ from fluxmq.shards.queues.ports import (
     Wanted,
 )
 
+NUMBERS_APART = 1 << 20
+"""From one append's number to the next: the pieces it may be taken apart into have the numbers between."""
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a leader that has not answered; publishers pause above it, and are refused at four times as much."""
 _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
@@ -55,7 +58,7 @@ class LeaderHost:
 
     ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is known: a host that answers `MOVED` when it cannot say what became of
     what it was asked, and keeps nothing itself. ``refuse_elsewhere``: whether appends are taken only where
-    the group is led (``write_policy: reject``), which ``is_here`` tells.
+    the group is led (``write_policy: reject``), which ``is_here`` tells; ``origin``: a number of this shard's life.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class LeaderHost:
         is_here: Callable[[Leader], bool],
         ack_timeout: float,
         refuse_elsewhere: bool,
+        origin: int,
         now: Callable[[], float],
     ) -> None:
         self._leader = leader
@@ -75,7 +79,8 @@ class LeaderHost:
         self._ack_timeout = ack_timeout
         self._refuse_elsewhere = refuse_elsewhere
         self._now = now
-        self._numbers = itertools.count(1)
+        self._origin = origin
+        self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._appends: dict[int, _Append] = {}
         """Not answered, in the order made."""
         self._bytes = 0
@@ -117,8 +122,10 @@ class LeaderHost:
 
     # Appends
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
-        """Store a batch."""
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
+        """Store a batch. It gets an identity of this shard's own, so that it takes effect once when it is sent again."""
         if self._refuse_elsewhere and not self.here:
             if done is not None:
                 done(Reason.USE_ANOTHER_SERVER)
@@ -145,7 +152,9 @@ class LeaderHost:
         def answered(reason: int) -> None:
             self._answered(number, reason)
 
-        return target.append(append.queue, append.batch, answered)
+        floor = next(iter(self._appends))
+        identity = Identity(self._origin, number, min(floor, number))
+        return target.append(append.queue, append.batch, answered, identity)
 
     def _answered(self, number: int, reason: int) -> None:
         append = self._appends.get(number)

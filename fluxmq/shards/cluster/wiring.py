@@ -331,6 +331,7 @@ class Cluster:
             self._is_here,
             timeout,
             policy == "reject",
+            self._own.epoch,
             self._now,
         )
 

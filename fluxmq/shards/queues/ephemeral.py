@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Result
 from fluxmq.shards.queues.answers import reason_of
 from fluxmq.shards.queues.group import Group
@@ -28,14 +29,16 @@ class EphemeralGroup(Group):
         self.queues_max = queues_max
         self._waiting: dict[str, deque[Callable[[int], None]]] = {}
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
         """Store a batch, in a new queue if need be."""
         if self._is_made(queue):
-            return super().append(queue, batch, done)
+            return super().append(queue, batch, done, identity)
 
         def made(reason: int) -> None:
             if not reason:
-                self._append(queue, batch, done)
+                self._append(queue, batch, done, identity)
             elif done is not None:
                 done(reason)
 
@@ -58,8 +61,10 @@ class EphemeralGroup(Group):
 
         self._when_made(wanted.queue, made)
 
-    def _append(self, queue: str, batch: bytes, done: Answer | None) -> None:
-        super().append(queue, batch, done)
+    def _append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None
+    ) -> None:
+        super().append(queue, batch, done, identity)
 
     def _attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]

@@ -21,6 +21,7 @@ from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine
+from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering
@@ -124,8 +125,11 @@ class Group(Consuming):
                 self.asked.add_quietly(command)
             self._mark(self)
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
-        """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code."""
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
+        """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code. With an ``identity`` it takes
+        effect once, however often it is asked for."""
         state = self.machine.queue(queue)
         refusal = self.refusal(state, batch)
         if refusal or state is None:
@@ -136,7 +140,7 @@ class Group(Consuming):
         if state.config.overflow != Overflow.DROP_HEAD and state.bounded:
             pieces = apart(batch)
             if len(pieces) > 1:
-                return self._append_apart(queue, pieces, done)
+                return self._append_apart(queue, pieces, done, identity)
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
             answer = self._or_bury(state.config, batch, answer)
@@ -144,10 +148,15 @@ class Group(Consuming):
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
         spare = self.dispatch.spare(state) if state.bounded else 0
-        header = commands.append_header(state.id, len(batch), spare)
+        if identity is None:
+            header = commands.append_header(state.id, len(batch), spare)
+        else:
+            header = commands.append_header_once(state.id, len(batch), spare, identity)
         return self.submit((header, batch), answer, len(batch))
 
-    def _append_apart(self, queue: str, pieces: list[bytes], done: Answer | None) -> bool:
+    def _append_apart(
+        self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None
+    ) -> bool:
         """Store what a queue that refuses has room for of several messages, which came together by chance.
 
         If it has not for all of them, that is the answer: as when it comes too late, some are stored and may come again.
@@ -163,8 +172,9 @@ class Group(Consuming):
                 done(worst)
 
         room = True
-        for piece in pieces:
-            room &= self.append(queue, piece, answered)
+        for at, piece in enumerate(pieces):
+            own = None if identity is None else identity._replace(number=identity.number + at)
+            room &= self.append(queue, piece, answered, own)
         return room
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:

@@ -16,6 +16,7 @@ from typing import Any
 from fluxmq._hot.batches import Batch
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import UNSETTLED_MAX
+from fluxmq.queues.origins import Identity
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 from fluxmq.shards import frames
 from fluxmq.shards.links import BACKLOG_BYTES_MAX, FrameLink
@@ -174,7 +175,7 @@ class Hosting:
 
     def append(self, link: FrameLink, frame: bytes) -> None:
         """An APPEND frame has come."""
-        _, number, length = APPEND_HEAD.unpack_from(frame)
+        _, number, *origin, length = APPEND_HEAD.unpack_from(frame)
         at = APPEND_HEAD.size + length
         queue = frame[APPEND_HEAD.size : at].decode()
         peer, epoch = link.peer, self._epochs[link.peer]
@@ -188,7 +189,9 @@ class Hosting:
                 self._done.setdefault(peer, []).append(number)
             self._service.wake()
 
-        self._host(self._names.info(queue).group).append(queue, frame[at:], answered)
+        identity = Identity(*origin) if origin[0] else None
+        host = self._host(self._names.info(queue).group)
+        host.append(queue, frame[at:], answered, identity)
 
     def flush(self) -> None:
         """Send the answers of this tick, and what has waited for room."""

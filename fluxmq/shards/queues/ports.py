@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from fluxmq._hot.batches import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.origins import Identity
 
 MOVED: Final = Reason.USE_ANOTHER_SERVER
 """Between hosts only: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
@@ -154,8 +155,13 @@ class Held(Protocol):
 class QueueHost(Protocol):
     """Whoever hosts a replication group, seen from any shard."""
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
-        """Store a batch. False: there is more under way than is good, who feeds it should pause."""
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
+        """Store a batch. False: there is more under way than is good, who feeds it should pause.
+
+        With an ``identity`` it takes effect once, however often it is asked for.
+        """
 
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]

@@ -6,7 +6,8 @@ all. Consumers are cancelled and attach themselves anew.
 
 Frames beside the control frames named in ``hosting``::
 
-    APPEND   u8 kind, u64 number, u16 length of the queue's name, name, batch
+    APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u16 length of the queue's name, name,
+             batch
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
     REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
 """
@@ -20,6 +21,7 @@ from dataclasses import astuple
 from typing import Any
 
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.origins import Identity
 from fluxmq.shards import frames
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.cutting import received
@@ -39,9 +41,10 @@ from fluxmq.shards.queues.ports import (
     Wanted,
 )
 
-APPEND_HEAD = struct.Struct("<BQH")
+APPEND_HEAD = struct.Struct("<BQQQQH")
 DELIVER_HEAD = struct.Struct("<BQIq")
 REFER = struct.Struct("<BQIqQI")
+NO_IDENTITY = Identity(0, 0, 0)
 WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
 ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
@@ -75,7 +78,14 @@ class RemoteHost:
 
     # What is asked
 
-    def append(self, queue: str, batch: bytes, done: Answer | None, once: bool = False) -> bool:
+    def append(
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        once: bool = False,
+    ) -> bool:
         """Store a batch there. ``once``: answered with `MOVED` where it would be kept and sent again."""
         if once and not self.serving:
             if done is not None:
@@ -87,7 +97,8 @@ class RemoteHost:
             return True
         number = next(self._numbers)
         name = queue.encode()
-        frame = APPEND_HEAD.pack(frames.APPEND, number, len(name)) + name + batch
+        head = APPEND_HEAD.pack(frames.APPEND, number, *(identity or NO_IDENTITY), len(name))
+        frame = head + name + batch
         self._appends[number] = (frame, done)
         if once:
             self._once.add(number)
@@ -348,9 +359,11 @@ class Once:
     def __init__(self, host: RemoteHost) -> None:
         self._host = host
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
         """Store a batch there."""
-        return self._host.append(queue, batch, done, once=True)
+        return self._host.append(queue, batch, done, identity, once=True)
 
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fluxmq.queues.commands import Verb
+from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import (
     MOVED,
     Answer,
@@ -41,7 +42,9 @@ class ReplicaHost:
         self._leader = leader
         self._waiting: dict[ReplicaPort, None] = {}
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
         """Not here: appends go to who leads."""
         if done is not None:
             done(MOVED)

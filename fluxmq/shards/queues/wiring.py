@@ -13,6 +13,7 @@ from fluxmq.control.conversation import Order
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.origins import Identity
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.links import Link
 from fluxmq.shards.queues.clients import QueueClients
@@ -47,7 +48,9 @@ _log = get_logger("fluxmq.queues")
 class Nowhere:
     """Stands for a host that is not there now: everything is refused, whoever asked asks again."""
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
         """Refuse."""
         if done is not None:
             done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)

@@ -62,7 +62,7 @@ def test_an_unknown_kind_stops_the_machine() -> None:
         b"\1\0\0",
         commands.ENTRY.pack(2, NOW),
         commands.ENTRY.pack(1, NOW) + b"\1\1\0\0",
-        encode_entry(NOW, [commands.COMMAND.pack(1, 2, 0, 16, 1, 0)]),
+        encode_entry(NOW, [commands.COMMAND.pack(1, 3, 0, 16, 1, 0)]),
         encode_entry(NOW, [commands.COMMAND.pack(1, 1, 0, 8, 1, 0)]),
         encode_entry(NOW, [commands.COMMAND.pack(1, 1, 0, 24, 1, 0)]),
         encode_entry(NOW, [commands.COMMAND.pack(27, 1, 0, 20, 1, 0) + b"\0\0\0\0"]),

@@ -388,7 +388,7 @@ class Host:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def append(self, queue: str, batch: bytes, done: Any) -> bool:
+    def append(self, queue: str, batch: bytes, done: Any, identity: Any = None) -> bool:
         """Note it."""
         self.taken.append(queue)
         return True

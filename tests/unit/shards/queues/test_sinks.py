@@ -19,7 +19,9 @@ class Taking:
     def __init__(self) -> None:
         self.batches: list[bytes] = []
 
-    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: object = None
+    ) -> bool:
         """Keep the batch and answer."""
         assert queue == "q"
         self.batches.append(batch)

@@ -1,0 +1,65 @@
+"""Appends that a shard asked for again after leadership had moved: which of them had taken effect.
+
+A shard numbers its appends to a group, and says with each below which number nothing is asked again: everything there has its
+answer. So only what may still come again is remembered, and that exactly: a later number may have taken effect where an
+earlier one was lost. (Sessions of the Raft dissertation, section 6.3, with the client's own window.)
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final, NamedTuple
+
+ORIGINS_MAX: Final = 4096
+"""Lives of shards that are remembered: the one unused for longest is forgotten first, and what it asks again is stored again."""
+IDENTITY: Final = struct.Struct("<QQQ")
+"""Origin, number, and the number below which nothing is asked again: in front of a batch in its command."""
+
+
+class Identity(NamedTuple):
+    """Which append of which shard's life it is. ``floor``: below this number nothing is asked again."""
+
+    origin: int
+    number: int
+    floor: int
+
+
+class Origins:
+    """Numbers of appends that took effect and may be asked for again, by origin, the one unused for longest first."""
+
+    __slots__ = ("_windows",)
+
+    def __init__(self) -> None:
+        self._windows: dict[int, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def known(self, identity: Identity) -> bool:
+        """Whether this append has taken effect already."""
+        window = self._windows.get(identity.origin)
+        return window is not None and identity.number in window
+
+    def note(self, identity: Identity) -> None:
+        """This append has taken effect."""
+        origin, number, floor = identity
+        window = self._windows.pop(origin, None)
+        if window is None:
+            window = {}
+        for each in [each for each in window if each < floor]:
+            del window[each]
+        window[number] = None
+        self._windows[origin] = window
+        while len(self._windows) > ORIGINS_MAX:
+            del self._windows[next(iter(self._windows))]
+
+    def pack(self) -> list[Any]:
+        """In order of use, for msgpack."""
+        return [[origin, list(window)] for origin, window in self._windows.items()]
+
+    @staticmethod
+    def unpack(packed: list[Any]) -> Origins:
+        """The inverse of `pack`."""
+        origins = Origins()
+        origins._windows = {origin: dict.fromkeys(numbers) for origin, numbers in packed}
+        return origins
