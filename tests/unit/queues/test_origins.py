@@ -1,7 +1,7 @@
 """An append that is asked for again after leadership has moved takes effect once, and nothing that was lost counts as done."""
 
 from fluxmq.queues import commands
-from fluxmq.queues.config import QueueConfig, QueueType
+from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import ORIGINS_MAX, Identity, Origins
 from fluxmq.queues.results import Code
@@ -43,7 +43,9 @@ def test_a_lost_one_is_stored_although_a_later_one_was() -> None:
 
 def test_a_refused_one_may_be_tried_again() -> None:
     machine = made()
-    full = QueueConfig(name="work", type=QueueType.CLASSIC, max_length=1)
+    full = QueueConfig(
+        name="work", type=QueueType.CLASSIC, max_length=1, overflow=Overflow.REJECT_PUBLISH
+    )
     free = QueueConfig(name="work", type=QueueType.CLASSIC)
     machine.apply(2, 1, commands.encode_entry(2, [commands.declare(full)]))
     assert ask(machine, 3, Identity(7, 1, 1), Identity(7, 2, 1)) == [Code.OK, Code.FULL]
