@@ -217,6 +217,11 @@ class Group(Consuming):
         self.on_leading(self)
         self._ask_early()
 
+    def when_applied(self, done: Callable[[], None]) -> None:
+        """Call ``done`` when everything asked so far is applied, or never will be."""
+        # A command about no queue: it changes nothing.
+        self.submit((commands.touch(0),), lambda _result: done())
+
     def wake(self) -> None:
         """Have this group's work done at the end of the tick."""
         self._mark(self)
