@@ -1,0 +1,417 @@
+"""Three FluxMQ nodes on this machine: their addresses, their settings, who leads, and killing one of them.
+
+Each node is a supervisor of its own with a configuration file as ``config/cluster`` has them, one shard and a data
+directory of its own. Ports lie below those that the system gives to clients, so that a node which is away for a while
+gets its own back. Who leads a group is read from the nodes' ``/metrics``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perf import brokers, durable, processes
+from perf.brokers import HOST, BrokerError
+from perf.run import RunError
+
+NODES = 3
+TOPIC = "perf"
+"""Queues are called ``perf-0`` and so on."""
+
+PORTS_FROM, PORTS_TO = 23_000, 24_000
+"""Where blocks of ports are looked for."""
+
+TRANSPORT_PORTS = 64
+"""A node's transport claims as many, one for each shard it may have."""
+
+OTHER_PORTS = 5
+"""MQTT, AMQP, HTTP, the group ``default`` and ``_meta``; groups of their own follow."""
+
+GROUPS_MAX = 16
+NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
+
+START_S = 60.0
+STOP_S = 30.0
+LEADERS_S = 30.0
+TRANSFER_S = 20.0
+POLL_S = 0.02
+PAGE_S = 2.0
+
+HEARTBEAT_S, ELECTION_S = 0.15, 1.0
+"""Raft's timings: those of ``config/cluster``."""
+
+_SAMPLE = re.compile(r'^(fluxmq_\w+)\{([^}]*)\} ([0-9.e+-]+)$')
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the cluster is to hold. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
+    groups they are in ``default``. ``named`` are further queues, by name, with the group of each. ``distribution`` is how
+    consumers elsewhere get messages."""
+
+    queues: int = 1
+    groups: int = 0
+    named: tuple[tuple[str, str], ...] = ()
+    distribution: str = "forward"
+    workers: int = 1
+
+    def group_names(self) -> list[str]:
+        """The groups beside ``default``."""
+        spread = [f"g{number}" for number in range(self.groups)]
+        return list(dict.fromkeys([*spread, *(group for _, group in self.named)]))
+
+    def group_of(self, queue: int) -> str:
+        """The group of the queue with this number."""
+        return f"g{queue % self.groups}" if self.groups else "default"
+
+    def listed(self) -> list[tuple[str, str]]:
+        """Every queue with its group."""
+        numbered = [(f"{TOPIC}-{n}", self.group_of(n)) for n in range(self.queues)]
+        return [*numbered, *self.named]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """A node's ports."""
+
+    transport: int
+
+    @property
+    def mqtt(self) -> int:
+        """Of MQTT's listener."""
+        return self.transport + TRANSPORT_PORTS
+
+    @property
+    def amqp(self) -> int:
+        """Of AMQP's listener."""
+        return self.mqtt + 1
+
+    @property
+    def http(self) -> int:
+        """Of ``/ready`` and ``/metrics``."""
+        return self.mqtt + 2
+
+    @property
+    def default(self) -> int:
+        """Of the group ``default``."""
+        return self.mqtt + 3
+
+    @property
+    def meta(self) -> int:
+        """Of the group of the topology."""
+        return self.mqtt + 4
+
+    def group(self, place: int) -> int:
+        """Of the group with this place among those that have a name."""
+        return self.mqtt + OTHER_PORTS + place
+
+
+def node_name(index: int) -> str:
+    """The name of a node: ``node1`` and so on."""
+    return f"node{index + 1}"
+
+
+def free_addresses(nodes: int = NODES) -> list[Addresses]:
+    """A block of free ports for each node. Raises ``BrokerError`` where there is none."""
+    count = nodes * NODE_PORTS
+    for base in range(PORTS_FROM, PORTS_TO - count + 1, count):
+        if all(_is_free(port) for port in range(base, base + count)):
+            return [Addresses(base + index * NODE_PORTS) for index in range(nodes)]
+    raise BrokerError(f"no {count} free ports in a row from {PORTS_FROM} to {PORTS_TO}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True
+
+
+def settings(addresses: Sequence[Addresses], index: int, shape: Shape, data: Path) -> dict[str, Any]:
+    """The configuration of one node."""
+    own = addresses[index]
+    others = {node_name(n): each for n, each in enumerate(addresses) if n != index}
+
+    def peers(port: str, *arguments: int) -> dict[str, str]:
+        return {
+            name: f"{HOST}:{getattr(each, port)(*arguments) if arguments else getattr(each, port)}"
+            for name, each in others.items()
+        }
+
+    groups = {"_meta": {"bind_addr": f"{HOST}:{own.meta}", "peers": peers("meta")}}
+    for place, name in enumerate(shape.group_names()):
+        groups[name] = {"bind_addr": f"{HOST}:{own.group(place)}", "peers": peers("group", place)}
+    return {
+        "server": {
+            "mqtt": {"tcp": {"addr": f"{HOST}:{own.mqtt}", "max_connections": 10_000}},
+            "amqp": {"tcp": {"addr": f"{HOST}:{own.amqp}", "max_connections": 10_000}},
+            "http": {"addr": f"{HOST}:{own.http}"},
+        },
+        "session": {"max_inflight_messages": 65_535},
+        "storage": {"data_dir": str(data), "queue_ack_durability": "fsync"},
+        "log": {"level": "warning", "format": "text"},
+        "queues": [
+            {
+                "name": name,
+                "topics": [f"$queue/{name}"],
+                "replication": {"enabled": True, "group": "" if group == "default" else group},
+            }
+            for name, group in shape.listed()
+        ],
+        "cluster": {
+            "enabled": True,
+            "node_id": node_name(index),
+            "transport": {"bind_addr": f"{HOST}:{own.transport}", "peers": peers("transport")},
+            "raft": {
+                "enabled": True,
+                "bind_addr": f"{HOST}:{own.default}",
+                "peers": peers("default"),
+                "replication_factor": len(addresses),
+                "min_in_sync_replicas": len(addresses) // 2 + 1,
+                "distribution_mode": shape.distribution,
+                "heartbeat_timeout": f"{HEARTBEAT_S * 1000:g}ms",
+                "election_timeout": f"{ELECTION_S:g}s",
+                "groups": groups,
+            },
+        },
+    }
+
+
+def placement(cores: Sequence[int], nodes: int = NODES) -> list[str | None]:
+    """The cores of each node, as ``taskset`` takes them.
+
+    A supervisor pins its shards to the first cores it may use, so that nodes which may use all share the first. With
+    fewer cores than nodes the first node has all, and its shard the first; the others have what is behind it. With more,
+    each has an equal part, and what is left over is for the generator.
+    """
+    if len(cores) < 2:
+        return [None] * nodes
+    if len(cores) <= nodes:
+        rest = ",".join(str(core) for core in cores[1:])
+        return [None, *[rest] * (nodes - 1)]
+    each = len(cores) // (nodes + 1) or 1
+    return [",".join(str(core) for core in cores[n * each : (n + 1) * each]) for n in range(nodes)]
+
+
+def samples(page: str) -> list[tuple[str, dict[str, str], float]]:
+    """The samples with labels of a metrics page: name, labels, value."""
+    found = []
+    for line in page.splitlines():
+        if match := _SAMPLE.match(line):
+            found.append((match[1], dict(_LABEL.findall(match[2])), float(match[3])))
+    return found
+
+
+@dataclass(slots=True)
+class Node:
+    """One node, running or not."""
+
+    index: int
+    addresses: Addresses
+    folder: Path
+    cores: str | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the others call it."""
+        return node_name(self.index)
+
+    @property
+    def log(self) -> Path:
+        """What its processes print; of the last start alone."""
+        return self.folder / "output"
+
+    @property
+    def config(self) -> Path:
+        """Its configuration file."""
+        return self.folder / "fluxmq.yaml"
+
+    def start(self, workers: int) -> None:
+        """Start its processes; they are not waited for."""
+        arguments = ["--config", str(self.config), "--workers", str(workers)]
+        command = [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
+        if self.cores is not None:
+            command = ["taskset", "-c", self.cores, *command]
+        self.process = brokers.spawn(command, self.folder, durable.environment(), self.log)
+
+    def ready(self) -> bool:
+        """Whether it takes clients and all its groups are led."""
+        try:
+            self.page("ready")
+        except OSError:
+            return False
+        return True
+
+    def page(self, name: str) -> str:
+        """A page of its HTTP listener. Raises ``OSError``, also for an answer that is not 200."""
+        url = f"http://{HOST}:{self.addresses.http}/{name}"
+        try:
+            with urllib.request.urlopen(url, timeout=PAGE_S) as answer:
+                return str(answer.read().decode())
+        except urllib.error.HTTPError as error:
+            error.close()
+            raise OSError(f"{self.name}: /{name} was answered {error.code}") from None
+
+    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
+        """Its samples; none while it does not answer."""
+        try:
+            return samples(self.page("metrics"))
+        except OSError:
+            return []
+
+    def alive(self) -> bool:
+        """Whether its supervisor runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """End all its processes at once, as if the machine were gone."""
+        if self.process is None:
+            return
+        below = processes.tree((self.process.pid,))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def stop(self) -> None:
+        """End it cleanly if it lets itself, else at once."""
+        if self.process is not None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_S)
+        self.kill()
+
+
+@dataclass(slots=True)
+class Nodes:
+    """The three of them."""
+
+    folder: Path
+    shape: Shape
+    nodes: list[Node] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, folder: Path, shape: Shape, spread: bool = True) -> Nodes:
+        """Choose ports and write the configurations; nothing runs yet. Raises ``BrokerError``."""
+        addresses = free_addresses()
+        cores = placement(sorted(os.sched_getaffinity(0))) if spread else [None] * NODES
+        found = cls(folder, shape)
+        for index, own in enumerate(addresses):
+            node = Node(index, own, folder / node_name(index), cores[index])
+            node.folder.mkdir()
+            content = settings(addresses, index, shape, node.folder / "data")
+            # JSON is YAML.
+            node.config.write_text(json.dumps(content, indent=1))
+            found.nodes.append(node)
+        return found
+
+    def start(self) -> None:
+        """Start all and wait until every group is led. Raises ``BrokerError``; nothing is left running then."""
+        for node in self.nodes:
+            node.start(self.shape.workers)
+        try:
+            self.await_ready(self.nodes, START_S)
+        except BrokerError:
+            self.stop()
+            raise
+
+    def await_ready(self, nodes: Sequence[Node], timeout_s: float) -> None:
+        """Wait until these nodes are ready. Raises ``BrokerError`` with what one of them said."""
+        deadline = time.monotonic() + timeout_s
+        for node in nodes:
+            while not node.ready():
+                if not node.alive() or time.monotonic() > deadline:
+                    said = node.log.read_text(errors="replace")[-2000:].strip()
+                    raise BrokerError(f"{node.name} is not ready: {said or 'it said nothing'}")
+                time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End all of them, together: who stops waits for the others to take over otherwise."""
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.terminate()
+        for node in self.nodes:
+            node.stop()
+
+    def pids(self) -> tuple[int, ...]:
+        """The roots of the process trees."""
+        return tuple(node.process.pid for node in self.nodes if node.process is not None)
+
+    def leaders(self) -> dict[str, Node]:
+        """Who leads each group now, as far as the nodes tell; of two that say so, the one with the higher term."""
+        terms: dict[str, tuple[float, Node]] = {}
+        for node in self.nodes:
+            found = node.metrics() if node.alive() else []
+            term = {lab["group"]: value for name, lab, value in found if name == "fluxmq_raft_term"}
+            for name, labels, value in found:
+                if name != "fluxmq_raft_leader" or not value:
+                    continue
+                group = labels["group"]
+                own = term.get(group, 0.0)
+                if group not in terms or own > terms[group][0]:
+                    terms[group] = (own, node)
+        return {group: node for group, (_, node) in terms.items()}
+
+    def leader(self, group: str, timeout_s: float = LEADERS_S) -> Node:
+        """Who leads a group. Raises ``RunError`` when nobody does for so long."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.leaders()
+            if group in found:
+                return found[group]
+            if time.monotonic() > deadline:
+                raise RunError(f"nobody leads group {group}")
+            time.sleep(POLL_S)
+
+    def lead(self, wanted: Mapping[str, int]) -> dict[str, Node]:
+        """Have groups led by the nodes with these indexes; who leads them then. Raises ``RunError`` after a while."""
+        deadline = time.monotonic() + TRANSFER_S
+        while True:
+            found = self.leaders()
+            wrong = {g: i for g, i in wanted.items() if g in found and found[g].index != i}
+            if not wrong and all(group in found for group in wanted):
+                return found
+            if time.monotonic() > deadline:
+                raise RunError(f"leaders could not be moved: {', '.join(sorted(wrong)) or 'none'}")
+            for group, index in wrong.items():
+                self.transfer(group, found[group], index)
+            time.sleep(POLL_S)
+
+    def transfer(self, group: str, asked: Node, to: int) -> None:
+        """Ask for a group to be led elsewhere; whether it is, ``leaders`` tells."""
+        control(asked, "transfer", group, node_name(to))
+
+
+def control(node: Node, *arguments: str) -> tuple[int, str]:
+    """``fluxmqctl`` on one node: its exit code and what it printed."""
+    command = [sys.executable, "-m", "fluxmq.admin.cli", "--data-dir", str(node.folder / "data")]
+    done = subprocess.run(
+        [*command, *arguments],
+        env=durable.environment(),
+        capture_output=True,
+        text=True,
+        timeout=TRANSFER_S,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
