@@ -118,9 +118,9 @@ def _unavailable(ledger: Ledger, report: Report) -> None:
                 times.setdefault(queue, []).append(each.complete)
     for each_times in times.values():
         each_times.sort()
-    nexts = [fault.begin for fault in ledger.faults[1:]] + [float("inf")]
-    for fault, following in zip(ledger.faults, nexts, strict=True):
-        until = min(fault.end + AFTERMATH_S, following)
+    begins = [fault.begin for fault in ledger.faults]
+    for number, fault in enumerate(ledger.faults, 1):
+        until = min((fault.end + AFTERMATH_S, *begins[number : number + 1]))
         gaps = (_gap(found, fault.begin, until) for found in times.values() if found)
         worst = max(gaps, default=0.0)
         report.unavailable.setdefault(fault.kind, []).append(worst)

@@ -82,7 +82,7 @@ class Runner:
         quiet = min(QUIET_MAX_S, seconds * QUIET_SHARE)
         # A group is given what comes after its first consumer: all have to be there.
         groups = {(queue.name, group.name) for queue in self.queues for group in queue.groups}
-        await self._probe(
+        await self.probe(
             *("all groups have a consumer", self.board.now(), READY_DEADLINE_S),
             lambda: groups <= self.board.groups,
         )
@@ -91,7 +91,7 @@ class Runner:
         try:
             until_s = self.board.now() + seconds
             await asyncio.sleep(quiet)
-            last = await self._faults(until_s - quiet)
+            last = await self.faults(until_s - quiet)
             await self._recover(last, self.board.now())
             await asyncio.sleep(max(0.0, until_s - self.board.now()))
             await self._finish()
@@ -102,7 +102,7 @@ class Runner:
 
     # --- faults ------------------------------------------------------------------------------------------------
 
-    async def _faults(self, until_s: float) -> Fault | None:
+    async def faults(self, until_s: float) -> Fault | None:
         """One step after the other, as long as there is time for a whole one; the last fault."""
         last: Fault | None = None
         steps = self.configuration.steps
@@ -114,12 +114,13 @@ class Runner:
                 break
             number += 1
             last = step.fault(self.place)
-            await self._fault(last, lasting)
+            await self.fault(last, lasting)
             await asyncio.sleep(min(step.pause, max(0.0, until_s - self.board.now())))
         await asyncio.sleep(max(0.0, until_s - self.board.now()) if not steps else 0.0)
         return last
 
-    async def _fault(self, fault: Fault, lasting: float) -> None:
+    async def fault(self, fault: Fault, lasting: float) -> None:
+        """Do one, and write it down."""
         self._look_for_dead()
         begin = self.board.now()
         await asyncio.to_thread(fault.begin)
@@ -165,19 +166,17 @@ class Runner:
                 for group in queue.groups
             )
 
-        await self._probe("probes are confirmed", healed, limit, confirmed)
+        await self.probe("probes are confirmed", healed, limit, confirmed)
         await asyncio.gather(*(probe.stop() for probe in probes))
-        await self._probe("probes are delivered", healed, limit + VISIBILITY_S, delivered)
-        await self._probe("all nodes are ready", healed, LEVEL_S, ready.done)
+        await self.probe("probes are delivered", healed, limit + VISIBILITY_S, delivered)
+        await self.probe("all nodes are ready", healed, LEVEL_S, ready.done)
         try:
             await ready
         except NodeError as error:
             self.history.write(Finding("I13", str(error)))
             self.say(str(error))
 
-    async def _probe(
-        self, name: str, since: float, limit: float, holds: Callable[[], bool]
-    ) -> None:
+    async def probe(self, name: str, since: float, limit: float, holds: Callable[[], bool]) -> None:
         """Wait for something, and write down how long it took."""
         came = await until(holds, max(0.0, since + LEVEL_S - self.board.now()), POLL_S)
         now = self.board.now()
@@ -189,7 +188,7 @@ class Runner:
         self.board.stopping = True
         publishers = self.workload.publishers
         began = self.board.now()
-        await self._probe(
+        await self.probe(
             *("publishers come to their end", began, LAST_CONFIRMS_S),
             lambda: all(publisher.finished() for publisher in publishers),
         )
@@ -264,7 +263,13 @@ async def _links(network: Network, random: Random) -> dict[tuple[int, int, int],
 
 
 def run(
-    configuration: Configuration, seconds: float, seed: int, mode: str, path: Path, say: Say
+    configuration: Configuration,
+    seconds: float,
+    seed: int,
+    mode: str,
+    path: Path,
+    say: Say,
+    runner: type[Runner] = Runner,
 ) -> Report:
     """Run a configuration, and hold its history against every rule. Raises ``NotPermittedError`` where this is not
     allowed, ``NotAvailableError`` where the nodes cannot do what it takes, ``NodeError`` when they do not start."""
@@ -291,9 +296,9 @@ def run(
                 await asyncio.to_thread(cluster.start)
                 kinds = [step.fault for step in configuration.steps]
                 await asyncio.to_thread(check_available, kinds, cluster.members[0])
-                runner = Runner(configuration, place, history, mode, seed)
-                runner.say = say
-                await runner.run(seconds)
+                made = runner(configuration, place, history, mode, seed)
+                made.say = say
+                await made.run(seconds)
             finally:
                 network.heal()
                 for link in place.links.values():
