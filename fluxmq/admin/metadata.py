@@ -16,7 +16,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +36,7 @@ from fluxmq.auth.users import (
 from fluxmq.control.framing import FramingError, encode_frame
 from fluxmq.control.messages import (
     ERROR_EXISTS,
+    ERROR_FAILED,
     ERROR_INVALID,
     ERROR_LIMIT,
     ERROR_NOT_FOUND,
@@ -51,6 +52,11 @@ APPLICATION_ID: Final = 0x466C4D51
 BUSY_SECONDS: Final = 5.0
 
 _PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
+SHARED: Final = (
+    "the users here are those of a cluster, which agrees on them: change them while this node runs,"
+    " or on another one"
+)
+"""Why nothing is changed in a node of a cluster that does not run: its copy would differ from the others'."""
 
 _COLUMNS: Final = (
     "name, hash, scram_iterations, scram_salt, scram_stored_key, scram_server_key,"
@@ -83,6 +89,7 @@ class MetadataStore:
         # Created by us, so that it is never readable by others and never reached through a link.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         self._path = path
+        self._trying = False
         self._database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -117,7 +124,7 @@ class MetadataStore:
             (count,) = database.execute("SELECT count(*) FROM users").fetchone()
             if count >= USERS_MAX:
                 raise ChangeError(ERROR_LIMIT, f"there are {USERS_MAX} users, which is the limit")
-            self._write(user)
+            self.put_user(user)
             return self._checked_snapshot()
 
     def set_password(self, name: str, password_hash: str, scram: StoredKeys | None) -> Users:
@@ -169,12 +176,16 @@ class MetadataStore:
 
     def delete(self, name: str) -> Users:
         """Remove a user, and what it was permitted."""
-        with self._change() as database:
-            if database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount == 0:
+        with self._change():
+            if not self.drop_user(name):
                 raise _unknown(name)
-            for table in _PERMISSION_TABLES:
-                database.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
             return self.users()
+
+    def drop_user(self, name: str) -> bool:
+        """Remove a user within the transaction that is open; return whether there was one."""
+        for table in _PERMISSION_TABLES:
+            self._database.execute(f"DELETE FROM {table} WHERE user = ?", (name,))
+        return self._database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount > 0
 
     @property
     def seeded(self) -> bool:
@@ -187,7 +198,7 @@ class MetadataStore:
         (last,) = self._database.execute("SELECT node FROM state").fetchone()
         if last == node:
             return False
-        with self._transaction() as database:
+        with self.transaction() as database:
             database.execute("UPDATE state SET node = ?", (node,))
             self.topology.drop_transient()
         return True
@@ -201,7 +212,7 @@ class MetadataStore:
             # From here on a revision of 0 is that of a copy that has nothing.
             self.topology.put(writes, 1)
             if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:
-                self._write(first())
+                self.put_user(first())
 
     def write_topology(
         self, writes: Sequence[Write], revision: int, dropped_vhosts: Sequence[str] = ()
@@ -213,16 +224,14 @@ class MetadataStore:
         if dropped_vhosts:
             with self._change() as database:
                 self.topology.put(writes, revision)
-                for vhost in dropped_vhosts:
-                    for table in _PERMISSION_TABLES:
-                        database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))
+                drop_permissions(database, dropped_vhosts)
                 return self.users()
         synced = self.topology.durable(writes)
         if not synced:
             # Without FULL a commit is not synced, and still survives this process.
             self._database.execute("PRAGMA synchronous = NORMAL")
         try:
-            with self._transaction():
+            with self.transaction():
                 self.topology.put(writes, revision)
         finally:
             if not synced:
@@ -260,20 +269,30 @@ class MetadataStore:
             f"PRAGMA user_version = {schema.VERSION};COMMIT;"
         )
 
+    def tried(self, change: Callable[[MetadataStore], Users]) -> Users:
+        """Return what a change of the users would come to, and make none of it. Raises ChangeError."""
+        self._trying = True
+        try:
+            return change(self)
+        finally:
+            self._trying = False
+
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """One transaction with the users' next revision; rolled back when the block raises."""
-        with self._transaction() as database:
+        with self.transaction() as database:
+            if not self._trying and database.execute("SELECT 1 FROM raft_state").fetchone():
+                raise ChangeError(ERROR_FAILED, SHARED)
             database.execute("UPDATE state SET revision = revision + 1")
             yield database
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; rolled back when the block raises."""
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; rolled back when the block raises, or is only tried."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield self._database
-            self._database.execute("COMMIT")
+            self._database.execute("ROLLBACK" if self._trying else "COMMIT")
         except BaseException:
             if self._database.in_transaction:
                 self._database.execute("ROLLBACK")
@@ -286,7 +305,7 @@ class MetadataStore:
                 raise _unknown(name)
             user = changed(user)
             self._check(user)
-            self._write(user)
+            self.put_user(user)
             return self._checked_snapshot()
 
     def _set_permission(
@@ -374,7 +393,8 @@ class MetadataStore:
             topics[user].append(TopicPermission(*row))
         return permissions, topics
 
-    def _write(self, user: User) -> None:
+    def put_user(self, user: User) -> None:
+        """Write a user within the transaction that is open, in place of the one of its name."""
         keys = user.scram
         self._database.execute(
             f"INSERT OR REPLACE INTO users ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -437,6 +457,13 @@ class MetadataStore:
         problem = user_problem(user)
         if problem is not None:
             raise ChangeError(ERROR_INVALID, problem)
+
+
+def drop_permissions(database: sqlite3.Connection, vhosts: Iterable[str]) -> None:
+    """Remove what users may do in virtual hosts that go."""
+    for vhost in vhosts:
+        for table in _PERMISSION_TABLES:
+            database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))
 
 
 def _texts(text: str) -> tuple[str, ...]:

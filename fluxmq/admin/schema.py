@@ -1,6 +1,6 @@
 """The tables of ``meta.db``, and how a database of an older version is brought up to this one.
 
-Schema 2::
+Schema 3::
 
     state              one row: revision of users, revision of the topology, whether a node ran here already,
                        and which one runs or ran last
@@ -9,15 +9,19 @@ Schema 2::
     permissions        user and virtual host: patterns configure, write, read
     topic_permissions  user, virtual host and exchange: patterns write, read
     topology           kind and key: a row of the topology (msgpack), and whether it ends with the node
+    shared             what the nodes of a cluster know of each other, by key (msgpack); empty while the node is alone
+    raft_state         one row while the node is one of a cluster: who it is, term and vote, where its log begins, up to
+                       where the log is in the tables above, and who the members were there
+    raft_log           entries of the group _meta behind that beginning
 
-Schema 1 had ``state`` with the users' revision, and ``users`` without tags.
+Schema 2 had no ``shared`` and nothing of Raft. Schema 1 had ``state`` with the users' revision, and ``users`` without tags.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 USERS: Final = """
 CREATE TABLE users (
@@ -75,7 +79,35 @@ CREATE TABLE topology (
 ) STRICT, WITHOUT ROWID;
 """
 
-STEPS: Final = {1: FROM_1_TO_2}
+FROM_2_TO_3: Final = """
+CREATE TABLE shared (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE raft_state (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    node TEXT NOT NULL,
+    incarnation INTEGER NOT NULL,
+    standing TEXT NOT NULL,
+    brings INTEGER NOT NULL CHECK (brings IN (0, 1)),
+    term INTEGER NOT NULL,
+    vote INTEGER NOT NULL,
+    commit_index INTEGER NOT NULL,
+    base_index INTEGER NOT NULL,
+    base_term INTEGER NOT NULL,
+    applied INTEGER NOT NULL,
+    applied_term INTEGER NOT NULL,
+    membership BLOB NOT NULL
+) STRICT;
+CREATE TABLE raft_log (
+    place INTEGER PRIMARY KEY,
+    term INTEGER NOT NULL,
+    kind INTEGER NOT NULL,
+    data BLOB NOT NULL
+) STRICT;
+"""
+
+STEPS: Final = {1: FROM_1_TO_2, 2: FROM_2_TO_3}
 """What brings a database of one version to the next."""
 
 

@@ -368,9 +368,9 @@ def test_a_file_that_is_no_database_is_refused(path):
 def test_a_newer_schema_is_refused(path):
     MetadataStore(path).close()
     database = sqlite3.connect(path)
-    database.execute("PRAGMA user_version = 3")
+    database.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
     database.close()
-    with pytest.raises(MetadataError, match="schema 3"):
+    with pytest.raises(MetadataError, match=f"schema {schema.VERSION + 1}"):
         MetadataStore(path)
 
 
