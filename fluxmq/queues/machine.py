@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from fluxmq._hot.batches import BatchError
 from fluxmq.model.errors import FluxmqError
@@ -52,12 +52,13 @@ from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import NOBODYS_GROUP, Queue
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count
-the payloads of ready messages alone, and hold when messages come back too."""
+the payloads of ready messages alone, and hold when messages come back too; with 3 the rolling hash covers entries whole."""
 FIRST_VERSION: Final = 1
 """What a group begins as."""
 _EXACT: Final = 2
+_WHOLE: Final = 3
 SNAPSHOT_VERSION: Final = 4
 """Version 1 had no members that do not count as consumers, 2 none with a time of their own, 3 no origins of appends; they are
 read."""
@@ -108,7 +109,7 @@ class Machine:
         return None if id_ is None else self.queues[id_]
 
     def state_hash(self) -> int:
-        """Rolling hash over every result so far: replicas that applied the same entries have the same."""
+        """Rolling hash over every entry and result so far: replicas that applied the same entries have the same."""
         return self._hash
 
     # --- applying ----------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ class Machine:
             if queue_id in self.queues:
                 self.changed.add(queue_id)
                 queue.follow_floors(applied)
-        self._roll(applied)
+        self._roll(applied, data)
         return applied
 
     def _commands(self, applied: Applied, data: bytes, touched: dict[int, Queue]) -> None:
@@ -185,9 +186,11 @@ class Machine:
             self._origins.note(identity)
         return result
 
-    def _roll(self, applied: Applied) -> None:
-        """Take an entry's results into the rolling hash."""
+    def _roll(self, applied: Applied, data: bytes) -> None:
+        """Take an entry and its results into the rolling hash."""
         rolled = _ROLLED.pack(self._hash, applied.index, applied.time)
+        if self.version >= _WHOLE:
+            rolled += xxh3_64_digest(data)
         for code, value in applied.results:
             rolled += _RESULT.pack(code, value)
         self._hash = xxh3_64_intdigest(rolled)
