@@ -18,7 +18,14 @@ from typing import Final
 
 import orjson
 
-from fluxmq.admin import log_command, queue_commands, snapshot_command, status_view, verbs
+from fluxmq.admin import (
+    cluster_commands,
+    log_command,
+    queue_commands,
+    snapshot_command,
+    status_view,
+    verbs,
+)
 from fluxmq.admin.arguments import ordered, parser
 from fluxmq.admin.data_directory import LockedError
 from fluxmq.admin.hashing import store_password
@@ -210,6 +217,10 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
     "queues": lambda node, options: _ask(node, options, queue_commands.queues),
     "pin": lambda node, options: _ask(node, options, queue_commands.pin),
     "unpin": lambda node, options: _ask(node, options, queue_commands.unpin),
+    **dict.fromkeys(
+        cluster_commands.COMMANDS,
+        lambda node, options: _ask(node, options, cluster_commands.COMMANDS[options.command]),
+    ),
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,

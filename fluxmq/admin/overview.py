@@ -147,6 +147,8 @@ def _problem(
         return f"{told.groups_failed} of {told.groups} groups have failed"
     if told.state_failed:
         return "sessions and retained messages are not kept any more"
+    if told.groups_leaderless:
+        return f"{told.groups_leaderless} of {told.groups} groups have no leader"
     if told.groups_starting:
         return f"{told.groups_starting} of {told.groups} groups are not led yet"
     return None

@@ -22,7 +22,7 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.admin import listings, placing, vitals
+from fluxmq.admin import clustering, listings, placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
 from fluxmq.admin.first_user import first_user
@@ -86,6 +86,10 @@ class ControlProcess:
         self._listings: listings.Listings | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
+        )
+        cluster = settings.cluster
+        self._clustering = clustering.Clustering(
+            cluster.enabled and cluster.raft.enabled, self._shards
         )
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
@@ -228,6 +232,8 @@ class ControlProcess:
             return Hashing(parameters_of(self._settings)).to_body()
         if message.kind in placing.KINDS:
             return await self._placing.answer(message)
+        if message.kind in clustering.KINDS:
+            return await self._clustering.answer(message)
         if message.kind in USER_KINDS and self._directory is not None:
             return await self._directory.answer(message)
         if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:

@@ -32,7 +32,14 @@ MOVE_SECONDS: Final = 120.0
 
 _NONE: Final = "-"
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_ROLES: Final = {"leader": "green", "starting": "yellow", "leaving": "yellow", "failed": "red"}
+ROLES: Final = {
+    "leader": "green",
+    "follower": "green",
+    "starting": "yellow",
+    "leaving": "yellow",
+    "failed": "red",
+}
+"""Colours of what a node is in a group; any other is red."""
 
 _GROUP_COLUMNS: Final = (
     Column("GROUP"),
@@ -46,6 +53,8 @@ _GROUP_COLUMNS: Final = (
     Column("APPLIED", number=True),
     Column("FSYNC P99", number=True),
 )
+_LED_COLUMNS: Final = (Column("LEADER"), Column("TERM", number=True))
+"""Shown where a group is one of a cluster's."""
 _QUEUE_COLUMNS: Final = (
     Column("QUEUE"),
     Column("TYPE"),
@@ -86,10 +95,12 @@ def groups(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> 
 
 def group_lines(listing: GroupListing, *, colour: bool) -> list[str]:
     """Return the table of groups, and what it has no room for."""
-    table = Table(_GROUP_COLUMNS)
+    clustered = any(row.leader is not None for row in listing.groups)
+    table = Table((*_GROUP_COLUMNS, *(_LED_COLUMNS if clustered else ())))
     for number, row in enumerate(listing.groups):
-        table.colours[number, 3] = _ROLES.get(row.role, "red")
-        table.rows.append(_group_cells(row))
+        table.colours[number, 3] = ROLES.get(row.role, "red")
+        led = [row.leader or _NONE, grouped(row.term)] if clustered else []
+        table.rows.append([*_group_cells(row), *led])
     remarks = [f"{row.group}: {row.problem}" for row in listing.groups if row.problem]
     remarks += [f"{shard}: did not answer in time" for shard in listing.missing]
     if not listing.groups:

@@ -164,6 +164,9 @@ def _remarks(status: NodeStatus) -> list[str]:
             )
         if process.pid and process.role == "shard" and process.numbers is None:
             remarks.append(f"{name}: did not answer in time")
+        elif process.numbers is not None and process.numbers.groups_leaderless:
+            count, groups = process.numbers.groups_leaderless, process.numbers.groups
+            remarks.append(f"{name}: {count} of {groups} groups have no leader")
     return ["", *remarks] if remarks else []
 
 

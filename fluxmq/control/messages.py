@@ -287,6 +287,8 @@ class ProcessNumbers:
     groups: int = 0
     groups_failed: int = 0
     groups_starting: int = 0
+    groups_leaderless: int = 0
+    """Replicated groups of which it has a copy, and that nobody is known to lead."""
     queues: int = 0
     queues_buffered: int = 0
     """Durable queues whose acknowledgements do not wait for the disk."""

@@ -191,8 +191,9 @@ class Placed:
 class GroupRow:
     """A replication group as its shard tells of it.
 
-    `role`: "leader", "starting", "leaving" or "failed" (`problem` says why). `bytes`: of its queues' segments.
-    `fsync_p99`: seconds, of the last syncs of the log it is in; 0 before the first.
+    `role`: "leader", "follower", "candidate", "starting", "leaving" or "failed" (`problem` says why). `bytes`: of its
+    queues' segments. `fsync_p99`: seconds, of the last syncs of the log it is in; 0 before the first. `leader`: the node
+    that leads it, empty while nobody is known; None for a group that is this node's alone.
     """
 
     group: str
@@ -210,15 +211,20 @@ class GroupRow:
     snapshot: int
     uncommitted: int
     fsync_p99: float
+    leader: str | None = None
 
     def to_body(self) -> dict[str, object]:
         """Return the row as it travels."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        body: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
+        if self.leader is None:
+            del body["leader"]
+        return body
 
     @classmethod
     def from_body(cls, body: object) -> Self:
         """Read a row. Raises MessageError."""
         fields = Fields(body, "group")
+        led = fields.optional("leader") is not None
         return cls(
             fields.text("group", GROUP_CHARACTERS_MAX),
             fields.integer("shard"),
@@ -235,6 +241,7 @@ class GroupRow:
             fields.integer("snapshot"),
             fields.integer("uncommitted"),
             fields.number("fsync_p99"),
+            fields.text("leader", GROUP_CHARACTERS_MAX) if led else None,
         )
 
 

@@ -85,6 +85,9 @@ SYNC_BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 QUEUE_SERIES_MAX: Final = 200
 OTHER_QUEUES: Final = "(other)"
 
+# Replicated groups of one shard that have series of their own: eight a shard is what is sensible.
+GROUP_SERIES_MAX: Final = 200
+
 # Loop lag: how late the event loop came back to a tick that was due. From a quarter of a
 # millisecond (normal) to seconds (something blocked).
 LAG_BUCKETS: Final = (0.00025, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5)
@@ -196,6 +199,43 @@ _DECLARED: Final = (
     Metric("fluxmq_log_writes_total", _C, "Writes to the log, each synced once.", ("log",)),
     Metric("fluxmq_log_files_begun_total", _C, "Files of the log begun.", ("log",)),
     Metric("fluxmq_log_failed", _G, "1 when a write or sync failed: no group works.", ("log",)),
+    # Replicated groups, and other nodes
+    Metric("fluxmq_raft_term", _G, "Term of the group's Raft node here.", ("group",)),
+    Metric("fluxmq_raft_leader", _G, "1 while this node leads the group.", ("group",)),
+    Metric("fluxmq_raft_leader_known", _G, "1 while the group has a leader.", ("group",)),
+    Metric("fluxmq_raft_commit_index", _G, "Index up to which it is committed.", ("group",)),
+    Metric("fluxmq_raft_applied_index", _G, "Index up to which it is applied here.", ("group",)),
+    Metric("fluxmq_raft_snapshot_index", _G, "Index of the newest snapshot here.", ("group",)),
+    Metric("fluxmq_raft_elections_total", _C, "Times that this node began to lead.", ("group",)),
+    Metric("fluxmq_raft_bytes_sent_total", _C, "Bytes of Raft messages sent.", ("group",)),
+    Metric("fluxmq_raft_bytes_received_total", _C, "Bytes of them received.", ("group",)),
+    Metric(
+        "fluxmq_raft_lag_entries",
+        _G,
+        "Entries that a member is behind, as the leader knows.",
+        ("group", "member"),
+    ),
+    Metric(
+        "fluxmq_raft_last_contact_seconds",
+        _G,
+        "Time since a member was heard of: on the leader of all others, elsewhere of the leader.",
+        ("group", "member"),
+    ),
+    Metric("fluxmq_raft_groups_not_shown", _G, "Groups without series: there are too many."),
+    Metric("fluxmq_node_links_up", _G, "Streams to shards of the node.", ("node",)),
+    Metric("fluxmq_node_link_bytes", _G, "Bytes waiting to be sent to the node.", ("node",)),
+    Metric("fluxmq_node_link_bytes_sent_total", _C, "Bytes sent to the node's shards.", ("node",)),
+    Metric("fluxmq_node_link_bytes_received_total", _C, "Bytes received from them.", ("node",)),
+    Metric(
+        "fluxmq_cluster_append_timeouts_total",
+        _C,
+        "Appends refused because no leader answered within ack_timeout; they may have been stored.",
+    ),
+    Metric(
+        "fluxmq_cluster_malformed_messages_total",
+        _C,
+        "Messages of other nodes that were not understood; each ends its stream.",
+    ),
     # Sessions and retained messages on disk
     Metric("fluxmq_state_failed", _G, "1 when a commit failed: nothing more is kept on disk."),
     Metric("fluxmq_state_full", _G, "1 while the disk has no room: what needs it is refused."),

@@ -19,6 +19,8 @@ from fluxmq.shards.cluster.carrier import Carrier
 from fluxmq.shards.cluster.leader_host import LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
 from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
+from fluxmq.shards.cluster.orders import ClusterOrders
+from fluxmq.shards.cluster.reports import ClusterReports, leader_of
 from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
@@ -68,6 +70,9 @@ class Cluster:
     ) -> None:
         cluster = settings.cluster
         self.node = cluster.node_id
+        self.shard = shard
+        self.peers = tuple(cluster.transport.peers)
+        self.now = now
         self.plans = GroupPlans(settings)
         self.leaders = Leaders()
         self.replicas: dict[str, Replica] = {}
@@ -92,6 +97,8 @@ class Cluster:
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
         self.links: NodeLinks
+        self.reports = ClusterReports(self)
+        self.orders = ClusterOrders(self)
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed
@@ -108,7 +115,7 @@ class Cluster:
         transport = self._settings.cluster.transport
         queue_links.came = self._tell
         queue_links.more = self.handlers()
-        queue_links.went = self.leaders.lost
+        queue_links.went = self._went
         self.links = NodeLinks(
             self._security,
             transport.bind_addr,
@@ -124,10 +131,19 @@ class Cluster:
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame, from shards of this node and of others."""
-        return {"leads": self._on_leads, "follows": self._on_follows}
+        frames = {"leads": self._on_leads, "follows": self._on_follows}
+        return {**frames, **self.orders.handlers()}
 
     def _added(self, link: NodeLink) -> None:
         self._queue_links.add(link.peer, link)
+
+    def _went(self, peer: int) -> None:
+        self.leaders.lost(peer)
+        self.orders.lost(peer)
+
+    def link_to(self, peer: int) -> FrameLink | None:
+        """The link to a shard of this node, or of another."""
+        return self._shard_links.get(peer) or self.links.links.get(peer)
 
     def _gone(self, link: NodeLink) -> None:
         self._queue_links.lose(link.peer)
@@ -366,6 +382,11 @@ class Cluster:
             return None
         return replica.copy
 
+    def leader_of(self, group: str) -> str | None:
+        """The node that leads a group which is here; empty while nobody is known, None for a group of this node's own."""
+        replica = self.replicas.get(group)
+        return None if replica is None else leader_of(replica)
+
     def _is_here(self, leader: Leader) -> bool:
         return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)
 
@@ -383,6 +404,12 @@ class Cluster:
         """A tenth of a second has passed."""
         for host in self._hosts.values():
             host.housekeeping()
+        self.orders.housekeeping()
+
+    @property
+    def append_timeouts(self) -> int:
+        """Appends refused because nobody had answered in time."""
+        return sum(host.timeouts for host in self._hosts.values())
 
     @property
     def leaderless(self) -> list[str]:

@@ -21,6 +21,7 @@ from fluxmq.control.placements import (
 from fluxmq.queues.commands import Mode
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.states import Queue
+from fluxmq.raft.types import Role
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.names import BUFFERED
@@ -45,6 +46,19 @@ def bytes_of(group: Group, queue: Queue) -> int:
     return log.bytes if isinstance(log, QueueLog) else queue.size
 
 
+def role_of(hosted: Hosted) -> str:
+    """What this node is in a group: leader, follower, candidate, starting (it is to lead, and does not yet), leaving, failed."""
+    if hosted.group.failed:
+        return "failed"
+    if hosted.group.leaving:
+        return "leaving"
+    if hosted.keeper.leading:
+        return "leader"
+    if not hosted.group.replicated or hosted.keeper.node.status().role is Role.LEADER:
+        return "starting"
+    return "follower" if hosted.keeper.node.status().leader else "candidate"
+
+
 class Listing:
     """Answers for one shard. ``core``: the one it is bound to, -1 for none."""
 
@@ -64,15 +78,13 @@ class Listing:
 
     def _group(self, hosted: Hosted) -> GroupRow:
         group, status = hosted.group, hosted.keeper.node.status()
-        role = "leader" if hosted.keeper.leading else "starting"
-        if group.leaving:
-            role = "leaving"
+        cluster = self._queues.cluster
         return GroupRow(
             group=group.name,
             shard=self._queues.shard,
             core=self._core,
             pinned=group.name in self._queues.places.placement.pins,
-            role="failed" if group.failed else role,
+            role=role_of(hosted),
             problem=group.failed,
             durability=durability_of(group.name),
             queues=len(group.machine.queues),
@@ -85,6 +97,7 @@ class Listing:
             snapshot=hosted.snapshot_index,
             uncommitted=group.uncommitted,
             fsync_p99=hosted.shared.times.p99,
+            leader=None if cluster is None else cluster.leader_of(group.name),
         )
 
     def _broken(self, name: str, problem: str) -> GroupRow:

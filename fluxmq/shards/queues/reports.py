@@ -11,8 +11,11 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.counts import REFUSED_REASONS
 from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of
+from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of, role_of
 from fluxmq.shards.queues.wiring import Queues
+
+_STATES = {"follower": "following", "candidate": "leaderless"}
+"""States of groups that are led on another node, or nowhere, by this node's role in them."""
 
 
 class QueueReports:
@@ -22,6 +25,7 @@ class QueueReports:
         self._queues = queues
         self._instruments = instruments
         self._sync_seconds: dict[str, Histogram] = {}
+        self._cluster = None if queues.cluster is None else queues.cluster.reports
         queues.service.logs.observe_sync = self._synced
 
     def _synced(self, log: str, seconds: float) -> None:
@@ -40,6 +44,7 @@ class QueueReports:
             "groups": states.total(),
             "groups_failed": states["failed"],
             "groups_starting": states["starting"],
+            "groups_leaderless": states["leaderless"],
             "queues": len(names) + len(service.ephemeral.machine.queues),
             "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
         }
@@ -47,11 +52,15 @@ class QueueReports:
     def _states(self) -> Counter[str]:
         service = self._queues.service
         states = Counter({"leading": 0, "starting": 0, "failed": len(service.broken)})
+        if self._cluster is not None:
+            states.update({"following": 0, "leaderless": 0})
         for hosted in service.groups.values():
             if hosted.group.failed:
                 states["failed"] += 1
+            elif hosted.keeper.leading:
+                states["leading"] += 1
             else:
-                states["leading" if hosted.keeper.leading else "starting"] += 1
+                states[_STATES.get(role_of(hosted), "starting")] += 1
         return states
 
     def samples(self) -> Iterator[Sample]:
@@ -73,6 +82,8 @@ class QueueReports:
         for state, count in self._states().items():
             yield "fluxmq_groups", {"state": state}, count
         yield "fluxmq_groups_released_total", {}, self._queues.handovers.moved
+        if self._cluster is not None:
+            yield from self._cluster.samples()
         full = any(hosted.group.full for hosted in service.groups.values())
         yield "fluxmq_group_disk_full", {}, int(full)
         yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken

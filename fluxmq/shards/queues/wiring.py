@@ -160,7 +160,8 @@ class Queues:
 
     def orders(self, core: int) -> dict[str, Order]:
         """What control may order of this shard, which is bound to ``core``."""
-        return {**self.handovers.orders(), **Listing(self, core).orders()}
+        more = {} if self.cluster is None else self.cluster.orders.orders()
+        return {**self.handovers.orders(), **Listing(self, core).orders(), **more}
 
     def _is_elsewhere(self, group: str) -> bool:
         return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)

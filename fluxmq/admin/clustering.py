@@ -1,0 +1,255 @@
+"""Answers fluxmqctl's questions about replicated groups, and carries out its orders about leaders and members.
+
+Shards know their groups and who leads the others; any of them passes an order on to the shard that leads the group it is
+about, on whichever node. Here is what concerns several groups: which leaders should move, whether the node may stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from fluxmq.admin.peers import AnsweredError, Peer, PeerError, RequestError
+from fluxmq.control.clusters import (
+    CAN_STOP,
+    FORGET_NODE,
+    MEMBER_CHANGE,
+    RAFT,
+    REBALANCE,
+    REMOVE,
+    TRANSFER,
+    UNKNOWN,
+    VOTER,
+    ForgetNode,
+    MemberChange,
+    Outcome,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.control.messages import (
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    Body,
+    Message,
+    MessageError,
+)
+
+KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE})
+
+ASK_SECONDS: Final = 4.0
+"""For a shard to answer, which may have to ask that of another node: less than fluxmqctl waits."""
+APART: Final = 2
+"""Leaders that one node has more than another before one of them moves: a difference of one is as even as it gets."""
+CONTACT_MILLISECONDS_MAX: Final = 2000
+"""A node that was heard of since is in contact, and forgotten only by force."""
+
+
+class Clustering:
+    """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones."""
+
+    def __init__(self, clustered: bool, shards: Callable[[], list[Peer]]) -> None:
+        self._clustered = clustered
+        self._shards = shards
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request. Raises RequestError or MessageError."""
+        if not self._clustered:
+            raise RequestError(ERROR_INVALID, "this node is not one of a cluster")
+        match message.kind:
+            case "raft":
+                return (await self._raft(RaftWanted.from_body(message.body))).to_body()
+            case "transfer" | "member_change":
+                return await self._one(message.kind, message.body)
+            case "rebalance":
+                return (await self._rebalance()).to_body()
+            case "can_stop":
+                return (await self._can_stop()).to_body()
+            case "forget_node":
+                return (await self._forget(ForgetNode.from_body(message.body))).to_body()
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    async def _raft(self, wanted: RaftWanted) -> RaftListing:
+        """Groups as this node's shards tell of them; of a group that none of them has, its leader's word."""
+        shards = self._shards()
+        bodies = await asyncio.gather(*(_asked(shard, RAFT, wanted.to_body()) for shard in shards))
+        rows: dict[str, RaftRow] = {}
+        missing = []
+        for shard, body in zip(shards, bodies, strict=True):
+            if body is None:
+                missing.append(shard.name)
+                continue
+            for row in RaftListing.from_body(body).groups:
+                here = shard.hello is not None and row.shard == shard.hello.index
+                if here or row.group not in rows:
+                    rows[row.group] = row
+        if wanted.group and not rows and not missing:
+            raise RequestError(ERROR_NOT_FOUND, f"this node has no replicated group {wanted.group}")
+        return RaftListing(tuple(rows[name] for name in sorted(rows)), tuple(sorted(missing)))
+
+    async def _one(self, kind: str, body: Body) -> Body:
+        """Have the leader of one group do something. Raises RequestError."""
+        shards = self._shards()
+        if not shards:
+            raise RequestError(ERROR_FAILED, "no shard is connected")
+        shard = min(shards, key=lambda each: each.name)
+        try:
+            return await shard.ask(kind, body, ASK_SECONDS)
+        except AnsweredError as refusal:
+            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
+        except PeerError as problem:
+            raise RequestError(ERROR_FAILED, str(problem)) from problem
+        except TimeoutError:
+            raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time") from None
+
+    async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> Outcomes:
+        """Carry out orders about different groups, each (group, node, kind, body); one that fails stops no other."""
+
+        async def one(group: str, node: str, kind: str, body: Body) -> Outcome:
+            try:
+                await self._one(kind, body)
+            except RequestError as refusal:
+                return Outcome(group, node, str(refusal))
+            return Outcome(group, node)
+
+        return Outcomes(tuple(await asyncio.gather(*(one(*order) for order in orders))))
+
+    async def _everywhere(self) -> RaftListing:
+        listing = await self._raft(RaftWanted(everywhere=True))
+        if listing.missing:
+            raise RequestError(ERROR_FAILED, f"{', '.join(listing.missing)} did not answer")
+        return listing
+
+    async def _rebalance(self) -> Outcomes:
+        """Have leaders move until no node leads much more than another."""
+        groups = {
+            row.group: Placed(row.leader, _successors(row))
+            for row in (await self._everywhere()).groups
+            if row.leader
+        }
+        moves = rebalanced(groups)
+        return await self._each(
+            [(group, to, TRANSFER, Transfer(group, to).to_body()) for group, to in moves]
+        )
+
+    async def _can_stop(self) -> Outcomes:
+        """What each group here would lose if this node stopped."""
+        shards = self._shards()
+        bodies = await asyncio.gather(*(_asked(shard, CAN_STOP, {}) for shard in shards))
+        rows: list[Outcome] = []
+        for shard, body in zip(shards, bodies, strict=True):
+            if body is None:
+                raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time")
+            rows += Outcomes.from_body(body).rows
+        return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
+
+    async def _forget(self, wanted: ForgetNode) -> Outcomes:
+        """Remove a node from every group."""
+        having = [
+            (row, member)
+            for row in (await self._everywhere()).groups
+            for member in row.members
+            if member.node == wanted.node
+        ]
+        if not having:
+            raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is a member of no group")
+        heard = [
+            row.group
+            for row, member in having
+            if member.leads
+            or (member.connected and UNKNOWN < member.contact <= CONTACT_MILLISECONDS_MAX)
+        ]
+        if heard and not wanted.force:
+            where = f"{', '.join(heard[:3])}{' and others' if len(heard) > 3 else ''}"
+            raise RequestError(
+                ERROR_INVALID,
+                f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
+            )
+        return await self._each(
+            [
+                (
+                    row.group,
+                    wanted.node,
+                    MEMBER_CHANGE,
+                    MemberChange(row.group, wanted.node, REMOVE).to_body(),
+                )
+                for row, _member in having
+            ]
+        )
+
+
+async def _asked(shard: Peer, kind: str, body: Body) -> Body | None:
+    try:
+        return await shard.ask(kind, body, ASK_SECONDS)
+    except (PeerError, MessageError, TimeoutError):
+        return None
+
+
+def _successors(row: RaftRow) -> tuple[str, ...]:
+    """Nodes that could lead a group now: voters that its leader hears of."""
+    return tuple(
+        member.node
+        for member in row.members
+        if member.kind == VOTER
+        and (member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX))
+    )
+
+
+class Placed(NamedTuple):
+    """Who leads a group, and who could."""
+
+    leader: str
+    voters: tuple[str, ...]
+
+
+def rebalanced(groups: Mapping[str, Placed]) -> list[tuple[str, str]]:
+    """The groups to be led by others, and by whom, so that nodes lead as many as each other. Pure; the same every time.
+
+    Leaders move from the node with the most to the one with the fewest while the first has at least `APART` more, over
+    other nodes where no group of the one can be led by the other. Nothing moves that need not, and each group once.
+    """
+    leaders = {group: placed.leader for group, placed in groups.items()}
+    loads = Counter({node: 0 for placed in groups.values() for node in placed.voters})
+    loads.update(leaders.values())
+    while path := _path(groups, leaders, loads):
+        for group, to in path:
+            loads[leaders[group]] -= 1
+            loads[to] += 1
+            leaders[group] = to
+    return [(group, to) for group, to in sorted(leaders.items()) if to != groups[group].leader]
+
+
+def _path(
+    groups: Mapping[str, Placed], leaders: Mapping[str, str], loads: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Moves that take one leader from a node with many, perhaps over others, to one with few; none when all is even."""
+    for start in sorted(loads, key=lambda node: (-loads[node], node)):
+        reached: dict[str, tuple[str, str] | None] = {start: None}
+        ahead = deque([start])
+        while ahead:
+            node = ahead.popleft()
+            for group in sorted(name for name, leader in leaders.items() if leader == node):
+                for to in groups[group].voters:
+                    if to not in reached:
+                        reached[to] = (group, node)
+                        ahead.append(to)
+        end = min(reached, key=lambda node: (loads[node], node))
+        if loads[start] - loads[end] >= APART:
+            return _back(reached, end)
+    return []
+
+
+def _back(reached: Mapping[str, tuple[str, str] | None], end: str) -> list[tuple[str, str]]:
+    moves: list[tuple[str, str]] = []
+    step = reached[end]
+    while step is not None:
+        group, node = step
+        moves.append((group, end))
+        end, step = node, reached[node]
+    return moves

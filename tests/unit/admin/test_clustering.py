@@ -1,0 +1,141 @@
+"""Which leaders move, and what control asks shards about replicated groups."""
+
+import asyncio
+
+import pytest
+
+from fluxmq.admin.clustering import Clustering, Placed, rebalanced
+from fluxmq.admin.peers import AnsweredError, RequestError
+from fluxmq.control.clusters import (
+    FORGET_NODE,
+    MEMBER_CHANGE,
+    RAFT,
+    REBALANCE,
+    TRANSFER,
+    ForgetNode,
+    MemberChange,
+    MemberRow,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.control.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, Hello, Message
+
+ABC = ("a", "b", "c")
+
+
+def moved(groups):
+    return dict(rebalanced({name: Placed(*placed) for name, placed in groups.items()}))
+
+
+def test_leaders_that_are_as_even_as_can_be_stay():
+    assert moved({}) == {}
+    assert moved({"g": ("a", ABC)}) == {}
+    assert moved({"g": ("a", ABC), "h": ("b", ABC), "i": ("c", ABC), "j": ("a", ABC)}) == {}
+
+
+def test_leaders_move_from_the_node_with_most_and_no_more_than_needed():
+    groups = {f"g{number}": ("a", ABC) for number in range(6)}
+    moves = moved(groups)
+    assert sorted(moves.values()) == ["b", "b", "c", "c"]
+    after = {name: (moves.get(name, "a"), ABC) for name in groups}
+    assert moved(after) == {}  # and then they stay
+
+
+def test_a_leader_moves_over_a_node_in_between():
+    # What a leads c has no copy of: a's goes to b, and one of b's to c.
+    groups = {"ab1": ("a", ("a", "b")), "ab2": ("a", ("a", "b")), "bc": ("b", ("b", "c"))}
+    assert moved(groups) == {"ab1": "b", "bc": "c"}
+
+
+def test_nobody_leads_what_it_has_no_copy_of():
+    assert moved({"g": ("a", ("a",)), "h": ("a", ("a",)), "i": ("b", ("b",))}) == {}
+
+
+class Shard:
+    """Stands for a connected shard: answers from a table."""
+
+    def __init__(self, index, answers):
+        self.hello = Hello("shard", index, 1)
+        self.name = f"shard-{index}"
+        self.asked = []
+        self._answers = answers
+
+    async def ask(self, kind, body, _seconds):
+        self.asked.append((kind, dict(body)))
+        answer = self._answers(kind, body)
+        if isinstance(answer, Failure):
+            raise AnsweredError(self.name, answer)
+        if answer is None:
+            raise TimeoutError
+        return answer
+
+
+def member(node, *, leads=False, contact=20, kind="voter"):
+    return MemberRow(node, 1, kind, leads, "a", 5, 0, "replicate", True, contact, "")
+
+
+def row(group, leader, nodes, shard=0, node="a"):
+    members = tuple(member(each, leads=each == leader) for each in nodes)
+    return RaftRow(group, node, shard, "leader", "", 1, leader, 5, 5, 5, 0, 1, 0.001, members)
+
+
+def ask(shards, kind, body=None, clustered=True):
+    message = Message(kind, 1, {} if body is None else body.to_body())
+    return asyncio.run(Clustering(clustered, lambda: shards).answer(message))
+
+
+def test_a_node_that_is_alone_says_so():
+    with pytest.raises(RequestError, match="not one of a cluster"):
+        ask([], RAFT, RaftWanted(), clustered=False)
+
+
+def test_groups_of_all_shards_once_and_who_did_not_answer():
+    first = RaftListing((row("g", "b", ABC, shard=7, node="b"), row("h", "a", ABC))).to_body()
+    second = RaftListing((row("g", "b", ABC, shard=1),)).to_body()
+    shards = [
+        Shard(0, lambda *_: first),
+        Shard(1, lambda *_: second),
+        Shard(2, lambda *_: None),
+    ]
+    listing = RaftListing.from_body(ask(shards, RAFT, RaftWanted()))
+    assert [(each.group, each.node) for each in listing.groups] == [("g", "a"), ("h", "a")]
+    assert listing.missing == ("shard-2",)
+    with pytest.raises(RequestError) as refused:
+        ask([Shard(0, lambda *_: RaftListing(()).to_body())], RAFT, RaftWanted("nosuch"))
+    assert refused.value.code == ERROR_NOT_FOUND
+
+
+def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
+    listing = RaftListing(tuple(row(name, "a", ABC) for name in ("g", "h", "i"))).to_body()
+
+    def answers(kind, body):
+        if kind == RAFT:
+            return listing
+        return (
+            Failure(ERROR_AWAY, "not in time")
+            if body["group"] == "g"
+            else Transfer.from_body(body).to_body()
+        )
+
+    shard = Shard(0, answers)
+    outcomes = Outcomes.from_body(ask([shard], REBALANCE))
+    assert [(each.group, each.node, each.problem) for each in outcomes.rows] == [
+        ("g", "b", "not in time"),
+        ("h", "c", ""),
+    ]
+    assert [body["node"] for kind, body in shard.asked if kind == TRANSFER] == ["b", "c"]
+
+
+def test_a_node_in_contact_is_forgotten_by_force_only():
+    listing = RaftListing((row("g", "a", ABC), row("h", "a", ("a", "b")))).to_body()
+    shard = Shard(0, lambda kind, body: listing if kind == RAFT else dict(body))
+    with pytest.raises(RequestError, match="in contact as a member of g"):
+        ask([shard], FORGET_NODE, ForgetNode("c"))
+    outcomes = Outcomes.from_body(ask([shard], FORGET_NODE, ForgetNode("c", force=True)))
+    assert [(each.group, each.node) for each in outcomes.rows] == [("g", "c")]
+    assert shard.asked[-1] == (MEMBER_CHANGE, MemberChange("g", "c", "remove").to_body())
+    with pytest.raises(RequestError, match="member of no group"):
+        ask([shard], FORGET_NODE, ForgetNode("z", force=True))
