@@ -27,6 +27,12 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--seconds", type=float, default=60.0, help="of load and faults")
     found.add_argument("--seed", type=int, default=1)
     found.add_argument("--mode", choices=("forward", "replicate"), default="forward")
+    found.add_argument("--undeclared", action="store_true", help="queues of the settings alone")
+    found.add_argument(
+        "--checkpoint-interval",
+        default="200ms",
+        help="how often the log behind is released; long: who was away is sent entries, not snapshots",
+    )
     found.add_argument("--all", action="store_true", help="all configurations of the campaign")
     found.add_argument("--list", action="store_true", help="name the configurations")
     found.add_argument(
@@ -59,6 +65,10 @@ def _one(configuration: Configuration, options: argparse.Namespace) -> int:
     name = f"{configuration.name}-{options.mode}-{options.seed}"
     print(f"{name}: {configuration.nodes} nodes, {options.seconds:g} s", flush=True)
     path = options.histories / f"{name}.history"
+    configuration = configuration._replace(
+        declared=configuration.declared and not options.undeclared,
+        checkpoint_interval=options.checkpoint_interval,
+    )
     try:
         report = run(
             configuration,

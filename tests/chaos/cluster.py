@@ -43,8 +43,12 @@ IMAGE_BYTES = 256 << 20
 """Small, so that a disk is soon full."""
 FOLDER_PREFIX = "fx-chaos-"
 SHARD = "fluxmq.shards"
-LEADS = re.compile(r'^fluxmq_group_leader\{[^}]*group="([^"]+)"[^}]*\} 1(\.0)?$', re.MULTILINE)
+LEADS = re.compile(r'^fluxmq_raft_leader\{[^}]*group="([^"]+)"[^}]*\} 1(\.0)?$', re.MULTILINE)
 """The sample by which a node says that it leads a group."""
+APPLIED = re.compile(
+    r'^fluxmq_raft_applied_index\{[^}]*group="([^"]+)"[^}]*\} (\S+)$', re.MULTILINE
+)
+"""That by which it says how much of a group's log it has applied."""
 
 
 class Member(Processes):
@@ -61,6 +65,7 @@ class Member(Processes):
         certificates: Path | None,
         dead_letters: bool,
         cores: str,
+        checkpoint_interval: str,
     ) -> None:
         self.number = number
         self.name = f"node{number}"
@@ -84,6 +89,7 @@ class Member(Processes):
             proxied=proxied,
             certificates=certificates,
             dead_letters=dead_letters,
+            checkpoint_interval=checkpoint_interval,
         )
         super().__init__(own, settings, 1, self.name, prefix)
 
@@ -165,6 +171,7 @@ class Cluster:
         tls: bool = False,
         dead_letters: bool = False,
         cores: str = "",
+        checkpoint_interval: str = "200ms",
     ) -> None:
         """Make images and configurations. Raises ``NotPermittedError``."""
         remove_folders()
@@ -186,6 +193,7 @@ class Cluster:
                     certificates=certificates,
                     dead_letters=dead_letters,
                     cores=cores,
+                    checkpoint_interval=checkpoint_interval,
                 )
                 self.members.append(member)
         except BaseException:
@@ -252,17 +260,12 @@ class Cluster:
                     digest = xxhash.xxh3_128_hexdigest(file.read(common))
                 yield Replica(name, queue, segment, lengths[name], common, digest)
 
-    def extents(self) -> list[tuple[tuple[str, str, int], ...]]:
-        """For each member, how far each of its replicated queues goes: the newest segment and its length."""
-        found = []
-        for member in self.members:
-            ends: dict[str, tuple[str, int]] = {}
-            for path in _segments(member):
-                with contextlib.suppress(FileNotFoundError):
-                    at = (path.name, path.stat().st_size)
-                    ends[path.parent.name] = max(at, ends.get(path.parent.name, at))
-            found.append(tuple(sorted((queue, *end) for queue, end in ends.items())))
-        return found
+    def extents(self) -> list[dict[str, float]]:
+        """For each member, how far it has applied each group's log."""
+        return [
+            {group: float(index) for group, index in APPLIED.findall(member.metrics())}
+            for member in self.members
+        ]
 
     def close(self) -> None:
         """Kill what runs, unmount and remove."""

@@ -31,6 +31,8 @@ class Configuration(NamedTuple):
     declared: bool = True
     dead_letters: bool = False
     cores: str = ""
+    checkpoint_interval: str = "200ms"
+    """Short: the log behind is released at once, so that whoever was away needs a snapshot."""
 
 
 RABBIT_PAUSE_S = 10.0

@@ -25,7 +25,8 @@ def check(ledger: Ledger) -> None:
 
 
 def _replicas(ledger: Ledger) -> None:
-    """I10: of each segment all replicas have the same bytes, and all have a queue to the same end."""
+    """I10: of each segment all replicas have the same bytes, and all have a queue to the same end. A work queue may be
+    empty, and then have no segment; a stream is everywhere."""
     segments: dict[tuple[str, str], list[Replica]] = defaultdict(list)
     ends: dict[str, dict[str, tuple[str, int]]] = defaultdict(dict)
     for each in ledger.replicas:
@@ -36,10 +37,16 @@ def _replicas(ledger: Ledger) -> None:
         if len({(each.common, each.digest) for each in replicas}) > 1:
             told = ", ".join(f"{each.node} {each.digest}" for each in replicas)
             ledger.violated("I10", f"{queue}: segment {segment} differs: {told}")
-    for queue, by_node in ends.items():
+    nodes = set(ledger.setting.nodes)
+    for wanted in ledger.setting.queues:
+        without = nodes - ends[wanted.name].keys()
+        if ledger.replicas and wanted.kind == "stream" and without:
+            told = ", ".join(sorted(without))
+            ledger.violated("I10", f"{wanted.name}: there is nothing of it at {told}")
+    for name, by_node in ends.items():
         if len(set(by_node.values())) > 1:
             told = ", ".join(f"{node} {at[0]}+{at[1]}" for node, at in sorted(by_node.items()))
-            ledger.violated("I10", f"{queue}: replicas end differently: {told}")
+            ledger.violated("I10", f"{name}: replicas end differently: {told}")
 
 
 def _recovery(ledger: Ledger) -> None:

@@ -202,15 +202,17 @@ class Runner:
             await self._level()
 
     async def _level(self) -> None:
-        """Wait until the members' disks hold the same."""
+        """Wait until all members have applied the same."""
         began = self.board.now()
-        come = False
+        come, told = False, ""
         while not come and self.board.now() < began + LEVEL_S:
-            come = len(set(await asyncio.to_thread(self.cluster.extents))) == 1
+            extents = await asyncio.to_thread(self.cluster.extents)
+            come = bool(extents[0]) and all(extent == extents[0] for extent in extents)
+            told = "" if come else str(extents)
             await asyncio.sleep(POLL_S)
         now = self.board.now()
         outcome = OK if come else FAIL
-        self.history.write(Probe("replicas are level", began, now, LEVEL_S, outcome, ""))
+        self.history.write(Probe("replicas are level", began, now, LEVEL_S, outcome, told))
         self.say(f"{now:7.2f} s  replicas are level: {f'{now - began:.1f} s' if come else 'not'}")
 
     async def _drain(self, queue: str, group: str) -> None:
@@ -283,6 +285,7 @@ def run(
             tls=configuration.tls,
             dead_letters=configuration.dead_letters,
             cores=configuration.cores,
+            checkpoint_interval=configuration.checkpoint_interval,
         ) as cluster,
         inside(CLIENTS),
         History(path) as history,

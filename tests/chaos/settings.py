@@ -65,6 +65,7 @@ def node_settings(
     proxied: bool,
     certificates: Path | None,
     dead_letters: bool,
+    checkpoint_interval: str,
 ) -> dict[str, Any]:
     """The configuration of one node; of a node alone where there is one."""
     own = address(node)
@@ -83,7 +84,11 @@ def node_settings(
             "cache_bytes": 1 << 16,
             "auto_commit_interval": "1s",
         },
-        "storage": {**busy_storage(data), "queue_sync_interval": "1s"},
+        "storage": {
+            **busy_storage(data),
+            "checkpoint_interval": checkpoint_interval,
+            "queue_sync_interval": "1s",
+        },
         "log": {"level": "info", "format": "text"},
         "queues": [_queue(queue) for queue in queues(False, dead_letters)],
         "cluster": {

@@ -103,6 +103,7 @@ def good(count: int = 5) -> list[Record]:
         records += [amqp(n, n + 0.04), ack]
     for node in RUN.nodes:
         records.append(Replica(node, WORK, "0.seg", 4096, 4096, "aa"))
+        records.append(Replica(node, STREAM, "0.seg", 4096, 4096, "aa"))
     records.append(Probe("publish", 80.0, 80.1, 7.0, OK, ""))
     return records + DRAINED
 
@@ -289,12 +290,16 @@ def test_i9_what_a_resumed_leader_confirmed_is_there() -> None:
 
 def test_i10_replicas_are_equal() -> None:
     def of(node: str) -> Callable[[Record], bool]:
-        return lambda r: isinstance(r, Replica) and r.node == node
+        return lambda r: isinstance(r, Replica) and (r.node, r.queue) == (node, WORK)
 
     other = Replica("node3", WORK, "0.seg", 4096, 4096, "bb")
     assert broken([other], of("node3")).broken == {"I10": 1}
     shorter = other._replace(length=4000, digest="aa")
     assert broken([shorter], of("node3")).broken == {"I10": 1}
+    nothing = broken(
+        [], lambda r: isinstance(r, Replica) and (r.node, r.queue) == ("node3", STREAM)
+    )
+    assert nothing.broken == {"I10": 1}
     trimmed = [Replica(node, WORK, "9.seg", 64, 64, "cc") for node in RUN.nodes]
     assert broken([*trimmed], of("node2")).clean
 
