@@ -219,6 +219,19 @@ class WriteAheadLog:
         state.checkpoint_appended = index
         state.appended = max(state.appended, index)
 
+    def restart(self, group: int, index: int, term: int) -> None:
+        """A durable snapshot that came from elsewhere stands for the group's log up to `index`, whose entry has `term`.
+
+        What the log holds of the group is void with the next write, its hard state stays, and it goes on behind `index`.
+        Nothing happens when its checkpoint is there or beyond.
+        """
+        state = self._groups[group]
+        if index <= state.checkpoint_appended:
+            return
+        if state.appended > state.checkpoint_appended:
+            self.append_truncation(group, state.checkpoint_appended + 1)
+        self.release(group, index, term)
+
     # Writing
 
     @property
@@ -256,13 +269,14 @@ class WriteAheadLog:
 
     # Files
 
-    def release(self, group: int, index: int) -> None:
+    def release(self, group: int, index: int, term: int = 0) -> None:
         """Entries up to `index` are in a durable snapshot and not wanted any longer.
 
-        Marks the checkpoint if that was not done. Files that no group needs are recycled once the mark is durable.
+        Marks the checkpoint if that was not done (`term`: as in `append_checkpoint`). Files that no group needs are
+        recycled once the mark is durable.
         """
         state = self._groups[group]
-        self.append_checkpoint(group, index)
+        self.append_checkpoint(group, index, term)
         if index > state.released:
             state.released = index
             state.forget_before(index + 1)
@@ -284,6 +298,10 @@ class WriteAheadLog:
         self._writer.close()
 
     # Reading
+
+    def durable_checkpoint(self, group: int) -> int:
+        """Index of the group's last checkpoint that a power cut cannot take back; 0 when there is none."""
+        return self._groups[group].checkpoint_durable
 
     def first_index(self, group: int) -> int:
         """Index of the first entry that is kept; behind `last_index` when there is none."""

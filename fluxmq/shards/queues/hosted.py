@@ -18,6 +18,7 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot, snapshot_name
+from fluxmq.storage.transfer_install import recover_install, restart_log
 from fluxmq.storage.wal_options import Recovered
 
 THIS_NODE = 1
@@ -80,13 +81,20 @@ def open_group(
     paths: DataPaths,
     member: Member = ALONE,
 ) -> Hosted:
-    """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError."""
+    """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError.
+
+    A snapshot of another member that was being put in place is put there first. If that happens while the shard runs, the
+    log must have written all that the group gave it: its vote is read from there.
+    """
+    installed = recover_install(files, paths, group.name)
     wal = shared.wal
     known = group.name in wal.groups()
     if not known and wal.synced:
         _check_new(files, paths, wal.directory, group.name)
     number = wal.number(group.name)
     recovered = wal.recovered(group.name) if known else None
+    if installed is not None and recovered is not None:
+        recovered = restart_log(files, paths, group.name, wal, recovered, installed)
     directory = paths.snapshots(group.name)
     first = recovered.first_index if recovered is not None and recovered.entries else None
     snapshot = latest_snapshot(files, directory, first)

@@ -1,0 +1,503 @@
+"""A snapshot from one member to another: pinned at its moment, only what is lacking goes over, and it is what it says."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fluxmq.model.segments import newest_head
+from fluxmq.storage import transfer, transfer_target
+from fluxmq.storage.errors import DiskFull, FileMissing
+from fluxmq.storage.files import Files
+from fluxmq.storage.inspect import scan_log
+from fluxmq.storage.log_state import LogState
+from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot
+from fluxmq.storage.transfer import Manifest, TransferError
+from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
+from tests.faults import FailingFiles
+from tests.unit.storage.transfers import (
+    GROUP,
+    Replica,
+    confirm,
+    gather,
+    names,
+    segment_files,
+    segments_below,
+)
+
+CHUNK = 4096
+"""Segments of these tests have 32 KiB: several chunks each."""
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_target, "CHUNK_BYTES", CHUNK)
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Iterator[Replica]:
+    """A stream in several segments, trimmed at the front, and two short queues, one without messages."""
+    made = Replica(tmp_path / "leader")
+    made.add("events/é", 200)
+    made.logs["events/é"].trim(60)
+    made.add("work", 5)
+    made.add("idle", 1)
+    made.logs["idle"].trim(1, purge=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def member(tmp_path: Path) -> Iterator[Replica]:
+    made = Replica(tmp_path / "member")
+    yield made
+    made.close()
+
+
+# The source
+
+
+def test_what_a_source_gives_is_of_the_moment_of_its_snapshot(leader: Replica) -> None:
+    before = leader.segments
+    source = leader.source(10)
+    assert segment_files(source) == before
+    leader.add("work", 100)  # grows, is sealed
+    leader.logs["events/é"].trim(150)  # sealed segments go
+    leader.logs["events/é"].flush()
+    leader.logs["work"].trim(105, purge=True)  # the growing one goes
+    leader.delete("idle")
+    leader.delete("work")
+    leader.add("work", 3, size=50)  # another queue, whose segment has the old one's name
+    assert segment_files(source) == before
+    assert len(source.digest("work", f"{0:020d}.seg", 4096)) == 16
+    outgoing = leader.root / "outgoing"
+    assert names(outgoing) == ["1"]
+    source.close()
+    assert names(outgoing) == []
+    with pytest.raises(FileMissing):
+        source.read("work", f"{0:020d}.seg", 0, 64)
+
+
+def test_a_source_gives_nothing_that_the_snapshot_has_not(leader: Replica) -> None:
+    source = leader.source(10)
+    leader.add("work", 3)
+    whole = next(each for each in source._manifest.segments() if each.queue == "work")
+    size = whole.state.file_bytes
+    assert os.path.getsize(leader.root / "queues" / "work" / whole.file) > size
+    for position, length in (
+        (0, size + 1),
+        (size, 1),
+        (-1, 1),
+        (0, 0),
+        (0, transfer.CHUNK_BYTES + 1),
+    ):
+        with pytest.raises(TransferError, match="are none"):
+            source.read("work", whole.file, position, length)
+    for length in (0, size + 1):
+        with pytest.raises(TransferError, match=r"has .* bytes"):
+            source.digest("work", whole.file, length)
+    for queue, file in (("work", "../head"), ("..", "x.snap"), ("idle", whole.file)):
+        with pytest.raises(TransferError, match="has no segment"):
+            source.read(queue, file, 0, 1)
+
+
+def test_most_is_pinned_ahead_and_the_rest_at_the_moment(leader: Replica) -> None:
+    files = FailingFiles()
+    pinned = Pinned(files, leader.paths, GROUP)
+
+    def live(life: str = "1") -> dict[str, LiveLog]:
+        return {
+            queue: LiveLog(f"{life}-{number}", log.directory, log.state())
+            for number, (queue, log) in enumerate(sorted(leader.logs.items()))
+        }
+
+    logs = live()
+    state = logs["events/é"].state
+    leader.logs["events/é"].trim(state.segments[0].next_offset)
+    leader.logs["events/é"].flush()
+    pinned.ahead(logs)  # one has gone already
+    linked = len(list((leader.root / "outgoing" / "1").rglob("*.seg")))
+    assert linked == len(leader.segments) == len(state.segments)
+    leader.delete("work")
+    leader.add("work", 2, size=50)
+    leader.add("events/é", 60)
+    now = {**live(), "work": live("another life")["work"]}
+    tried = files.calls["link"]
+    pinned.complete(now)
+    new = len(leader.segments) - (linked - 1)
+    assert new > 1
+    assert files.calls["link"] - tried <= new + 1  # and one for a directory that was not there
+    snapshot = leader.snapshot(11)
+    lives = {queue: log.life for queue, log in now.items()}
+    source = SnapshotSource(files, leader.paths, GROUP, snapshot, pinned, lives)
+    assert segment_files(source) == leader.segments
+    with pytest.raises(FileMissing):
+        pinned.complete({"gone": logs["events/é"]._replace(life="new")})
+
+
+def test_a_source_that_cannot_be_made_leaves_nothing(leader: Replica) -> None:
+    snapshot = leader.snapshot(10)
+    leader.logs["events/é"].trim(200)
+    with pytest.raises(FileMissing):
+        SnapshotSource(Files(), leader.paths, GROUP, snapshot)
+    failing = FailingFiles()
+    failing.fail("link", errno.ENOSPC, nth=2)
+    leader.add("work", 1)
+    with pytest.raises(DiskFull):
+        SnapshotSource(failing, leader.paths, GROUP, leader.snapshot(11))
+    assert names(leader.root / "outgoing") == []
+
+
+# The manifest
+
+
+def test_a_manifest_is_believed_only_if_it_is_one(leader: Replica) -> None:
+    source = leader.source(10)
+    data = source.manifest()
+    manifest = Manifest.decode(data, GROUP)
+    assert (manifest.snapshot.index, manifest.snapshot.term, manifest.name) == (10, 3, "10-3")
+    assert {each.queue for each in manifest.segments()} == {"events/é", "work"}
+    random = Random(1)
+    for _ in range(200):
+        at = random.randrange(len(data))
+        damaged = data[:at] + bytes([data[at] ^ random.randint(1, 255)]) + data[at + 1 :]
+        with pytest.raises(TransferError):
+            Manifest.decode(damaged, GROUP)
+        with pytest.raises(TransferError):
+            Manifest.decode(data[:at], GROUP)
+    with pytest.raises(TransferError, match="of group default, not other"):
+        Manifest.decode(data, "other")
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        Snapshot(0, 1, GroupState(b"", (1,)).encode()),
+        Snapshot(1, 0, GroupState(b"", (1,)).encode()),
+        Snapshot(1, 1, b"no state"),
+        Snapshot(1, 1, GroupState(b"", (1,), (), {"": LogState(0, 0, ())}).encode()),
+        Snapshot(1, 1, GroupState(b"", (1,), (), {"q" * 1025: LogState(0, 0, ())}).encode()),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused(snapshot: Snapshot) -> None:
+    empty = GroupState(b"", (1,))
+    with pytest.raises(TransferError):
+        Manifest.decode(Manifest(GROUP, snapshot, empty).encode(), GROUP)
+
+
+def test_a_manifest_has_a_size_that_is_not_passed(
+    leader: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = leader.source(10).manifest()
+    monkeypatch.setattr(transfer, "MANIFEST_BYTES_MAX", len(data))
+    Manifest.decode(data, GROUP)
+    monkeypatch.setattr(transfer, "MANIFEST_BYTES_MAX", len(data) - 1)
+    with pytest.raises(TransferError, match="bytes"):
+        Manifest.decode(data, GROUP)
+
+
+# The target
+
+
+def assert_installed(leader: Replica, member: Replica, source: SnapshotSource) -> None:
+    """The member's files are the snapshot's, and nothing is left over."""
+    assert member.segments == segment_files(source)
+    found = latest_snapshot(Files(), member.paths.snapshots(GROUP))
+    assert found is not None
+    assert (found.index, found.term) == (source.index, source.term)
+    assert names(member.root / "snapshots") == [f"{source.index:020d}.snap"]
+    for queue, state in GroupState.decode(found.content).logs.items():
+        directory = member.paths.queue(GROUP, queue)
+        with open(f"{directory}/head", "rb") as file:
+            head = newest_head(file.read())
+        assert head is not None
+        assert (head.start, head.committed) == (state.start, state.next_offset)
+        report = scan_log(Files(), directory, state)
+        assert [problem for problem in report.problems if not problem.mended] == []
+    assert names(member.root) == ["incoming", "installing", "queues", "snapshots"]
+    assert names(member.root / "incoming") == []
+
+
+def test_a_new_member_gets_everything(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    assert target.questions() == []
+    given = gather(source, target)
+    assert (
+        given
+        == target.total_bytes
+        == target.fetched_bytes
+        == sum(map(len, leader.segments.values()))
+    )
+    assert (target.reused_bytes, target.missing_bytes, target.finished) == (0, 0, True)
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_a_member_that_lags_gets_what_it_lacks(leader: Replica, member: Replica) -> None:
+    member.add("events/é", 130)
+    member.add("work", 2)
+    member.snapshot(5)
+    had = {path: len(data) for path, data in member.segments.items() if path in leader.segments}
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    assert confirm(source, target) == len(
+        member.logs
+    )  # of the growing ones; what is sealed is known
+    given = gather(source, target)
+    assert target.reused_bytes == sum(had.values())
+    assert given == target.total_bytes - target.reused_bytes
+    # All but the last of the member's segments are the same file under a second name.
+    linked = [
+        path for path in (member.root / "incoming").rglob("*.seg") if path.stat().st_nlink > 1
+    ]
+    assert len(linked) == len(had) - len(member.logs) > 1
+    member.add("work", 1)  # it goes on meanwhile
+    target.prepare()
+    member.close()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_what_differs_is_fetched_from_where_it_does(leader: Replica, member: Replica) -> None:
+    member.add("work", 4)
+    path = member.root / "queues" / "work" / f"{0:020d}.seg"
+    data = path.read_bytes()
+    member.close()
+    path.write_bytes(data[:5000] + b"?" + data[5001:])
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    asked = confirm(source, target)
+    assert asked == 2  # all of it, and the first chunk
+    given = gather(source, target)
+    assert target.reused_bytes == CHUNK
+    assert given == target.total_bytes - CHUNK
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+@pytest.mark.parametrize("equal", range(9))
+def test_the_end_of_what_is_equal_is_found_by_halving(
+    leader: Replica, member: Replica, equal: int
+) -> None:
+    leader.add("long", 50)
+    name = f"long/{0:020d}.seg"
+    data = leader.segments[name]
+    path = member.root / "queues" / name
+    path.parent.mkdir(parents=True)
+    at = equal * CHUNK
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] if at < len(data) else data)
+    source = leader.source(10)
+    target = member.target(source.manifest(), thorough=True)
+    assert confirm(source, target) <= 5
+    target.begin()
+    assert target.reused_bytes == min(at, len(data))
+    for piece in target.pieces():
+        target.write(piece, source.read(*piece))
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+    assert path.read_bytes() == data
+
+
+def test_a_replica_that_differs_is_looked_at_thoroughly(leader: Replica, member: Replica) -> None:
+    """A sealed segment with a flipped bit in a message: its footer says nothing of it."""
+    member.add("events/é", 200)
+    victim = sorted((member.root / "queues").rglob("*.seg"))[-2]
+    data = victim.read_bytes()
+    inode = victim.stat().st_ino
+    member.close()
+    os.pwrite(fd := os.open(victim, os.O_RDWR), bytes([data[9000] ^ 1]), 9000)
+    os.close(fd)
+    source = leader.source(10)
+    target = member.target(source.manifest(), thorough=True)
+    gather(source, target)
+    target.prepare()
+    # The group's own file is as it was: there may be others that use it.
+    assert victim.stat().st_ino == inode
+    assert victim.read_bytes() != data
+    target.install()
+    assert_installed(leader, member, source)
+    assert victim.read_bytes() == data
+
+
+def test_a_transfer_goes_on_where_it_broke_off(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    first = member.target(source.manifest())
+    pieces = 0
+
+    def stop(_piece: object) -> bool:
+        nonlocal pieces
+        pieces += 1
+        return pieces > 12
+
+    given = gather(source, first, stop)
+    first.close()
+    second = member.target(source.manifest())
+    again = gather(source, second)
+    assert given + again == second.total_bytes
+    assert second.reused_bytes == given
+    second.prepare()
+    second.install()
+    assert_installed(leader, member, source)
+
+
+def test_pieces_that_came_behind_a_gap_are_fetched_again(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    first = member.target(source.manifest())
+    first.begin()
+    pieces = list(first.pieces())[:6]
+    for piece in (*pieces[:2], *pieces[3:]):
+        first.write(piece, source.read(*piece))
+    first.close()
+    second = member.target(source.manifest())
+    confirm(source, second)
+    second.begin()
+    assert second.reused_bytes == 2 * CHUNK
+    for piece in second.pieces():
+        second.write(piece, source.read(*piece))
+    second.prepare()
+    second.install()
+    assert_installed(leader, member, source)
+
+
+def test_a_newer_snapshot_uses_what_was_fetched_of_an_older_one(
+    leader: Replica, member: Replica
+) -> None:
+    source = leader.source(10)
+    older = member.target(source.manifest())
+    given = gather(source, older)
+    older.close()
+    source.close()
+    leader.add("work", 5)
+    leader.add("events/é", 30)
+    newer_source = leader.source(20)
+    newer = member.target(newer_source.manifest())
+    again = gather(newer_source, newer)
+    assert again == newer.total_bytes - given
+    assert names(member.root / "incoming") == ["20-3"]
+    newer.prepare()
+    newer.install()
+    assert_installed(leader, member, newer_source)
+
+
+def test_a_queue_of_the_same_name_is_not_the_same(leader: Replica, member: Replica) -> None:
+    member.add("work", 80, size=500)  # of a former life: sealed segments of the same names
+    before = member.segments
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    gather(source, target)
+    assert target.reused_bytes < 2 * CHUNK
+    assert member.segments == before
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_a_second_name_is_never_written_to(leader: Replica, member: Replica) -> None:
+    """What an older transfer linked from the group's own files is not what the newer one wants."""
+    leader.add("same", 80)
+    member.add("same", 80)
+    source = leader.source(10)
+    gather(source, member.target(source.manifest()))
+    leader.delete("same")
+    leader.add("same", 80, size=590)
+    before = member.segments
+    newer = leader.source(11)
+    target = member.target(newer.manifest())
+    gather(newer, target)
+    assert member.segments == before
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, newer)
+
+
+def test_damage_on_the_other_side_does_not_spread(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    victim = next((leader.root / "outgoing").rglob(f"{0:020d}.seg"))
+    data = bytearray(victim.read_bytes())
+    data[-10] ^= 1
+    victim.write_bytes(data)
+    target = member.target(source.manifest())
+    with pytest.raises(TransferError, match="damaged"):
+        gather(source, target)
+    target.close()
+    assert not list((member.root / "incoming").rglob("work/*.seg"))
+    again = member.target(source.manifest())
+    with pytest.raises(TransferError, match="damaged"):
+        gather(source, again)
+    again.close()
+
+
+def test_damage_that_both_have_is_found_too(leader: Replica, member: Replica) -> None:
+    member.add("work", 5)
+    member.close()
+    source = leader.source(10)
+    for directory in (leader.root / "outgoing", member.root / "queues"):
+        victim = next(directory.rglob(f"{0:020d}.seg"))
+        data = bytearray(victim.read_bytes())
+        data[-10] ^= 1
+        victim.write_bytes(data)
+    target = member.target(source.manifest())
+    gather(source, target)
+    with pytest.raises(TransferError, match="damaged"):
+        target.prepare()
+
+
+def test_a_piece_of_another_length_is_refused(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    target.begin()
+    piece = next(target.pieces())
+    with pytest.raises(TransferError, match="instead of"):
+        target.write(piece, source.read(*piece)[1:])
+    assert target.fetched_bytes == 0
+
+
+def test_a_file_that_goes_meanwhile_is_fetched(leader: Replica, member: Replica) -> None:
+    member.add("work", 3)
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    (question,) = target.questions()
+    member.delete("work")
+    target.matches(question, source.digest(question.queue, question.file, question.length))
+    assert target.questions() == []
+    gather(source, target)
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_an_older_snapshot_is_not_put_in_place(leader: Replica, member: Replica) -> None:
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    gather(source, target)
+    target.prepare()
+    member.add("work", 1)
+    member.snapshot(11)
+    before = segments_below(member.root / "queues")
+    with pytest.raises(TransferError, match="newer"):
+        target.install()
+    assert segments_below(member.root / "queues") == before
+    assert names(member.root) == ["incoming", "queues", "snapshots"]
+
+
+def test_questions_come_in_portions(leader: Replica, member: Replica) -> None:
+    for number in range(5):
+        leader.add(f"queue {number}", 3)
+        member.add(f"queue {number}", 2)
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    assert len(target.questions()) == 5
+    for left in (5, 4, 3, 2, 1):
+        assert len(target.questions(most=2)) == min(left, 2)
+        (question,) = target.questions(most=1)
+        target.matches(question, source.digest(question.queue, question.file, question.length))
+    assert target.questions() == []
