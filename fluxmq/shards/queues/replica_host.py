@@ -8,7 +8,7 @@ for: it was committed before it was handed out, so it is on its way.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,9 @@ from fluxmq.shards.queues.ports import (
     Held,
     Outcome,
     QueueHost,
+    Range,
     Status,
+    Taken,
     Told,
     Wanted,
 )
@@ -62,7 +64,7 @@ class ReplicaHost:
 
         def attached(answer: Attached, held: Held | None) -> None:
             reading.held = held
-            done(answer, held)
+            done(answer, None if held is None else ReplicaHeld(held, reading))
 
         # What it is told of is no batch: it is taken as one that is handed references.
         leader.attach(replace(wanted, references=True), reading, attached)
@@ -81,8 +83,9 @@ class ReplicaHost:
 
     def applied(self) -> None:
         """The copy has more than before."""
-        if self._waiting:
-            self._waiting = {port: None for port in self._waiting if not port.pump()}
+        for port in list(self._waiting):
+            if port.pump():
+                self.forget(port)
 
     def wait(self, port: ReplicaPort) -> None:
         """A consumer has been told of messages that are not here yet."""
@@ -107,6 +110,8 @@ class ReplicaPort:
         self._port = port
         self._told: deque[tuple[int, int, int, int]] = deque()
         """What it was told of and is not here yet; bounded by what a consumer may hold."""
+        self._behind: deque[tuple[Taken, int]] = deque()
+        """Who took a message that is not here yet, and how many more are ready."""
         self.held: Held | None = None
 
     def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
@@ -124,7 +129,25 @@ class ReplicaPort:
                 return False
             self._told.popleft()
             self._hand_on(state.id, offset, count, attempts, committed)
+        behind, self._behind = self._behind, deque()
+        for done, ready in behind:
+            done(True, ready)
         return True
+
+    def taken(self, done: Taken, found: bool, ready: int) -> None:
+        """Who leads has answered a take: it is told when the message was delivered."""
+        if found and self._told:
+            self._behind.append((done, ready))
+        else:
+            done(found, ready)
+
+    def end(self) -> None:
+        """Nothing more is handed on; whoever waits for a message is told that there is none."""
+        self._told.clear()
+        self._host.forget(self)
+        behind, self._behind = self._behind, deque()
+        for done, _ in behind:
+            done(False, 0)
 
     def _hand_on(
         self, queue_id: int, offset: int, count: int, attempts: int, committed: int
@@ -153,6 +176,40 @@ class ReplicaPort:
 
     def cancelled(self) -> None:
         """Who leads has let the consumer go."""
-        self._told.clear()
-        self._host.forget(self)
+        self.end()
         self._port.cancelled()
+
+
+class ReplicaHeld:
+    """A consumer that reads from the copy, from the side of who asked for it."""
+
+    def __init__(self, held: Held, port: ReplicaPort) -> None:
+        self._held = held
+        self._port = port
+
+    def settle(
+        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        """Settle messages, where the group is led."""
+        self._held.settle(verb, ranges, delay, reason, done)
+
+    def commit(self, offset: int, done: Answer | None) -> None:
+        """Commit a stream's offset there."""
+        self._held.commit(offset, done)
+
+    def set_limit(self, limit: int) -> None:
+        """At most so many unsettled messages from now on."""
+        self._held.set_limit(limit)
+
+    def take(self, done: Taken) -> None:
+        """One message now; it may be known there and not be here yet."""
+        self._held.take(lambda found, ready: self._port.taken(done, found, ready))
+
+    def stop(self) -> None:
+        """Be given nothing more."""
+        self._held.stop()
+
+    def detach(self) -> None:
+        """Go; what has not come yet does not come any more."""
+        self._port.end()
+        self._held.detach()

@@ -1,0 +1,231 @@
+"""Three real nodes for tests: their files, processes and ports, and who leads.
+
+Responsible for starting, killing and restarting whole nodes (`fluxmq-supervisor` with one shard each) on free loopback
+ports, and for saying which of them leads a group. A cluster is expensive to start and is shared by the tests of a module.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
+from tests.conformance.client import eventually
+
+NODES = ("node1", "node2", "node3")
+ELECTION_SECONDS = 1.0
+START_SECONDS = 60.0
+GROUPS = ("default", "other", "_meta")
+SHARD_PORTS = 64
+"""Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
+LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
+
+
+class Node:
+    """One node. ``amqp_port``: of its AMQP listener; ``broker``: the running one."""
+
+    def __init__(self, name: str, folder: Path, ports: Sequence[int]) -> None:
+        self.name = name
+        self.folder = folder
+        self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
+        self.groups = dict(zip(GROUPS, rest, strict=True))
+        self.broker: Broker
+        self.up = False
+        self._lives = 0
+
+    def configure(self, others: Sequence[Node], settings: Mapping[str, Any]) -> None:
+        """Write the file with which it is started."""
+
+        def peers(group: str) -> dict[str, str]:
+            return {other.name: f"{HOST}:{other.groups[group]}" for other in others}
+
+        own: dict[str, Any] = {
+            "server": {
+                "mqtt": {"tcp": {"addr": f"{HOST}:{self.port}"}},
+                "amqp": {"tcp": {"addr": f"{HOST}:{self.amqp_port}"}},
+                "http": {"addr": f"{HOST}:{self.http_port}"},
+                "shutdown_timeout": "5s",
+            },
+            "auth": {
+                "anonymous": {
+                    "publish": ["#", "$queue/#", "$dlq/#"],
+                    "subscribe": ["#", "$SYS/#", "$queue/#", "$dlq/#"],
+                }
+            },
+            "storage": {
+                "data_dir": str(self.folder / "data"),
+                "wal_file_bytes": "16MiB",
+                "min_free_bytes": 0,
+            },
+            "log": {"level": "info", "format": "text"},
+            "cluster": {
+                "enabled": True,
+                "node_id": self.name,
+                "transport": {
+                    "bind_addr": f"{HOST}:{self.transport}",
+                    "peers": {other.name: f"{HOST}:{other.transport}" for other in others},
+                },
+                "raft": {
+                    "enabled": True,
+                    "bind_addr": f"{HOST}:{self.groups['default']}",
+                    "peers": peers("default"),
+                    "heartbeat_timeout": "150ms",
+                    "election_timeout": f"{ELECTION_SECONDS:g}s",
+                    "groups": {
+                        group: {"bind_addr": f"{HOST}:{self.groups[group]}", "peers": peers(group)}
+                        for group in GROUPS[1:]
+                    },
+                },
+            },
+        }
+        self.file.write_text(yaml.safe_dump(merged(own, settings)))
+
+    @property
+    def file(self) -> Path:
+        """Its settings."""
+        return self.folder / "node.yaml"
+
+    @property
+    def output(self) -> Path:
+        """What it has written in this life."""
+        return self.folder / f"life{self._lives}.log"
+
+    def start(self) -> None:
+        """Start it; `Cluster.wait_ready` waits."""
+        self._lives += 1
+        command = [sys.executable, "-m", "fluxmq.supervisor.main"]
+        command += ["--config", str(self.file), "--workers", "1"]
+        with self.output.open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY)
+        self.broker = Broker(
+            HOST,
+            self.port,
+            http_port=self.http_port,
+            config=self.file,
+            output=self.output,
+            process=process,
+        )
+        self.up = True
+
+    def processes(self) -> list[psutil.Process]:
+        """Its processes, the supervisor first."""
+        assert self.broker.process is not None
+        supervisor = psutil.Process(self.broker.process.pid)
+        return [supervisor, *supervisor.children(recursive=True)]
+
+    def kill(self) -> None:
+        """End all of its processes at once, without a word, and wait until they are gone."""
+        processes = self.processes()
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.broker.stop(check=False)
+        _, alive = psutil.wait_procs(processes, timeout=START_SECONDS)
+        assert not alive, f"{alive} outlived SIGKILL"
+        self.up = False
+
+    def stop(self) -> None:
+        """End it in order."""
+        self.up = False
+        self.broker.stop()
+
+    def pause(self) -> None:
+        """Hold all of its processes, as a machine is held that does not answer any more."""
+        for process in self.processes():
+            os.kill(process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let them go on."""
+        for process in reversed(self.processes()):
+            os.kill(process.pid, signal.SIGCONT)
+
+    def led(self, group: str) -> int:
+        """The term in which it leads a group by what it has logged; 0 when it does not."""
+        term = 0
+        for ended, name, number in LEADING.findall(self.broker.log()):
+            if name.strip('"') == group:
+                term = 0 if ended else int(number)
+        return term if self.up else 0
+
+
+class Cluster:
+    """Three nodes."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        ports = _ports(len(NODES), 4 + len(GROUPS))
+        self.nodes: list[Node] = []
+        for name, own in zip(NODES, ports, strict=True):
+            (folder / name).mkdir()
+            self.nodes.append(Node(name, folder / name, own))
+        for node in self.nodes:
+            node.configure([other for other in self.nodes if other is not node], settings)
+
+    def start(self) -> None:
+        """Start all nodes and wait until each is ready."""
+        for node in self.nodes:
+            node.start()
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until every node that is up says that it is ready."""
+        for node in self.nodes:
+            if node.up:
+                node.broker.wait_ready(START_SECONDS)
+
+    def leader(self, group: str = "default") -> Node:
+        """The node that leads a group, waited for."""
+
+        def found() -> Node | None:
+            term, node = max(((node.led(group), node) for node in self.nodes), key=lambda at: at[0])
+            if not term:
+                time.sleep(POLL_INTERVAL)
+            return node if term else None
+
+        node: Node = eventually(found, f"group {group} is led", START_SECONDS)
+        return node
+
+    def followers(self, group: str = "default") -> list[Node]:
+        """The nodes that run and do not lead a group."""
+        leader = self.leader(group)
+        return [node for node in self.nodes if node.up and node is not leader]
+
+    def stop(self) -> None:
+        """Stop all nodes at once; each must end in order."""
+        with ThreadPoolExecutor(len(self.nodes)) as together:
+            list(together.map(Node.stop, [node for node in self.nodes if node.up]))
+
+    def end(self) -> None:
+        """End whatever still runs, after a failure."""
+        for node in self.nodes:
+            if node.up:
+                with suppress(psutil.NoSuchProcess):
+                    node.kill()
+
+    def log(self) -> str:
+        """What all nodes have written."""
+        return "".join(f"--- {node.name}\n{node.broker.log()}" for node in self.nodes)
+
+
+def _ports(nodes: int, each: int) -> list[list[int]]:
+    """Free ports for each node; none of a node's other ports is among those that belong to its shards."""
+    while True:
+        found = free_ports(nodes * each)
+        split = [found[at : at + each] for at in range(0, len(found), each)]
+        if not any(
+            0 < port - own[3] < SHARD_PORTS or not own[3] + SHARD_PORTS < 1 << 16
+            for own in split
+            for port in own
+        ):
+            return split
