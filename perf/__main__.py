@@ -10,12 +10,10 @@ from statistics import median
 from typing import Any
 
 from perf import idle, plots, queue, report
-from perf.amqp_cases import AMQP_CASES
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
 from perf.micro import run_all
 from perf.progress import display, say
-from perf.queue_cases import QUEUE_CASES
 from perf.run import Measurement, Run, RunError, Target, Timing
 from perf.worker import raise_descriptor_limit
 from perf.workload import Workload, WorkloadError
@@ -50,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     for suite, text in (
         (queue.QUEUE, "durable queues against installed peers"),
         (queue.AMQP, "durable queues over AMQP 0.9.1 against installed peers"),
+        (queue.CLUSTER, "queues of three copies on three nodes against installed peers"),
     ):
         durable = commands.add_parser(suite.name, help=text)
         queue.add_options(durable, suite)
@@ -201,7 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command in queue.SUITES:
             return queue.main(options)
         if options.command == "cases":
-            for case in [*CASES.values(), *QUEUE_CASES.values(), *AMQP_CASES.values()]:
+            suites = (CASES, *(suite.cases for suite in queue.SUITES.values()))
+            for case in [case for found in suites for case in found.values()]:
                 print(f"{case.name:22} {case.title}")
             return 0
         if options.command == "micro":

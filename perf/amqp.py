@@ -31,6 +31,7 @@ CONNECTION_OPEN, CONNECTION_OPEN_OK, CONNECTION_CLOSE = (10, 40), (10, 41), (10,
 CHANNEL_OPEN, CHANNEL_OPEN_OK, CHANNEL_CLOSE = (20, 10), (20, 11), (20, 40)
 QUEUE_DECLARE, QUEUE_DECLARE_OK = (50, 10), (50, 11)
 QUEUE_BIND, QUEUE_BIND_OK = (50, 20), (50, 21)
+QUEUE_PURGE, QUEUE_PURGE_OK = (50, 30), (50, 31)
 QUEUE_DELETE, QUEUE_DELETE_OK = (50, 40), (50, 41)
 BASIC_QOS, BASIC_QOS_OK = (60, 10), (60, 11)
 BASIC_CONSUME, BASIC_CONSUME_OK = (60, 20), (60, 21)
@@ -131,14 +132,25 @@ def confirm(connection: socket.socket) -> None:
     call(connection, 1, CONFIRM_SELECT, b"\x00")
 
 
-def declare(connection: socket.socket, queue: str, key: str, kind: str = "quorum") -> None:
-    """Declare a durable queue anew and bind it to ``amq.topic``; what was in it is gone."""
+def declare(
+    connection: socket.socket, queue: str, key: str, kind: str = "quorum", copies: int = 0
+) -> None:
+    """Declare a durable queue anew and bind it to ``amq.topic``; what was in it is gone. ``copies``: of a quorum
+    queue, 0 for as many as the broker makes."""
     call(connection, 1, QUEUE_DELETE, bytes(2) + short(queue) + b"\x00")
-    durable, arguments = b"\x02", table({"x-queue-type": kind})
+    wanted: dict[str, str | int] = {"x-queue-type": kind}
+    if copies:
+        wanted["x-quorum-initial-group-size"] = copies
+    durable, arguments = b"\x02", table(wanted)
     call(connection, 1, QUEUE_DECLARE, bytes(2) + short(queue) + durable + arguments)
     if key:
         binding = short(queue) + short("amq.topic") + short(key) + b"\x00" + table({})
         call(connection, 1, QUEUE_BIND, bytes(2) + binding)
+
+
+def purge(connection: socket.socket, queue: str) -> None:
+    """Empty a queue of what is ready."""
+    call(connection, 1, QUEUE_PURGE, bytes(2) + short(queue) + b"\x00")
 
 
 def consume(connection: socket.socket, queue: str, prefetch: int, kind: str = "quorum") -> None:

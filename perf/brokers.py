@@ -18,12 +18,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from perf import handshake
-from perf.run import Target
+from perf.run import Target, Timing
+from perf.workload import Workload
 
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
@@ -78,6 +81,25 @@ def _die_with_parent() -> None:
 
 
 @dataclass(slots=True)
+class Prepared:
+    """A broker that is ready for one run. ``counts`` is what else is to be recorded with it; complete after the run."""
+
+    target: Target
+    workload: Workload
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+class Running(Protocol):
+    """What a comparison needs of a broker, or of a cluster of them."""
+
+    name: str
+
+    def prepared(self, workload: Workload, timing: Timing) -> AbstractContextManager[Prepared]: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
 class Broker:
     """A running broker. ``stop`` may be called more than once."""
 
@@ -96,6 +118,11 @@ class Broker:
     def target(self) -> Target:
         """The broker as a run sees it."""
         return Target(self.name, HOST, self.port, (self.process.pid,), self.subscriber_port)
+
+    @contextmanager
+    def prepared(self, workload: Workload, timing: Timing) -> Iterator[Prepared]:
+        """As it is: what a run needs, its clients declare."""
+        yield Prepared(self.target(), workload)
 
     def said(self) -> str:
         """The end of what it printed."""
@@ -185,14 +212,16 @@ def start_nats(cores: str | None = None) -> Broker:
     return launch("nats", command, answers_nats, dict(os.environ), cores)
 
 
-def start(name: str, cores: str | None = None) -> Broker:
+def start(name: str, cores: str | None = None) -> Running:
     """A broker by the name cases use: fluxmq, fluxmq-pure, fluxmq-2 (shards), mosquitto or nats; those with
-    durable queues are ``perf.durable``'s and ``perf.amqp_brokers``'s."""
-    from perf import amqp_brokers, durable
+    durable queues are ``perf.durable``'s and ``perf.amqp_brokers``'s, those of three nodes ``perf.cluster_brokers``'s."""
+    from perf import amqp_brokers, cluster_brokers, durable
 
     for starters in (durable.STARTERS, amqp_brokers.STARTERS):
         if name in starters:
             return starters[name](cores)
+    if name in cluster_brokers.NAMES:
+        return cluster_brokers.start(name, cores)
     if name == "mosquitto":
         return start_mosquitto(cores)
     if name == "nats":

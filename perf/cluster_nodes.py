@@ -53,26 +53,29 @@ PAGE_S = 2.0
 HEARTBEAT_S, ELECTION_S = 0.15, 1.0
 """Raft's timings: those of ``config/cluster``."""
 
-_SAMPLE = re.compile(r'^(fluxmq_\w+)\{([^}]*)\} ([0-9.e+-]+)$')
+_SAMPLE = re.compile(r"^(fluxmq_\w+)\{([^}]*)\} ([0-9.e+-]+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """What the cluster is to hold. ``queues`` queues are spread over ``groups`` groups named ``g0``, ``g1`` ...; with no
-    groups they are in ``default``. ``named`` are further queues, by name, with the group of each. ``distribution`` is how
-    consumers elsewhere get messages."""
+    groups they are in ``default``. ``named`` are further queues, by name, with the group of each. Consumers on nodes that
+    do not lead get messages from the leader, and those of the queues in ``copied`` out of their node's copy. ``workers``:
+    shards of a node; ``pins``: groups that have a certain one of them."""
 
     queues: int = 1
     groups: int = 0
     named: tuple[tuple[str, str], ...] = ()
-    distribution: str = "forward"
+    copied: tuple[str, ...] = ()
     workers: int = 1
+    pins: tuple[tuple[str, int], ...] = ()
 
     def group_names(self) -> list[str]:
         """The groups beside ``default``."""
         spread = [f"g{number}" for number in range(self.groups)]
-        return list(dict.fromkeys([*spread, *(group for _, group in self.named)]))
+        named = [group for _, group in self.named if group != "default"]
+        return list(dict.fromkeys([*spread, *named]))
 
     def group_of(self, queue: int) -> str:
         """The group of the queue with this number."""
@@ -144,7 +147,9 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def settings(addresses: Sequence[Addresses], index: int, shape: Shape, data: Path) -> dict[str, Any]:
+def settings(
+    addresses: Sequence[Addresses], index: int, shape: Shape, data: Path
+) -> dict[str, Any]:
     """The configuration of one node."""
     own = addresses[index]
     others = {node_name(n): each for n, each in enumerate(addresses) if n != index}
@@ -171,7 +176,11 @@ def settings(addresses: Sequence[Addresses], index: int, shape: Shape, data: Pat
             {
                 "name": name,
                 "topics": [f"$queue/{name}"],
-                "replication": {"enabled": True, "group": "" if group == "default" else group},
+                "replication": {
+                    "enabled": True,
+                    "group": "" if group == "default" else group,
+                    "distribution_mode": "replicate" if name in shape.copied else "forward",
+                },
             }
             for name, group in shape.listed()
         ],
@@ -185,7 +194,6 @@ def settings(addresses: Sequence[Addresses], index: int, shape: Shape, data: Pat
                 "peers": peers("default"),
                 "replication_factor": len(addresses),
                 "min_in_sync_replicas": len(addresses) // 2 + 1,
-                "distribution_mode": shape.distribution,
                 "heartbeat_timeout": f"{HEARTBEAT_S * 1000:g}ms",
                 "election_timeout": f"{ELECTION_S:g}s",
                 "groups": groups,
@@ -212,11 +220,8 @@ def placement(cores: Sequence[int], nodes: int = NODES) -> list[str | None]:
 
 def samples(page: str) -> list[tuple[str, dict[str, str], float]]:
     """The samples with labels of a metrics page: name, labels, value."""
-    found = []
-    for line in page.splitlines():
-        if match := _SAMPLE.match(line):
-            found.append((match[1], dict(_LABEL.findall(match[2])), float(match[3])))
-    return found
+    lines = (_SAMPLE.match(line) for line in page.splitlines())
+    return [(m[1], dict(_LABEL.findall(m[2])), float(m[3])) for m in lines if m]
 
 
 @dataclass(slots=True)
@@ -244,9 +249,12 @@ class Node:
         """Its configuration file."""
         return self.folder / "fluxmq.yaml"
 
-    def start(self, workers: int) -> None:
+    def start(self, shape: Shape) -> None:
         """Start its processes; they are not waited for."""
-        arguments = ["--config", str(self.config), "--workers", str(workers)]
+        arguments = ["--config", str(self.config), "--workers", str(shape.workers)]
+        if shape.pins:
+            cores = self.cores.split(",") if self.cores is not None else ["0"]
+            arguments += [f"--pin={group}={cores[shard]}" for group, shard in shape.pins]
         command = [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
         if self.cores is not None:
             command = ["taskset", "-c", self.cores, *command]
@@ -329,7 +337,7 @@ class Nodes:
     def start(self) -> None:
         """Start all and wait until every group is led. Raises ``BrokerError``; nothing is left running then."""
         for node in self.nodes:
-            node.start(self.shape.workers)
+            node.start(self.shape)
         try:
             self.await_ready(self.nodes, START_S)
         except BrokerError:
@@ -385,22 +393,13 @@ class Nodes:
             time.sleep(POLL_S)
 
     def lead(self, wanted: Mapping[str, int]) -> dict[str, Node]:
-        """Have groups led by the nodes with these indexes; who leads them then. Raises ``RunError`` after a while."""
-        deadline = time.monotonic() + TRANSFER_S
-        while True:
-            found = self.leaders()
-            wrong = {g: i for g, i in wanted.items() if g in found and found[g].index != i}
-            if not wrong and all(group in found for group in wanted):
-                return found
-            if time.monotonic() > deadline:
-                raise RunError(f"leaders could not be moved: {', '.join(sorted(wrong)) or 'none'}")
-            for group, index in wrong.items():
-                self.transfer(group, found[group], index)
-            time.sleep(POLL_S)
-
-    def transfer(self, group: str, asked: Node, to: int) -> None:
-        """Ask for a group to be led elsewhere; whether it is, ``leaders`` tells."""
-        control(asked, "transfer", group, node_name(to))
+        """Ask for groups to be led by the nodes with these indexes; who leads them then, which is for the caller to look
+        at. Raises ``RunError`` when nobody leads one."""
+        for group, index in wanted.items():
+            leader = self.leader(group)
+            if leader.index != index:
+                control(leader, "transfer", group, node_name(index))
+        return {group: self.leader(group) for group in wanted}
 
 
 def control(node: Node, *arguments: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ from typing import Any
 from perf import amqp_idle, brokers, cases, drain, idle
 from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
-from perf.brokers import Broker, BrokerError
+from perf.brokers import Broker, BrokerError, Running
 from perf.cases import Case, Goal
 from perf.idle import IdleMeasurement
 from perf.progress import Announce
@@ -177,15 +177,15 @@ def ratios(case: Case, results: Mapping[str, Sequence[Result]]) -> list[Ratio]:
 
 
 def taking_part(case: Case, peers: Iterable[str]) -> list[str]:
-    """The brokers of a case that the plan allows: its own always, others when chosen."""
-    wanted = tuple(peers)
-    return [name for name in case.brokers() if name.startswith(cases.SUBJECT) or name in wanted]
+    """The brokers of a case that the plan allows: its own always, others when chosen, by name or by the first word of it."""
+    wanted = {cases.SUBJECT, *peers}
+    return [n for n in case.brokers() if n in wanted or n.partition("-")[0] in wanted]
 
 
 def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
     """All rounds of one case. A broker that cannot be started or measured is missing, with the reason."""
     outcome = CaseResult(case)
-    running: dict[str, Broker] = {}
+    running: dict[str, Running] = {}
     try:
         for name in taking_part(case, plan.peers):
             try:
@@ -211,22 +211,31 @@ def run_case(case: Case, plan: Plan, announce: Announce) -> CaseResult:
     return outcome
 
 
-def measure(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -> Result:
+def measure(case: Case, broker: Running, plan: Plan, progress: Progress | None) -> Result:
     """One run of a case against one broker. Raises ``RunError`` or ``OSError``."""
+    if case.kind != "run":
+        assert isinstance(broker, Broker)
+        return measure_otherwise(case, broker, plan, progress)
+    workload = case.workload_for(broker.name)
+    if case.adapt is None:
+        workload = workload.changed(version=plan.version)
+    cores = (1,) if plan.pin else ()
+    processes = max(plan.workers, case.processes)
+    with broker.prepared(workload, plan.timing) as ready:
+        run = Run(ready.target, ready.workload, plan.timing, processes, cores)
+        found = run.measure(progress)
+    found.counts.update(ready.counts)
+    if not found.messages_per_s:
+        raise RunError(f"nothing arrived of {found.counts['sent']} messages sent")
+    return found
+
+
+def measure_otherwise(case: Case, broker: Broker, plan: Plan, progress: Progress | None) -> Result:
+    """A case that is not one run of the generator."""
     if case.kind == "idle":
         return idle.measure(broker.target(), plan.idle_connections, plan.version, progress)
     workload = case.workload_for(broker.name)
     if case.kind == "amqp-idle":
         connections = plan.idle_connections
         return amqp_idle.measure(broker, workload.queue_type, connections, progress=progress)
-    if case.kind == "drain":
-        return drain.measure(broker.target(), workload, progress=progress)
-    if case.adapt is None:
-        workload = workload.changed(version=plan.version)
-    cores = (1,) if plan.pin else ()
-    found = Run(
-        broker.target(), workload, plan.timing, max(plan.workers, case.processes), cores
-    ).measure(progress)
-    if not found.messages_per_s:
-        raise RunError(f"nothing arrived of {found.counts['sent']} messages sent")
-    return found
+    return drain.measure(broker.target(), workload, progress=progress)

@@ -214,10 +214,14 @@ class JetStream(Mqtt):
     def open_subscriber(
         self, host: str, port: int, workload: Workload, index: int
     ) -> socket.socket:
-        """A fresh stream with a push consumer whose deliveries arrive here."""
+        """A fresh stream, or the one that is there, with a push consumer whose deliveries arrive here."""
         connection = open_nats(host, port)
         name, pending = workload.queue_name(index), workload.deliveries_max()
-        jetstream.declare(connection, name, pending, workload.retention)
+        if workload.declares:
+            jetstream.declare(connection, name, pending, workload.retention)
+        else:
+            jetstream.listen(connection)
+            jetstream.create_consumer(connection, name, pending)
         return connection
 
     def template(self, workload: Workload, index: int) -> Template:
@@ -261,9 +265,12 @@ class Amqp(Mqtt):
         """A consumer of an empty queue."""
         connection = handshake.dial(host, port)
         amqp.open_channel(connection)
-        key = workload.publisher_topic(index).replace("/", ".")
-        amqp.declare(connection, workload.queue_name(index), key, workload.queue_type)
-        amqp.consume(connection, workload.queue_name(index), amqp.PREFETCH, workload.queue_type)
+        name, kind = workload.queue_name(index), workload.queue_type
+        if workload.declares:
+            amqp.declare(connection, name, workload.publisher_topic(index).replace("/", "."), kind)
+        else:
+            amqp.purge(connection, name)
+        amqp.consume(connection, name, amqp.PREFETCH, kind)
         return connection
 
     def template(self, workload: Workload, index: int) -> Template:

@@ -88,6 +88,7 @@ class Generator:
         self.workload = workload
         self.address = address
         self.subscriber_port = subscriber_port or address[1]
+        self.pair_ports: list[tuple[int, int]] = []
         self.publishing = dialects.DIALECTS[workload.protocol]
         self.consuming = dialects.DIALECTS[workload.consumes()]
         self.give_up_ns = GIVE_UP_DURABLE_NS if workload.durable else GIVE_UP_NS
@@ -117,14 +118,15 @@ class Generator:
 
     def connect(self) -> None:
         """Open everything, subscribers first, because they declare queues. Raises ``OSError``."""
-        host, port = self.address
+        host = self.address[0]
         work, buffers = self.workload, (self.inbound, self.outbound)
         for index in self.subscriber_indexes:
             consuming = self.consuming
-            connection = consuming.open_subscriber(host, self.subscriber_port, work, index)
+            connection = consuming.open_subscriber(host, self._ports(index)[1], work, index)
             receiver = consuming.receiver(work, buffers, None, self.delivery)
             self._add(connection, Link(connection, receiver))
         for index in self.publisher_indexes:
+            port = self._ports(index)[0]
             connection, limit = self.publishing.open_publisher(host, port, work, index)
             sender = self._sender(index, limit)
             receiver = self.publishing.receiver(work, buffers, sender, self.delivery)
@@ -132,6 +134,12 @@ class Generator:
             self._add(connection, link)
             self._make_runnable(link)
         self.epoll.register(self.board.wake_fds[self.worker], select.EPOLLIN)
+
+    def _ports(self, index: int) -> tuple[int, int]:
+        """Where publisher and subscriber ``index`` connect."""
+        return (
+            self.pair_ports[index] if self.pair_ports else (self.address[1], self.subscriber_port)
+        )
 
     def _sender(self, index: int, window: int) -> Sender:
         work = self.workload

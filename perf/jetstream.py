@@ -62,24 +62,38 @@ def checked(answer: dict[str, Any]) -> None:
         raise HandshakeError(f"JetStream: {answer['error'].get('description', answer['error'])}")
 
 
-def declare(connection: socket.socket, stream: str, pending_max: int, retention: str) -> None:
-    """A new stream in files (one replica) and a durable push consumer that delivers to this connection.
+def listen(connection: socket.socket) -> None:
+    """Subscribe to the answers of the API; once for each connection."""
+    connection.sendall(f"SUB {REPLY} 1\r\n".encode())
+
+
+def create_stream(
+    connection: socket.socket, stream: str, retention: str, replicas: int = 1
+) -> dict[str, Any]:
+    """A new stream in files; what the server says of it.
 
     ``retention`` is ``limits``, which here keeps everything, or ``workqueue``, which removes what is
-    acknowledged.
+    acknowledged. Raises ``HandshakeError``.
     """
-    connection.sendall(f"SUB {REPLY} 1\r\n".encode())
     answer = request(connection, f"STREAM.DELETE.{stream}", {})
     if answer.get("error", {}).get("err_code", NO_SUCH_STREAM) != NO_SUCH_STREAM:
         checked(answer)
-    settings = {"name": stream, "subjects": [stream], "storage": "file", "num_replicas": 1}
-    checked(
-        request(
-            connection,
-            f"STREAM.CREATE.{stream}",
-            {**settings, "retention": retention, "discard": "old", "duplicate_window": 0},
-        )
-    )
+    settings = {"name": stream, "subjects": [stream], "storage": "file", "num_replicas": replicas}
+    settings |= {"retention": retention, "discard": "old", "duplicate_window": 0}
+    made = request(connection, f"STREAM.CREATE.{stream}", settings)
+    checked(made)
+    return made
+
+
+def stream_leader(connection: socket.socket, stream: str) -> str:
+    """The name of the server that leads a stream; empty while none does. Raises ``HandshakeError``."""
+    answer = request(connection, f"STREAM.INFO.{stream}", {})
+    checked(answer)
+    return str(answer.get("cluster", {}).get("leader", ""))
+
+
+def create_consumer(connection: socket.socket, stream: str, pending_max: int) -> None:
+    """A durable push consumer that delivers to this connection. Raises ``HandshakeError``."""
     deliver = f"perf.deliver.{stream}"
     connection.sendall(f"SUB {deliver} 2\r\n".encode())
     consumer = {
@@ -91,3 +105,10 @@ def declare(connection: socket.socket, stream: str, pending_max: int, retention:
     }
     create = {"stream_name": stream, "config": consumer}
     checked(request(connection, f"CONSUMER.DURABLE.CREATE.{stream}.perf", create))
+
+
+def declare(connection: socket.socket, stream: str, pending_max: int, retention: str) -> None:
+    """A new stream of one replica and its consumer."""
+    listen(connection)
+    create_stream(connection, stream, retention)
+    create_consumer(connection, stream, pending_max)

@@ -1,4 +1,4 @@
-"""``python -m perf queue`` and ``amqp``: durable queues of FluxMQ and its peers in the same interleaved rounds.
+"""``python -m perf queue``, ``amqp`` and ``cluster``: durable queues of FluxMQ and its peers in the same interleaved rounds.
 
 Runs the cases of a suite by the rules of ``perf.compare``, measures the disk before each of them, and writes one
 page, one picture and one JSON file. A figure never stands without the disk's sync time.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import amqp_brokers, backlog, cases, disk, plots, report
+from perf import amqp_brokers, backlog, cases, cluster_cases, disk, plots, report
 from perf.amqp_cases import AMQP_CASES
 from perf.amqp_idle import AmqpIdleMeasurement
 from perf.backlog import BacklogMeasurement
@@ -27,6 +27,7 @@ from perf.run import Measurement, RunError, Timing
 from perf.workload import WorkloadError
 
 ROUNDS = 5
+QUICK = Timing(0.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,15 @@ AMQP = Suite(
     AMQP_CASES,
     "FluxMQ: one shard, quorum queues, fsync before basic.ack.",
 )
-SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (QUEUE, AMQP)}
+CLUSTER = Suite(
+    "cluster",
+    "Queues of three copies on three nodes",
+    ("rabbitmq", "nats"),
+    cluster_cases.CLUSTER_CASES,
+    "Three nodes of each on this machine, three copies. FluxMQ: one shard a node unless said otherwise, a majority synced"
+    " before it confirms; RabbitMQ: quorum queues, as much; JetStream: R3 streams in files, which are not synced.",
+)
+SUITES: Mapping[str, Suite] = {suite.name: suite for suite in (QUEUE, AMQP, CLUSTER)}
 """By the names of their commands."""
 
 HEAD = [
@@ -75,12 +84,17 @@ def add_options(command: argparse.ArgumentParser, suite: Suite) -> None:
     """The options of a suite's command beside those of timing."""
     command.add_argument("--peers", default=",".join(suite.peers), help="comma-separated")
     command.add_argument("--cases", default=",".join(suite.cases), help="comma-separated")
+    command.add_argument("--rounds", type=int, default=ROUNDS)
+    command.add_argument("--name", default=suite.name, help="of the files written")
+    if suite is CLUSTER:
+        command.add_argument(
+            "--quick", action="store_true", help="one round of a second each: does everything work"
+        )
+        return
     command.add_argument(
         "--connections", type=int, default=cases.IDLE_CONNECTIONS, help="that are idle"
     )
-    command.add_argument("--rounds", type=int, default=ROUNDS)
     command.add_argument("--messages", type=int, default=backlog.MESSAGES, help="of the backlog")
-    command.add_argument("--name", default=suite.name, help="of the files written")
     command.add_argument("--pin", action="store_true", help="brokers on core 0, generator on 1")
 
 
@@ -271,9 +285,11 @@ def main(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         timing=Timing(options.warmup, options.duration),
         workers=options.processes,
-        pin=options.pin,
-        idle_connections=options.connections,
     )
+    if suite is not CLUSTER:
+        plan = replace(plan, pin=options.pin, idle_connections=options.connections)
+    elif options.quick:
+        plan = replace(plan, rounds=1, timing=QUICK)
     measured = disk.measure()
     say(f"disk: {measured.sentence()}")
     results: list[CaseResult] = []

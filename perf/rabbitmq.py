@@ -1,11 +1,13 @@
-"""Debian's RabbitMQ as a node of its own: own port mapper, own cookie, own data directory, gone when stopped.
+"""Debian's RabbitMQ as nodes of their own: own port mapper, own cookie, own data directories, gone when stopped.
 
-The system's service need not run and is not touched. ``control`` is ``rabbitmqctl`` on this node.
+The system's service need not run and is not touched. ``control`` is ``rabbitmqctl`` on a node. Nodes started beside a
+first one share its port mapper and its cookie, and may join its cluster.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -45,6 +47,18 @@ class Node:
     mqtt_port: int
     environment: dict[str, str]
 
+    @property
+    def name(self) -> str:
+        """Its name as Erlang has it."""
+        return self.environment["RABBITMQ_NODENAME"]
+
+    def join(self, first: Node) -> None:
+        """Become a member of another node's cluster. Raises ``BrokerError``."""
+        for arguments in (("stop_app",), ("reset",), ("join_cluster", first.name), ("start_app",)):
+            code, said = self.control(*arguments)
+            if code:
+                raise BrokerError(f"rabbitmqctl {' '.join(arguments)} on {self.name}: {said}")
+
     def control(self, *arguments: str) -> tuple[int, str]:
         """``rabbitmqctl`` with these arguments: its exit code and what it printed."""
         done = subprocess.run(
@@ -70,9 +84,16 @@ def installed() -> bool:
 
 
 def start(
-    name: str, cores: str | None = None, mqtt: bool = False, plugins: Sequence[str] = PLUGINS
+    name: str,
+    cores: str | None = None,
+    mqtt: bool = False,
+    plugins: Sequence[str] = PLUGINS,
+    beside: Node | None = None,
 ) -> Node:
-    """Start a node; ``mqtt``: publishers speak MQTT. Raises ``BrokerError`` where it is not installed."""
+    """Start a node; ``mqtt``: publishers speak MQTT; ``beside``: the node whose port mapper and cookie it uses.
+
+    Raises ``BrokerError`` where it is not installed.
+    """
     mapper = shutil.which("epmd")
     if not SERVER.exists() or mapper is None:
         raise BrokerError("rabbitmq-server is not installed")
@@ -81,7 +102,38 @@ def start(
     ports = {kind: brokers.free_port() for kind in ("amqp", "mqtt", "mapper", "distribution")}
     (folder / "rabbitmq.conf").write_text(CONF.format(**ports))
     (folder / "plugins").write_text(f"[{','.join(plugins)}].\n")
-    environment = {
+    environment = _environment(folder, ports)
+    attendants = []
+    if beside is not None:
+        for shared in ("HOME", "ERL_EPMD_PORT"):
+            environment[shared] = beside.environment[shared]
+    else:
+        _write_cookie(folder)
+        # Started by hand, else the node would start one that outlives it.
+        attendants.append(
+            brokers.spawn(
+                [mapper, "-port", str(ports["mapper"]), "-address", HOST],
+                folder,
+                environment,
+                folder / "mapper",
+            )
+        )
+    command = [str(SERVER)]
+    if cores is not None:
+        command = ["taskset", "-c", cores, *command]
+    process = brokers.spawn(command, folder, environment, folder / "output")
+    broker = Broker(name, ports["amqp"], process, kept, folder / "output")
+    broker.attendants, broker.stop_timeout_s = attendants, STOP_S
+    broker.arguments, broker.environment = command, environment
+    brokers.await_answer(broker, answers_amqp, START_S)
+    if mqtt:
+        broker.port, broker.subscriber_port = ports["mqtt"], ports["amqp"]
+        brokers.await_answer(broker, brokers.answers_mqtt, START_S)
+    return Node(broker, ports["amqp"], ports["mqtt"], environment)
+
+
+def _environment(folder: Path, ports: dict[str, int]) -> dict[str, str]:
+    return {
         **os.environ,
         "HOME": str(folder),
         "ERL_EPMD_PORT": str(ports["mapper"]),
@@ -97,22 +149,11 @@ def start(
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
     }
-    # Started by hand, else the node would start one that outlives it.
-    attendant = brokers.spawn(
-        [mapper, "-port", str(ports["mapper"]), "-address", HOST],
-        folder,
-        environment,
-        folder / "mapper",
-    )
-    command = [str(SERVER)]
-    if cores is not None:
-        command = ["taskset", "-c", cores, *command]
-    process = brokers.spawn(command, folder, environment, folder / "output")
-    broker = Broker(name, ports["amqp"], process, kept, folder / "output")
-    broker.attendants, broker.stop_timeout_s = [attendant], STOP_S
-    broker.arguments, broker.environment = command, environment
-    brokers.await_answer(broker, answers_amqp, START_S)
-    if mqtt:
-        broker.port, broker.subscriber_port = ports["mqtt"], ports["amqp"]
-        brokers.await_answer(broker, brokers.answers_mqtt, START_S)
-    return Node(broker, ports["amqp"], ports["mqtt"], environment)
+
+
+def _write_cookie(folder: Path) -> None:
+    """What nodes know each other by; Erlang wants it readable by its owner alone."""
+    path = folder / ".erlang.cookie"
+    path.touch(0o600)
+    path.write_text(secrets.token_hex(20))
+    path.chmod(0o400)

@@ -59,7 +59,8 @@ class RunError(RuntimeError):
 class Target:
     """A broker under test: where it listens and the roots of its process tree (none: cost is not measured).
 
-    ``subscriber_port`` is another port for subscribers that speak another protocol; 0 is the same.
+    ``subscriber_port`` is another port for subscribers that speak another protocol; 0 is the same. Of a cluster,
+    ``pair_ports`` has the ports of publisher and subscriber i, who may live on different nodes, and counts instead.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Target:
     port: int
     pids: tuple[int, ...] = ()
     subscriber_port: int = 0
+    pair_ports: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ class Run:
                 "host": self.target.host,
                 "port": self.target.port,
                 "subscriber_port": self.target.subscriber_port,
+                "pair_ports": self.target.pair_ports,
                 "publishers": publishers,
                 "subscribers": subscribers,
                 "board_fd": self.board.fd,

@@ -47,9 +47,11 @@ def build(task: dict[str, Any], board: Board) -> Generator | Churn | AmqpChurn:
     if workload.kind == "churn":
         return Churn(workload, address, len(task["publishers"]), board, worker)
     publishers, subscribers = task["publishers"], task["subscribers"]
-    return Generator(
+    loop = Generator(
         workload, address, publishers, subscribers, board, worker, int(task["subscriber_port"])
     )
+    loop.pair_ports = [(int(to), int(of)) for to, of in task["pair_ports"]]
+    return loop
 
 
 def main() -> int:

@@ -61,7 +61,8 @@ class Workload:
     subscribers speak where it is not the publishers' ``protocol``. With a durable queue between them, pair i
     has queue i, and with shape ``all`` (one subscriber) all publishers have queue 0. An AMQP consumer
     acknowledges every ``ack_every`` deliveries (0: every read); ``queue_type`` is what AMQP declares, and
-    ``retention`` what a JetStream stream keeps. ``churn`` over AMQP is of what ``churn_of`` names.
+    ``retention`` what a JetStream stream keeps. Subscribers declare their queues unless ``declares`` is false: then they
+    are there already, and are emptied. ``churn`` over AMQP is of what ``churn_of`` names.
     """
 
     kind: str = "messages"
@@ -87,6 +88,7 @@ class Workload:
     queue_type: str = "quorum"
     churn_of: str = "connection"
     retention: str = "limits"
+    declares: bool = True
 
     def check(self) -> None:
         """Raise ``WorkloadError`` when the description makes no sense."""

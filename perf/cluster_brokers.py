@@ -1,0 +1,254 @@
+"""The brokers of ``python -m perf cluster``: clusters of three nodes, by where their clients connect.
+
+Names of one cluster share it, so that what is compared within a round is where clients are and how queues are laid
+out, not two clusters. A cluster stops with the last of its names. Clients connect to the node that leads the queue
+unless the name says otherwise: ``follower`` has both at a node that does not lead, ``forward`` and ``replicate`` have
+the consumer there, given messages by the leader or out of its own node's copy.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from perf.brokers import HOST, BrokerError, Prepared
+from perf.cases import shard_of
+from perf.cluster_nodes import NODES, Nodes, Shape
+from perf.cluster_peers import Nats, RabbitMQ
+from perf.dialects import GROUP
+from perf.run import RunError, Target, Timing
+from perf.saturate import Background
+from perf.workload import Workload
+
+FLUXMQ, FLUXMQ_MQTT = "fluxmq-cluster", "fluxmq-cluster-mqtt"
+FLUXMQ_FOLLOWER, FLUXMQ_MQTT_FOLLOWER = "fluxmq-cluster-follower", "fluxmq-cluster-mqtt-follower"
+FLUXMQ_FORWARD, FLUXMQ_REPLICATE = "fluxmq-cluster-forward", "fluxmq-cluster-replicate"
+FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
+RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
+NATS = "nats-cluster"
+
+COUNTS = (1, 2, 4, 8, 16)
+"""Groups of the sweep."""
+
+SPREAD: Mapping[int, str] = {count: f"fluxmq-cluster-{count}-groups" for count in COUNTS}
+GATHERED: Mapping[int, str] = {count: f"fluxmq-cluster-{count}-in-one" for count in COUNTS[1:]}
+"""So many queues, each in a group of its own, and all in one group."""
+
+TOGETHER, COPIED, COLD, HOT = "one", "copied", "cold", "hot"
+"""Names of queues beside ``perf-0`` ...: all in one group; delivered from copies; measured beside the hot one."""
+
+CORES_APART = 8
+"""Cores from which on hot and cold queues have shards of their own on every node, with some left for generators."""
+
+HOT_LOAD = Workload(
+    protocol="queue", version=5, qos=1, shape="pairs", window=500, outstanding=4000, topic=HOT
+)
+"""What the cold queue is measured beside."""
+
+
+class Cluster(Protocol):
+    """A running cluster. ``prepare`` has the queues ready and says which node leads each; ``ports`` are in the order of
+    the nodes."""
+
+    def prepare(self, workload: Workload) -> list[int]: ...
+    def ports(self, protocol: str) -> list[int]: ...
+    def pids(self) -> tuple[int, ...]: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Fluxmq:
+    """FluxMQ's nodes as a cluster among others. ``together``: one node leads all groups."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    nodes: Nodes
+    together: bool = False
+
+    @classmethod
+    def start(cls, shape: Shape, together: bool = False) -> Fluxmq:
+        """Start three nodes. Raises ``BrokerError``."""
+        kept = tempfile.TemporaryDirectory(prefix="perf-fluxmq-", ignore_cleanup_errors=True)
+        try:
+            nodes = Nodes.create(Path(kept.name), shape)
+            nodes.start()
+        except BaseException:
+            kept.cleanup()
+            raise
+        return cls(kept, nodes, together)
+
+    def prepare(self, workload: Workload) -> list[int]:
+        """Spread the leaders over the nodes as far as nodes let them be moved; who leads the queues' groups."""
+        groups = dict(self.nodes.shape.listed())
+        wanted = [groups[workload.queue_name(number)] for number in range(workload.subscribers)]
+        spread = {
+            group: 0 if self.together else place % NODES
+            for place, group in enumerate(dict.fromkeys(wanted))
+        }
+        leaders = self.nodes.lead(spread)
+        return [leaders[group].index for group in wanted]
+
+    def ports(self, protocol: str) -> list[int]:
+        """Where clients of a protocol find each node."""
+        if protocol not in ("amqp", "queue"):
+            raise RunError(f"{protocol} is not measured with FluxMQ's cluster")
+        found = [node.addresses for node in self.nodes.nodes]
+        return [each.amqp if protocol == "amqp" else each.mqtt for each in found]
+
+    def pids(self) -> tuple[int, ...]:
+        """The roots of the process trees."""
+        return self.nodes.pids()
+
+    def stop(self) -> None:
+        """End all of them; what they stored goes."""
+        self.nodes.stop()
+        self.folder.cleanup()
+
+
+@dataclass(slots=True)
+class _Use:
+    cluster: Cluster
+    names: int = 0
+
+
+_running: dict[str, _Use] = {}
+"""The clusters that run, by what they hold."""
+
+
+@dataclass(slots=True)
+class ClusterBroker:
+    """One name of a cluster. ``publisher`` and ``consumer``: how many nodes after the leader's their node is."""
+
+    name: str
+    held: str
+    cluster: Cluster
+    publisher: int = 0
+    consumer: int = 0
+    hot: bool = False
+    stopped: bool = False
+
+    @contextmanager
+    def prepared(self, workload: Workload, timing: Timing) -> Iterator[Prepared]:
+        """Queues ready and led, addresses known; the hot load on, where it belongs to the name. Raises ``RunError``."""
+        leaders = self.cluster.prepare(workload)
+        found = Prepared(self._target(workload, leaders), workload)
+        for number in range(NODES):
+            found.counts[f"led_by_node{number + 1}"] = leaders.count(number)
+        if not self.hot:
+            yield found
+            return
+        load = placed(HOT_LOAD, 0, self._workers())
+        hot = self._target(load, self.cluster.prepare(load))
+        with Background(hot, load, timing) as background:
+            yield found
+        assert background.result is not None
+        found.counts["hot_per_s"] = int(background.result.messages_per_s)
+
+    def _workers(self) -> int:
+        assert isinstance(self.cluster, Fluxmq)
+        return self.cluster.nodes.shape.workers
+
+    def _target(self, workload: Workload, leaders: list[int]) -> Target:
+        to, of = self.cluster.ports(workload.protocol), self.cluster.ports(workload.consumes())
+        pairs = tuple(
+            (to[(leader + self.publisher) % NODES], of[(leader + self.consumer) % NODES])
+            for leader in leaders
+        )
+        return Target(self.name, HOST, pairs[0][0], self.cluster.pids(), 0, pairs)
+
+    def stop(self) -> None:
+        """Give the name back."""
+        if self.stopped:
+            return
+        self.stopped = True
+        use = _running[self.held]
+        use.names -= 1
+        if not use.names:
+            del _running[self.held]
+            use.cluster.stop()
+
+
+def placed(workload: Workload, shard: int, workers: int) -> Workload:
+    """The same with client identifiers whose sessions are on this shard of a node, for MQTT clients of queues."""
+    placement = shard_of()
+
+    def identifier(role: str, prefix: str) -> str:
+        number = 0
+        while placement(f"{prefix}{workload.topic}-{role}{number}".encode(), workers) != shard:
+            number += 1
+        return f"{workload.topic}-{role}{number}"
+
+    return workload.changed(
+        publisher_ids=(identifier("p", ""),), subscriber_ids=(identifier("s", f"{GROUP}-"),)
+    )
+
+
+def standard() -> Cluster:
+    """One queue in the group ``default``, and one there that consumers get out of their node's copy."""
+    return Fluxmq.start(Shape(named=((f"{COPIED}-0", "default"),), copied=(f"{COPIED}-0",)))
+
+
+def swept(count: int) -> Cluster:
+    """So many queues in groups of their own, and as many in the first of these."""
+    together = tuple((f"{TOGETHER}-{number}", "g0") for number in range(count))
+    return Fluxmq.start(Shape(count, count, together))
+
+
+def workers_apart() -> int:
+    """Shards of a node with a hot and a cold queue: two where cores allow, else one."""
+    return 2 if len(os.sched_getaffinity(0)) >= CORES_APART else 1
+
+
+def hot_and_cold() -> Cluster:
+    """Two queues in two groups, on shards of their own where there are cores enough."""
+    named = ((f"{HOT}-0", HOT), (f"{COLD}-0", COLD))
+    workers = workers_apart()
+    pins = ((HOT, 0), (COLD, 1)) if workers > 1 else ()
+    return Fluxmq.start(Shape(0, 0, named, workers=workers, pins=pins), together=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What a name means: which cluster, and where its clients are."""
+
+    held: str
+    start: Callable[[], Cluster]
+    publisher: int = 0
+    consumer: int = 0
+    hot: bool = False
+
+
+def _swept(count: int) -> Name:
+    return Name(f"{count} groups", lambda: swept(count))
+
+
+NAMES: Mapping[str, Name] = {
+    FLUXMQ: Name("standard", standard),
+    FLUXMQ_MQTT: Name("standard", standard),
+    FLUXMQ_FOLLOWER: Name("standard", standard, 1, 1),
+    FLUXMQ_MQTT_FOLLOWER: Name("standard", standard, 1, 1),
+    FLUXMQ_FORWARD: Name("standard", standard, 0, 1),
+    FLUXMQ_REPLICATE: Name("standard", standard, 0, 1),
+    FLUXMQ_COLD: Name("hot and cold", hot_and_cold),
+    FLUXMQ_BESIDE: Name("hot and cold", hot_and_cold, hot=True),
+    RABBITMQ: Name("rabbitmq", RabbitMQ.start),
+    RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
+    NATS: Name("nats", Nats.start),
+    **{name: _swept(count) for count, name in (*SPREAD.items(), *GATHERED.items())},
+}
+
+
+def start(name: str, cores: str | None) -> ClusterBroker:
+    """A cluster by one of its names. Raises ``BrokerError`` where it is not installed or does not start."""
+    if cores is not None:
+        raise BrokerError("clusters choose their cores themselves: leave --pin out")
+    meant = NAMES[name]
+    if meant.held not in _running:
+        _running[meant.held] = _Use(meant.start())
+    use = _running[meant.held]
+    use.names += 1
+    return ClusterBroker(name, meant.held, use.cluster, meant.publisher, meant.consumer, meant.hot)

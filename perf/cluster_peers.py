@@ -1,0 +1,164 @@
+"""The three-node clusters that FluxMQ's is measured against: RabbitMQ's quorum queues and JetStream's R3 streams.
+
+All nodes live on this machine, as FluxMQ's do. Queues are made anew before each run, by a client of the node that shall
+lead them; JetStream chooses by itself who leads a stream, and clients go there.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perf import amqp, brokers, dialects, handshake, jetstream, rabbitmq
+from perf.brokers import HOST, Broker, BrokerError
+from perf.cluster_nodes import NODES, POLL_S
+from perf.handshake import HandshakeError
+from perf.run import RunError
+from perf.workload import Workload
+
+NAME = "perf"
+LEADER_S = 30.0
+"""For a new cluster's first leader, and for a new stream's."""
+
+
+@dataclass(slots=True)
+class RabbitMQ:
+    """Three nodes of RabbitMQ; queue i is led by node i modulo three."""
+
+    nodes: list[rabbitmq.Node] = field(default_factory=list)
+
+    @classmethod
+    def start(cls) -> RabbitMQ:
+        """Start and join three nodes. Raises ``BrokerError``; nothing is left running then."""
+        found = cls()
+        try:
+            for number in range(NODES):
+                first = found.nodes[0] if number else None
+                found.nodes.append(rabbitmq.start("rabbitmq", plugins=(), beside=first))
+            for node in found.nodes[1:]:
+                node.join(found.nodes[0])
+                brokers.await_answer(node.broker, rabbitmq.answers_amqp, rabbitmq.START_S)
+        except BaseException:
+            found.stop()
+            raise
+        return found
+
+    def brokers(self) -> list[Broker]:
+        """The processes."""
+        return [node.broker for node in self.nodes]
+
+    def prepare(self, workload: Workload) -> list[int]:
+        """Declare the queues with three copies each; the node that leads each. Raises ``OSError``."""
+        leaders = [number % NODES for number in range(workload.subscribers)]
+        for number, leader in enumerate(leaders):
+            with handshake.dial(HOST, self.nodes[leader].amqp_port) as connection:
+                amqp.open_channel(connection)
+                amqp.declare(connection, workload.queue_name(number), "", "quorum", NODES)
+                connection.sendall(amqp.close())
+        return leaders
+
+    def ports(self, protocol: str) -> list[int]:
+        """Where clients of a protocol find each node."""
+        if protocol != "amqp":
+            raise RunError(f"{protocol} is not measured with RabbitMQ's cluster")
+        return [node.amqp_port for node in self.nodes]
+
+    def pids(self) -> tuple[int, ...]:
+        """The roots of the process trees."""
+        return tuple(node.broker.process.pid for node in self.nodes)
+
+    def stop(self) -> None:
+        """End all of them: the first last, whose port mapper the others use."""
+        for node in reversed(self.nodes):
+            # What is stored is of no use any more.
+            node.broker.stop_timeout_s = 0.0
+            node.broker.stop()
+
+
+@dataclass(slots=True)
+class Nats:
+    """Three nats-servers with JetStream in files, as one cluster."""
+
+    folder: tempfile.TemporaryDirectory[str]
+    members: list[Broker] = field(default_factory=list)
+
+    @classmethod
+    def start(cls) -> Nats:
+        """Start three servers and wait until they have a leader. Raises ``BrokerError``."""
+        binary = brokers.executable("nats-server")
+        if binary is None:
+            raise BrokerError("nats-server is not installed")
+        kept = tempfile.TemporaryDirectory(prefix="perf-nats-", ignore_cleanup_errors=True)
+        found = cls(kept)
+        routes = [brokers.free_port() for _ in range(NODES)]
+        try:
+            for number in range(NODES):
+                found.members.append(found._member(binary, number, routes))
+            for member in found.members:
+                brokers.await_answer(member, brokers.answers_nats, brokers.START_TIMEOUT_S)
+            found._await_leader()
+        except BaseException:
+            found.stop()
+            raise
+        return found
+
+    def _member(self, binary: str, number: int, routes: list[int]) -> Broker:
+        port, name = brokers.free_port(), f"{NAME}{number}"
+        folder = Path(self.folder.name)
+        others = ",".join(f"nats://{HOST}:{each}" for each in routes)
+        arguments = [binary, "-a", HOST, "-p", str(port), "-n", name, "-js"]
+        arguments += ["-sd", str(folder / name), "--cluster_name", NAME]
+        arguments += ["--cluster", f"nats://{HOST}:{routes[number]}", "--routes", others]
+        log = folder / f"{name}.output"
+        process = brokers.spawn(arguments, folder, dict(os.environ), log)
+        return Broker("nats", port, process, self.folder, log)
+
+    def _await_leader(self) -> None:
+        deadline = time.monotonic() + LEADER_S
+        while True:
+            with dialects.open_nats(HOST, self.members[0].port) as connection:
+                jetstream.listen(connection)
+                try:
+                    jetstream.create_stream(connection, "ready", "limits", NODES)
+                except (HandshakeError, TimeoutError) as error:
+                    if time.monotonic() > deadline:
+                        raise BrokerError(f"no cluster came to be: {error}") from error
+                    time.sleep(POLL_S)
+                    continue
+                return
+
+    def prepare(self, workload: Workload) -> list[int]:
+        """Make the streams anew with three replicas; the server that leads each. Raises ``OSError``, ``RunError``."""
+        names = [f"{NAME}{number}" for number in range(NODES)]
+        leaders = []
+        with dialects.open_nats(HOST, self.members[0].port) as connection:
+            jetstream.listen(connection)
+            for number in range(workload.subscribers):
+                name = workload.queue_name(number)
+                jetstream.create_stream(connection, name, workload.retention, NODES)
+                deadline = time.monotonic() + LEADER_S
+                while (leader := jetstream.stream_leader(connection, name)) not in names:
+                    if time.monotonic() > deadline:
+                        raise RunError(f"stream {name} has no leader")
+                    time.sleep(POLL_S)
+                leaders.append(names.index(leader))
+        return leaders
+
+    def ports(self, protocol: str) -> list[int]:
+        """Where clients of a protocol find each server."""
+        if protocol != "jetstream":
+            raise RunError(f"{protocol} is not measured with NATS's cluster")
+        return [member.port for member in self.members]
+
+    def pids(self) -> tuple[int, ...]:
+        """The roots of the process trees."""
+        return tuple(member.process.pid for member in self.members)
+
+    def stop(self) -> None:
+        """End all of them."""
+        for member in self.members:
+            member.stop()
+        self.folder.cleanup()
