@@ -228,7 +228,8 @@ class Cluster:
 
         def leading(led: Group) -> None:
             declare(led)
-            self._led(hosted)
+            # Told when what the settings want of queues is there: clients may ask for them at once.
+            led.when_applied(lambda: self._led(hosted))
 
         group.on_leading = leading
         group.on_following = lambda _group: self._follows(hosted)
@@ -284,6 +285,8 @@ class Cluster:
     # Leaders
 
     def _led(self, hosted: Hosted) -> None:
+        if not hosted.keeper.leading:
+            return
         name, term = hosted.group.name, hosted.keeper.node.term
         _log.info("leading", extra={"group": name, "term": term})
         self.leaders.leads(name, term, OWN)
