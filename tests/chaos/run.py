@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.powercut.node import NodeError
 QUIET_SHARE, QUIET_MAX_S = 0.15, 20.0
 """Of the time, at the beginning and at the end, nothing is done to the nodes."""
 RECOVERY_S = 2 * ELECTION_S + 5.0
+BETWEEN_S = 30.0
 LEVEL_S = 60.0
 """Time that all members get to have everything."""
 LAST_CONFIRMS_S = 20.0
@@ -120,8 +122,11 @@ class Runner:
         return last
 
     async def fault(self, fault: Fault, lasting: float) -> None:
-        """Do one, and write it down."""
+        """Do one, and write it down. It begins when all nodes are ready, or have had the time to be: what follows from
+        two faults at once is for faults that are made so."""
         self._look_for_dead()
+        with contextlib.suppress(NodeError):
+            await asyncio.to_thread(self.cluster.wait_ready, BETWEEN_S)
         begin = self.board.now()
         await asyncio.to_thread(fault.begin)
         self.say(f"{begin:7.2f} s  {fault.kind} {','.join(fault.names)} {fault.note}")
