@@ -7,11 +7,15 @@ quarantined: it takes and gives nothing any more, until it has been fetched anew
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from fluxmq.logs import get_logger
 from fluxmq.queues.audits import Comparison, Hashes
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
+
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.wiring import Cluster
 
 AUDIT_SECONDS = 1.0
 """Time between two comparisons of a group."""
@@ -67,3 +71,64 @@ class Audit:
         """This node leads no longer: what others told belongs to that leadership."""
         self.comparison = Comparison()
         self._links.clear()
+
+
+class Audits:
+    """The audits of all replicated groups of one shard."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.of: dict[str, Audit] = {}
+        self._cluster = cluster
+        self._next = 0.0
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {"audit": self._on_audit, "quarantine": self._on_quarantine}
+
+    def add(self, hosted: Hosted, own: int) -> Audit:
+        """A group was opened, of which this node is member `own`."""
+        name = hosted.group.name
+        audit = self.of[name] = Audit(hosted, own, lambda why: self.quarantine(name, why))
+        return audit
+
+    def remove(self, group: str) -> None:
+        """A group is hosted here no longer."""
+        self.of.pop(group, None)
+
+    def lose(self, group: str) -> None:
+        """A group is led here no longer."""
+        audit = self.of.get(group)
+        if audit is not None:
+            audit.lose()
+
+    def housekeeping(self, now: float) -> None:
+        """A tenth of a second has passed; once in a while every group is compared, or tells who leads what it is."""
+        if now < self._next:
+            return
+        self._next = now + AUDIT_SECONDS
+        for name, audit in list(self.of.items()):
+            replica = self._cluster.replicas.get(name)
+            if replica is None or replica.hosted.group.failed:
+                continue
+            if replica.hosted.keeper.leading:
+                audit.compare(replica.hosted.keeper.node.status().membership.voters)
+                continue
+            leader = self._cluster.leaders.of(name)
+            link = None if leader.peer is None else self._cluster.links.links.get(leader.peer)
+            if link is not None and link.up:
+                audit.tell(link)
+
+    def _on_audit(self, link: FrameLink, group: str, member: int, index: int, rolling: int) -> None:
+        audit, replica = self.of.get(group), self._cluster.replicas.get(group)
+        if audit is not None and replica is not None and replica.hosted.keeper.leading:
+            audit.told(link, member, index, rolling)
+
+    def _on_quarantine(self, _link: FrameLink, group: str) -> None:
+        self.quarantine(group, "it differs from what who leads holds")
+
+    def quarantine(self, group: str, why: str) -> None:
+        """A copy here is not to be trusted: it takes and gives nothing any more."""
+        replica = self._cluster.replicas.get(group)
+        if replica is not None and not replica.hosted.group.failed:
+            _log.error("a copy is quarantined", extra={"group": group, "why": why})
+            replica.hosted.keeper.log_failed(f"quarantined: {why}")

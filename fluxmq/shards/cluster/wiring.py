@@ -15,6 +15,7 @@ from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.types import Message
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.carrier import Carrier
 from fluxmq.shards.cluster.leader_host import LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
@@ -81,12 +82,7 @@ class Cluster:
         self._settings = settings
         self._service = service
         self._places = places
-        self._modes = {
-            queue.name: queue.replication.distribution_mode
-            for queue in settings.queues
-            if queue.replication.distribution_mode is not None
-        }
-        """How consumers elsewhere get their messages, for queues that say so themselves."""
+        self._queue_plans = QueuePlans(settings, self.plans)
         self._wake = wake
         self._now = now
         self._hosts: dict[str, LeaderHost] = {}
@@ -99,6 +95,7 @@ class Cluster:
         self.links: NodeLinks
         self.reports = ClusterReports(self)
         self.orders = ClusterOrders(self)
+        self.audits = Audits(self)
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed
@@ -132,7 +129,7 @@ class Cluster:
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame, from shards of this node and of others."""
         frames = {"leads": self._on_leads, "follows": self._on_follows}
-        return {**frames, **self.orders.handlers()}
+        return {**frames, **self.orders.handlers(), **self.audits.handlers()}
 
     def _added(self, link: NodeLink) -> None:
         self._queue_links.add(link.peer, link)
@@ -218,12 +215,16 @@ class Cluster:
         )
         copy = ReplicaHost(group, lambda: self._target(group.name, self.leaders.of(group.name)))
         replica = self.replicas[group.name] = Replica(plan, hosted, carrier, copy)
-        group.on_applied = copy.applied
+        audit = self.audits.add(hosted, plan.own)
+
+        def applied() -> None:
+            audit.applied()
+            copy.applied()
+
+        group.on_applied = applied
         replica.tick_seconds = tick_seconds(plan)
         keeper.send = carrier.send
-        group.awaits_majority = plan.sync_mode
-        if plan.min_in_sync_replicas > len(plan.members) // 2 + 1:
-            keeper.require(plan.min_in_sync_replicas)
+        group.answers.configure(wish_of(plan), self._queue_plans.wishes(group.name))
         declare = group.on_leading
 
         def leading(led: Group) -> None:
@@ -252,6 +253,7 @@ class Cluster:
         """A group is hosted here no longer."""
         name = hosted.group.name
         replica = self.replicas.pop(name, None)
+        self.audits.remove(name)
         if replica is None:
             self.leaders.ends(f"{name}@{self.node}", 1, OWN)
             self._say("follows", f"{name}@{self.node}", 1)
@@ -297,6 +299,7 @@ class Cluster:
         _log.info("leading no longer", extra={"group": name, "term": term})
         self.leaders.ends(name, term, OWN)
         self._say("follows", name, term)
+        self.audits.lose(name)
 
     def _say(self, what: str, group: str, term: int) -> None:
         for link in (*self._shard_links.values(), *self._node_links()):
@@ -348,7 +351,7 @@ class Cluster:
             lambda leader: self._target(group, leader),
             lambda leader, queue: self._reader(group, leader, queue),
             self._is_here,
-            timeout,
+            lambda queue: self._queue_plans.ack_timeout(group, queue),
             policy == "reject",
             self._own.epoch,
             self._now,
@@ -376,7 +379,7 @@ class Cluster:
         return None if host is None or not host.serving else Once(host)
 
     def _mode(self, group: str, queue: str) -> str:
-        return self._modes.get(queue) or self.plans.of(group).distribution_mode
+        return self._queue_plans.of(group, queue).distribution_mode
 
     def copy_of(self, group: Group) -> QueueHost | None:
         """What stands for a group here that is led on another node, for consumers of this node's other shards."""
@@ -408,6 +411,7 @@ class Cluster:
         for host in self._hosts.values():
             host.housekeeping()
         self.orders.housekeeping()
+        self.audits.housekeeping(self._now())
 
     @property
     def append_timeouts(self) -> int:
