@@ -3,7 +3,8 @@
 Responsible for what a crash leaves: everything up to the last completed sync, and of what was written after it a
 prefix of random length, whole records only (a torn record fails its check and ends the log there). Two stores hold
 the same kind of thing: `view` is what has been written, `durable` what a crash cannot take. Writing and completing a
-sync are apart, so that several writes and cuts may be under way. It knows nothing of members or of time.
+sync are apart, so that several writes and cuts may be under way. Bits that flip at rest are found by a record's check
+when it is read: then the reader is told (`Damaged`) and gets nothing. It knows nothing of members or of time.
 """
 
 from __future__ import annotations
@@ -11,16 +12,28 @@ from __future__ import annotations
 from random import Random
 
 from fluxmq.raft.errors import Compacted
-from fluxmq.raft.types import Entry, HardState, Membership, Snapshot, SnapshotMark
+from fluxmq.raft.memberships import decode_membership
+from fluxmq.raft.types import (
+    MEMBERSHIP,
+    Entry,
+    HardState,
+    Membership,
+    Snapshot,
+    SnapshotMark,
+)
 
 ENTRIES, HARD_STATE, SNAPSHOT = range(3)
 Record = tuple[int, Entry | HardState | Snapshot]
 
 
+class Damaged(Exception):  # noqa: N818 - says what is the case
+    """A record that was read fails its check: bits have flipped since it was written."""
+
+
 class Store:
     """A log from a snapshot on, with the hard state; what `fluxmq.raft.log.LogReader` asks for."""
 
-    __slots__ = ("base", "base_term", "hard_state", "log", "snapshot")
+    __slots__ = ("base", "base_term", "damaged", "hard_state", "log", "snapshot")
 
     def __init__(self, membership: Membership) -> None:
         self.snapshot = Snapshot(SnapshotMark(0, 0, membership), b"")
@@ -28,6 +41,8 @@ class Store:
         self.base_term = 0
         self.log: list[Entry] = []
         self.hard_state = HardState(0, 0, 0)
+        self.damaged: list[int] = []
+        """Indexes of entries whose check fails; that of the snapshot's mark stands for the snapshot."""
 
     def first_index(self) -> int:
         """The first entry held."""
@@ -47,7 +62,7 @@ class Store:
         raise Compacted(f"entry {index} is before {self.base}")
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries from low on below high: one, then as many as fit."""
+        """Entries from low on below high: one, then as many as fit. Raises Damaged when a check fails."""
         place = low - self.base - 1
         if place < 0:
             raise Compacted(f"entry {low} is before {self.base}")
@@ -57,12 +72,29 @@ class Store:
             if max_bytes < 0 and found:
                 break
             found.append(entry)
+        if self.damaged:
+            self.check(low, low + len(found) - 1)
         return found
+
+    def check(self, low: int, high: int) -> None:
+        """Raise Damaged when the entry or the snapshot of an index from low to high fails its check."""
+        for index in self.damaged:
+            if low <= index <= high:
+                raise Damaged(f"entry {index}" if index > self.base else "the snapshot")
+
+    def flip(self, index: int) -> None:
+        """Bits flip in the entry at `index`, or in the snapshot when it is that of its mark."""
+        self.damaged.append(index)
 
     def holds(self, index: int, term: int) -> bool:
         """Whether the entry of this index and term is here, in the log or in the snapshot."""
         place = index - self.base - 1
         return place < 0 or (place < len(self.log) and self.log[place].term == term)
+
+    def memberships(self, since: int) -> list[Membership]:
+        """Those of the entries held behind `since`."""
+        behind = self.log[max(since - self.base, 0) :]
+        return [decode_membership(entry.data) for entry in behind if entry.kind == MEMBERSHIP]
 
     def write(self, record: Record) -> None:
         """Take one record."""
@@ -76,6 +108,8 @@ class Store:
                 return
             assert 0 <= place < len(log), f"entry {content.index} leaves a gap after {self.base}"
             del log[place:]
+            if self.damaged:
+                self.damaged = [index for index in self.damaged if index < content.index]
             log.append(content)
         elif kind == HARD_STATE:
             assert isinstance(content, HardState)
@@ -93,6 +127,9 @@ class Store:
             del self.log[: index - self.base]
         else:
             self.log = []
+        if self.damaged:
+            kept = index + len(self.log)
+            self.damaged = [each for each in self.damaged if index < each <= kept]
         self.base = index
         self.base_term = term
         self.snapshot = snapshot
@@ -105,6 +142,7 @@ class Store:
         other.base_term = self.base_term
         other.log = self.log.copy()
         other.hard_state = self.hard_state
+        other.damaged = self.damaged.copy()
         return other
 
 
@@ -116,6 +154,8 @@ class Disk:
         self.view = Store(membership)
         self.pending: list[Record] = []
         """Written and not synced."""
+        self.incarnation = 0
+        """Raised, here and in the list of members, before every start: an earlier copy has a lower one."""
 
     def write(self, record: Record) -> None:
         """Write without syncing."""
@@ -139,3 +179,17 @@ class Disk:
         self.pending.clear()
         self.view = self.durable.copy()
         return lost
+
+    def flip(self, index: int) -> None:
+        """Bits of a durable record flip at rest: the entry at `index`, or the snapshot at its mark."""
+        self.durable.flip(index)
+        if index == self.view.base or (index > self.view.base and self.view.last_index() >= index):
+            self.view.flip(index)
+
+    def copy(self) -> Disk:
+        """What is durable now, as somebody who makes copies of directories gets it."""
+        other = Disk(self.durable.snapshot.mark.membership)
+        other.durable = self.durable.copy()
+        other.view = self.durable.copy()
+        other.incarnation = self.incarnation
+        return other

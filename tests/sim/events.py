@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 DELIVER, TICK, SYNCED, APPLIED, COMMAND, FAULT, START, HEAL, SNAPSHOT, STOP, PROBE = range(11)
+PIECE, CARRIED, OPERATE, FAILED, LOST, REPLACED = range(11, 17)
 NAMES = (
     "deliver",
     "tick",
@@ -15,4 +16,10 @@ NAMES = (
     "snapshot",
     "stop",
     "probe",
+    "piece",
+    "carried",
+    "operate",
+    "failed",
+    "lost",
+    "replaced",
 )

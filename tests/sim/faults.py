@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fluxmq.raft.types import ChangeVerb, MembershipChange
+from fluxmq.raft.memberships import changed
+from fluxmq.raft.types import ChangeVerb, Membership, MembershipChange
 from tests.sim.events import FAULT, HEAL, START
 from tests.sim.member import Member
 
@@ -53,6 +54,51 @@ class Faults:
             leader.pump()
         if chance() < swarm.membership:
             self._change_membership()
+        if swarm.cut_transfer and chance() < swarm.cut_transfer:
+            self._transfer_to_who_is_cut_off()
+        if swarm.pieces:
+            world.wear.strike(self._anybody())
+
+    def disturb(self, leader: Member, target: Member) -> None:
+        """One of the two in a membership change crashes or is cut off, or leadership moves away."""
+        draw_ = self._chance()
+        if draw_ < 0.25:
+            self._crash(leader)
+        elif draw_ < 0.5:
+            self._crash(target)
+        elif draw_ < 0.65:
+            self._cut_off(leader)
+        elif draw_ < 0.8:
+            self._cut_off(target)
+        elif leader.node is not None:
+            leader.node.transfer_leadership(self._anybody().id)
+            leader.pump()
+
+    def _cut_off(self, member: Member) -> None:
+        """From everybody, both ways."""
+        world = self._world
+        until = int(self._chance() * world.swarm.cut_us)
+        for other in world.members:
+            for link in ((member.id, other), (other, member.id)):
+                world.cuts[link] = max(world.cuts.get(link, 0), world.now_us + until)
+                world.at(until, HEAL, None, link)
+
+    def _transfer_to_who_is_cut_off(self) -> None:
+        world = self._world
+        leader = world.leader()
+        if leader is None:
+            return
+        assert leader.node is not None, "leaders run"
+        voters = leader.voters
+        target = world.members[voters[int(self._chance() * len(voters))]]
+        if leader.node.transfer_leadership(target.id):
+            world.note(FAULT, leader.id, target.id, 7)
+            world.seen["transfers to who is cut off"] += 1
+            if self._chance() < 0.5:
+                leader.pump()  # what says so is on its way already
+            self._cut_off(target)
+            if leader.node is not None:
+                leader.pump()
 
     def _anybody(self) -> Member:
         """The leader half of the time: that is where it hurts."""
@@ -102,16 +148,16 @@ class Faults:
         verb = ChangeVerb.ADD_LEARNER if draw_ < 0.4 else ChangeVerb.ADD_VOTER
         if draw_ > 0.8 and len(current) > 1:
             verb = ChangeVerb.REMOVE
-        if self._was_removed(target.id):
+        if world.was_removed(target.id):
+            return
+        change = MembershipChange(verb, target.id)
+        if world.swarm.pieces and not self._keeps_majority(leader, change):
             return
         world.note(FAULT, leader.id, target.id, int(verb))
-        leader.node.propose_membership(MembershipChange(verb, target.id))
+        leader.node.propose_membership(change)
         leader.pump()
 
-    def _was_removed(self, me: int) -> bool:
-        """Whether a member was in the group once and is not any more: its id is not used again."""
-        world = self._world
-        known = world.invariants.memberships
-        was = any(me in (*each.voters, *each.learners) for _, each in known)
-        now = world.invariants.membership
-        return was and me not in (*now.voters, *now.learners)
+    def _keeps_majority(self, leader: Member, change: MembershipChange) -> bool:
+        """Whether the group can go on after a change, with those that are lost."""
+        after = changed(leader.memberships[-1][1], change)
+        return not isinstance(after, Membership) or self._world.wear.may_change_to(after)

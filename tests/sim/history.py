@@ -36,6 +36,8 @@ class History:
         self.violations: list[Violation] = []
         self.chosen: dict[int, int] = {}
         """Index to the command that the first member applied there."""
+        self.states: dict[int, int] = {}
+        """Index to the chained hash of the first state machine that came there."""
         self.acknowledged: dict[int, int] = {}
         """Command to the index at which its client was told it is."""
         self.last_acknowledged = 0
@@ -52,6 +54,13 @@ class History:
                 "state-machine safety",
                 f"member {member} applied command {command} at {index}, where another member"
                 f" had applied {self.chosen[index]}",
+            )
+
+    def came_to(self, member: int, index: int, state: int) -> None:
+        """A member's state machine has the chained hash `state` after its `index`-th command."""
+        if self.states.setdefault(index, state) != state:
+            self.violated(
+                "state hashes", f"member {member} differs at {index} from who came there first"
             )
 
     def acknowledge(self, index: int, command: int) -> None:

@@ -90,9 +90,9 @@ class Invariants:
 
         Only a group's sole voter can lead without others' votes; it may lead the same term again.
         """
-        if durable >= term or self.leaders.get(term) != member:
+        if durable >= term or self.leaders.get(term, member) != member:
             return
-        del self.leaders[term]
+        self.leaders.pop(term, None)
         for _, content in lost:
             if isinstance(content, Entry) and content.term == term:
                 self._entries.pop((content.index, term), None)
@@ -117,6 +117,19 @@ class Invariants:
                 self.violated("terms rise along a log", f"member {member} at {entry.index}")
             previous = entry.term
             index += 1
+
+    def changes(
+        self, member: int, before: Membership, after: Membership, *, committed: bool
+    ) -> None:
+        """Members change one at a time, and a leader waits for one change to be committed before the next."""
+        voters = set(before.voters) ^ set(after.voters)
+        learners = set(before.learners) ^ set(after.learners)
+        if len(voters | learners) > 1 and before.voters:  # a new member knows of none
+            self.violated("one member at a time", f"member {member}: {before} to {after}")
+        if not committed:
+            self.violated(
+                "changes follow committed ones", f"member {member}: {before} is not committed"
+            )
 
     def leader_wrote(self, member: int, first: int, log: Store) -> None:
         """Leader append-only."""

@@ -3,7 +3,8 @@
 Responsible for doing what a `Ready` says in the order it says, for asynchronous syncs of which one is under way at a
 time (as in the shard's write-ahead log: what is written meanwhile goes with the next), for the state machine, for
 snapshots, and for telling the invariants what it does. It does not know which faults there are: it is crashed,
-started, ticked and handed messages.
+started, ticked and handed messages. What it finds for itself is that its directory is not the one it had, or that a
+record in it is damaged: it then gives up for ever, for nobody can say what it had promised.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fluxmq.raft.types import (
     Snapshot,
     SnapshotMark,
 )
-from tests.sim.disk import ENTRIES, HARD_STATE, SNAPSHOT, Disk
+from tests.sim.disk import ENTRIES, HARD_STATE, SNAPSHOT, Damaged, Disk
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -36,6 +37,8 @@ COMMAND_ID_BYTES = 8
 APPEND_ANSWER = MessageKind.APPEND_ANSWER
 PRE_VOTES = (MessageKind.PRE_VOTE, MessageKind.PRE_VOTE_ANSWER)
 """Their term is none that the sender is in."""
+UNHEARD = (Role.LEADER, Role.CANDIDATE)
+"""Who nobody may have heard of; a sole voter that does not know yet that its term is durable shows as a candidate."""
 
 Answers = list[Message]
 
@@ -53,7 +56,15 @@ class Member:
         self.announced = 0
         """The highest term in which another member has heard from it."""
         self.removed = False
+        self.lost = False
+        """It will never come back, and is still a member as far as the others know."""
+        self.sync_fails = False
+        self.found: Disk | None = None
+        """Another directory than its own, which somebody has put in its place."""
+        self.earlier: Disk | None = None
+        """A copy of its directory from before the last start."""
         self.paused_until = 0
+        self._memberships = [(0, membership)]
         swarm = world.swarm
         self.config = Config(
             me,
@@ -72,12 +83,24 @@ class Member:
     # Life
 
     def start(self) -> None:
-        """Start or restart from what is on the disk."""
+        """Start or restart from what is on the disk, unless that is not what was there or cannot be read."""
+        if not self.recognises_its_directory():
+            self.world.lose(self, "directory not its own")
+            return
+        if self.world.swarm.old_directory:
+            self.earlier = self.disk.copy()
+        self.disk.incarnation += 1
+        self.world.incarnations[self.id] = self.disk.incarnation
         store = self.disk.view
         self.life += 1
+        self.sync_fails = False
+        try:
+            store.check(store.base, store.last_index())
+        except Damaged:
+            self.world.lose(self, "damage found at a start")
+            return
         self.applied = self.told_applied = store.base
-        self.content = array("q")
-        self.content.frombytes(store.snapshot.data)
+        self._restore(store.snapshot)
         self.applied_membership = store.snapshot.mark.membership
         self._memberships = [(store.base, self.applied_membership)]
         for entry in store.log:
@@ -105,6 +128,16 @@ class Member:
         )
         self.pump()
 
+    def recognises_its_directory(self) -> bool:
+        """Whether the directory found is the one of the last start, by what the list of members says."""
+        directory = self.found or self.disk
+        return directory.incarnation >= self.world.incarnations.get(self.id, 0)
+
+    def give_up(self) -> None:
+        """Stop for ever."""
+        self.node = None
+        self.lost = self.removed = True
+
     def crash(self) -> None:
         """Lose the process, and of the disk what was not synced."""
         self.node = None
@@ -114,9 +147,11 @@ class Member:
         lost = disk.crash(self.random, self.world.swarm.torn)
         self.world.seen["records lost"] += lost
         kept = before - lost
+        if lost and kept:
+            self.world.seen["torn writes"] += 1
         if kept:
             self._hard_states_durable()
-        if self.role is Role.LEADER and self.announced < self.term:
+        if self.role in UNHEARD and self.announced < self.term:
             term = disk.durable.hard_state.term
             self.world.invariants.forgotten(self.id, self.term, term, written[kept:])
 
@@ -126,8 +161,12 @@ class Member:
         """Do what the node wants done until it wants nothing."""
         node = self.node
         assert node is not None, "only who runs is pumped"
-        while (ready := node.ready()) is not None:
-            self._handle(ready)
+        try:
+            while (ready := node.ready()) is not None:
+                self._handle(ready)
+        except Damaged:
+            self.world.lose(self, "damage found while running")
+            return
         if self._sync_wanted and not self._syncing:
             self._sync_wanted = False
             self._syncing = True
@@ -194,6 +233,11 @@ class Member:
         """The voters by the last membership in its log, committed or not."""
         return self._memberships[-1][1].voters
 
+    @property
+    def memberships(self) -> list[tuple[int, Membership]]:
+        """Those in its log, the last is in effect; of who is down, those it had."""
+        return self._memberships
+
     def _write(self, ready: Ready, led: bool) -> None:
         disk = self.disk
         before = len(disk.pending)
@@ -217,23 +261,37 @@ class Member:
             for entry in entries:
                 disk.write((ENTRIES, entry))
                 if entry.kind == MEMBERSHIP:
-                    memberships.append((entry.index, decode_membership(entry.data)))
+                    after = decode_membership(entry.data)
+                    self._changes(memberships[-1], after, led)
+                    memberships.append((entry.index, after))
         if not hard_state_first and ready.hard_state is not None:
             disk.write((HARD_STATE, ready.hard_state))
         self._written += len(disk.pending) - before
+
+    def _changes(self, last: tuple[int, Membership], after: Membership, led: bool) -> None:
+        """A membership goes into the log behind another."""
+        since, before = last
+        assert self.node is not None, "who is down writes nothing"
+        commit = self.node.status().commit if led else since
+        self.world.invariants.changes(self.id, before, after, committed=since <= commit)
 
     def _install(self, snapshot: Snapshot) -> None:
         """Take another member's state in place of the own."""
         self.world.seen["snapshots installed"] += 1
         self.disk.write((SNAPSHOT, snapshot))
-        self.content = array("q")
-        self.content.frombytes(snapshot.data)
+        self._restore(snapshot)
         self.applied = snapshot.mark.index
         self.applied_membership = snapshot.mark.membership
         self._memberships = [(snapshot.mark.index, snapshot.mark.membership)]
         history = self.world.history
         for index, command in enumerate(self.content, 1):
             history.applied(self.id, index, command)
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        """The state machine as of a snapshot: its chained hash, then the commands."""
+        self.content = array("q")
+        self.content.frombytes(snapshot.data)
+        self.state = self.content.pop(0) if snapshot.data else 0
 
     def _committed(self, commit: int) -> None:
         invariants = self.world.invariants
@@ -264,19 +322,26 @@ class Member:
                 world.membership_applied()
             self.content.append(command)
             self.applied = index
+            self.state = hash((self.state, command))
             world.history.applied(self.id, index, command)
+            world.history.came_to(self.id, index, self.state)
             if self.proposed and index in self.proposed:
                 term, proposed = self.proposed.pop(index)
                 if term == entry.term:
                     world.history.acknowledge(index, proposed)
         world.applied_later(self, self.applied)
         every = world.swarm.snapshot_every
-        if every and self.applied - self.disk.view.base >= every and not self._marks:
-            self._take_snapshot(entries[-1].term)
+        if every and self.applied - self.disk.view.base >= every:
+            self.take_snapshot()
 
-    def _take_snapshot(self, term: int) -> None:
+    def take_snapshot(self) -> None:
+        """Write a snapshot of what is applied, unless one is being written; the log is cut when it is durable."""
+        if self._marks or self.applied <= self.disk.view.base:
+            return
+        term = self.disk.view.term(self.applied)
         mark = SnapshotMark(self.applied, term, self.applied_membership)
-        self.disk.pending.append((SNAPSHOT, Snapshot(mark, self.content.tobytes())))
+        data = array("q", (self.state,)).tobytes() + self.content.tobytes()
+        self.disk.pending.append((SNAPSHOT, Snapshot(mark, data)))
         self._written += 1
         self._marks.append((self._written, mark))
         self._sync_wanted = True

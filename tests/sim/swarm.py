@@ -69,6 +69,29 @@ class Swarm:
     payload: int
     read: float
     """Reads per command."""
+    # What a worn group has besides
+    pieces: int = 0
+    """A snapshot is carried in so many pieces at most; 0: as one message."""
+    stall: float = 0.0
+    """Syncs that take up to two seconds."""
+    write_error: float = 0.0
+    """A write or sync fails; what it was to make durable may or may not be there after a restart."""
+    stops: float = 0.0
+    """How many of the members whose write failed never come back."""
+    damage: float = 0.0
+    """Bits flip in a record at rest."""
+    old_directory: float = 0.0
+    """A member finds an earlier copy of its directory, or an empty one, when it starts."""
+    snapshot_now: float = 0.0
+    """A member takes a snapshot and compacts its log, whenever that is."""
+    linger_us: int = 300_000
+    """How long a removed member goes on at most."""
+    step_fault: float = 0.0
+    """Somebody crashes or is cut off right after a step of replacing a member."""
+    early: float = 0.0
+    """How many learners are promoted without looking whether they have caught up."""
+    cut_transfer: float = 0.0
+    """Leadership is handed to a member that is being cut off."""
 
 
 def mixed(seed: int, voters: int | None = None) -> Swarm:
@@ -175,10 +198,58 @@ def moving(seed: int, voters: int | None = None) -> Swarm:
     )
 
 
+def worn(seed: int, swarm: Swarm) -> Swarm:
+    """The same with storage that fails, snapshots in pieces and members that are lost and replaced."""
+    random = Random(f"worn {seed}")
+    pick = random.choice
+    return replace(
+        swarm,
+        snapshot_every=swarm.snapshot_every or pick((0, 10)),
+        pieces=pick((1, 3, 10)),
+        stall=pick((0.0, 0.0, 0.01, 0.05)),
+        write_error=pick((0.0, 0.02, 0.1)),
+        stops=pick((0.0, 0.2, 0.5)),
+        damage=pick((0.0, 0.02, 0.1)),
+        old_directory=pick((0.0, 0.02, 0.1)),
+        snapshot_now=pick((0.0, 0.05, 0.3)),
+        linger_us=pick((300_000, 300_000, 3_000_000)),
+        step_fault=pick((0.0, 0.3)),
+        early=pick((0.0, 0.5)),
+        cut_transfer=pick((0.0, 0.0, 0.05)),
+    )
+
+
+def replacing(seed: int, swarm: Swarm) -> Swarm:
+    """Members are lost for ever all the time, and at every step of replacing them something fails."""
+    random = Random(f"replacing {seed}")
+    pick = random.choice
+    return replace(
+        worn(seed, swarm),
+        write_error=pick((0.05, 0.2)),
+        stops=pick((0.5, 1.0)),
+        damage=pick((0.05, 0.2)),
+        old_directory=pick((0.05, 0.2)),
+        snapshot_every=pick((4, 10, 40)),
+        step_fault=pick((0.3, 0.7)),
+        early=pick((0.0, 0.5, 1.0)),
+        power_cut=0.0,
+    )
+
+
 THEMES: tuple[Callable[[int, int | None], Swarm], ...] = (mixed, storm, mixed, moving)
 """How seeds draw their options, in turn: what random mixes find seldom has a theme of its own."""
 
 
 def draw(seed: int, voters: int | None = None) -> Swarm:
-    """The options of a seed; `voters` overrides its own choice."""
+    """The options of a seed; `voters` overrides its own choice. Of four rounds of themes one has disks that only
+    lose what was not synced, two are worn, and in one members are replaced."""
+    swarm = plain(seed, voters)
+    kind = seed // len(THEMES) % 4
+    if kind == 0:
+        return swarm
+    return replacing(seed, swarm) if kind == 3 else worn(seed, swarm)
+
+
+def plain(seed: int, voters: int | None = None) -> Swarm:
+    """The options of a seed without worn storage."""
     return THEMES[seed % len(THEMES)](seed, voters)

@@ -19,14 +19,22 @@ from zlib import crc32
 from fluxmq.model.errors import FluxmqError
 from fluxmq.raft.node import Node
 from fluxmq.raft.types import Membership, Message, ProposalAccepted, Role
+from tests.sim.carriage import Carriage
+from tests.sim.disk import Disk
 from tests.sim.events import (
     APPLIED,
+    CARRIED,
     COMMAND,
     DELIVER,
+    FAILED,
     FAULT,
     HEAL,
+    LOST,
     NAMES,
+    OPERATE,
+    PIECE,
     PROBE,
+    REPLACED,
     SNAPSHOT,
     START,
     STOP,
@@ -37,7 +45,9 @@ from tests.sim.faults import Faults
 from tests.sim.history import History
 from tests.sim.invariants import Invariants
 from tests.sim.member import COMMAND_ID_BYTES, Member
+from tests.sim.operator import Operator
 from tests.sim.swarm import TICK_US, Swarm, draw
+from tests.sim.wear import NOBODY, Wear
 
 EVENTS = 4_000
 """Events of the first part unless told otherwise."""
@@ -49,6 +59,8 @@ CALM_ELECTIONS = 60
 """Longest second part, in longest election timeouts: elections by chance may fail a few times in a row."""
 CALM_MIN_US = 20_000_000
 PROBE_US = 50_000
+STALL_US = 2_000_000
+"""The longest sync of a disk that stalls."""
 
 Event = tuple[int, int, int, Any, Any]
 Trace = Callable[[str], None]
@@ -83,12 +95,14 @@ class World:
         self.history = History()
         membership = Membership(tuple(range(1, swarm.voters + 1)), ())
         self.invariants = Invariants(self.history, membership)
-        nobody = Membership((), ())
-        self.members: dict[int, Member] = {
-            me: member_type(self, me, membership if me <= swarm.voters else nobody)
-            for me in range(1, swarm.voters + swarm.spares + 1)
-        }
-        self.disks = {me: member.disk for me, member in self.members.items()}
+        self._member_type = member_type
+        self.members: dict[int, Member] = {}
+        self.disks: dict[int, Disk] = {}
+        """Of lost members too: what they had promised they had."""
+        self.incarnations: dict[int, int] = {}
+        """The list of members as it is kept outside of their directories."""
+        for place in range(swarm.voters + swarm.spares):
+            self.new_member(membership if place < swarm.voters else NOBODY)
         self._queue: list[Event] = []
         self._made = 0
         self.cuts: dict[tuple[int, int], int] = {}
@@ -99,6 +113,9 @@ class World:
         self._probe = 0
         self._padding = bytes(swarm.payload)
         self._faults = Faults(self)
+        self.disturb = self._faults.disturb
+        self.wear = Wear(self)
+        self.operator = Operator(self)
 
     # Time
 
@@ -154,13 +171,17 @@ class World:
     def _act(self, kind: int, who: Any, what: Any) -> None:
         """Do one event and remember it in the digest."""
         if kind == DELIVER:
-            self._deliver(who, what)
+            self.deliver(who, what)
         elif kind == TICK:
             self._tick(who, what)
         elif kind == SYNCED:
             self.note(kind, who.id, what)
             if who.life == what and who.node is not None:
-                who.synced()
+                if who.sync_fails and not self.calm:
+                    self.note(FAILED, who.id)
+                    self.wear.sync_failed(who)
+                else:
+                    who.synced()
         elif kind == APPLIED:
             life, index = what
             self.note(kind, who.id, index)
@@ -191,6 +212,12 @@ class World:
                 who.crash()
         elif kind == PROBE:
             self._give_probe()
+        elif kind == PIECE:
+            who.piece()
+        elif kind == CARRIED:
+            who.carried(what)
+        elif kind == OPERATE:
+            self.operator.work()
 
     def note(self, kind: int, *numbers: int) -> None:
         """Add an event to the digest, and to the trace if there is one."""
@@ -228,7 +255,8 @@ class World:
         self._made += 1
         heapq.heappush(self._queue, (self.now_us + delay, self._made, DELIVER, target, message))
 
-    def _deliver(self, member: Member, message: Message) -> None:
+    def deliver(self, member: Member, message: Message) -> None:
+        """A message comes to a member, or waits while it is paused."""
         if member.paused_until > self.now_us:
             self.at(member.paused_until - self.now_us, DELIVER, member, message)
             return
@@ -281,6 +309,9 @@ class World:
         longest = CALM_SYNC_US if self.calm else self.swarm.sync_us
         if member.id == 1 and self.swarm.slow_disk:
             longest *= 10
+        if self.swarm.stall and not self.calm and self.chance() < self.swarm.stall:
+            self.seen["syncs stalled"] += 1
+            longest = STALL_US
         self.at(int(longest * self.chance()), SYNCED, member, member.life)
 
     def applied_later(self, member: Member, index: int) -> None:
@@ -298,10 +329,15 @@ class World:
         node = member.node
         if node is None or member.life != life:
             return
+        store = member.disk.durable
+        if store.damaged and store.base in store.damaged:
+            self.lose(member, "damage found in a snapshot to be sent")
+            return
         lost = not self.calm and self.chance() < 0.3
-        snapshot = member.disk.durable.snapshot
-        message = node.offer_snapshot(peer, snapshot)
-        if message is not None:
+        message = node.offer_snapshot(peer, store.snapshot)
+        if message is not None and self.swarm.pieces:
+            Carriage(self, member, message)
+        elif message is not None:
             if not lost:
                 self.send(message)
             node.report_snapshot(peer, not lost)
@@ -316,7 +352,35 @@ class World:
             stay = (*after.voters, *after.learners)
             for me in (*before.voters, *before.learners):
                 if me not in stay:
-                    self.at(int(self.chance() * 300_000), STOP, self.members[me])
+                    longest = 300_000 if self.calm else self.swarm.linger_us
+                    self.at(int(self.chance() * longest), STOP, self.members[me])
+
+    def was_removed(self, me: int) -> bool:
+        """Whether a member was in the group once and is not any more: its id is not used again."""
+        known = self.invariants.memberships
+        was = any(me in (*each.voters, *each.learners) for _, each in known)
+        now = self.invariants.membership
+        return was and me not in (*now.voters, *now.learners)
+
+    def new_member(self, membership: Membership = NOBODY) -> Member:
+        """One more member, with an empty disk; it knows of nobody unless it belongs to the first."""
+        me = len(self.members) + 1
+        member = self._member_type(self, me, membership)
+        self.members[me] = member
+        self.disks[me] = member.disk
+        return member
+
+    def lose(self, member: Member, why: str) -> None:
+        """A member is gone for ever; somebody will take its place."""
+        self.note(LOST, member.id)
+        if self.trace is not None:
+            self.trace(f"member {member.id}: {why}")
+        self.seen[f"lost, {why}"] += 1
+        member.give_up()
+        if not member.lost:  # a broken host goes on
+            return
+        self.operator.replace(member)
+        self.note(REPLACED, member.id, len(self.members))
 
     def _current(self) -> list[Member]:
         membership = self.invariants.membership
@@ -407,6 +471,8 @@ class World:
     def _all_caught_up(self) -> bool:
         index = self.history.acknowledged.get(self._probe)
         if index is None or not self.invariants.answered(self._contexts):
+            return False
+        if not self.operator.done():
             return False
         return all(
             member.node is not None and member.applied >= index for member in self._current()
