@@ -19,7 +19,7 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.queue_log import QueueLog, Unsynced
-from fluxmq.storage.snapshots import GroupState, write_snapshot
+from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
 
 _log = get_logger("fluxmq.checkpoints")
 
@@ -30,6 +30,7 @@ RETRY_SECONDS = 5.0
 """Time before a group whose checkpoint failed (a full disk) is tried again."""
 
 Parts = dict[str, tuple[QueueLog, Unsynced]]
+Captured = Callable[[Snapshot, Parts], None]
 
 
 def capture(hosted: Hosted) -> tuple[int, int, bytes, Parts]:
@@ -88,10 +89,18 @@ class Checkpoints:
         self.taken = 0
         self.failed = 0
 
-    def begin(self, hosted: Hosted) -> asyncio.Task[None] | None:
-        """Take a checkpoint of a group in the background; None when there is nothing to take or one is under way."""
+    def begin(self, hosted: Hosted, captured: Captured | None = None) -> asyncio.Task[None] | None:
+        """Take a checkpoint of a group in the background; None when there is nothing to take or one is under way.
+
+        `captured` is called at once, while logs and files are just what the snapshot says; with it, one is taken also when
+        nothing was applied since the last.
+        """
         group = hosted.group
-        if hosted.checkpointing or group.failed or group.applied_index == hosted.snapshot_index:
+        if hosted.checkpointing or group.failed:
+            return None
+        if group.applied_index == hosted.snapshot_index and (
+            captured is None or not group.applied_index
+        ):
             return None
         if group.writes.refused:
             return None  # what waits for space is in the log, and nowhere else
@@ -101,6 +110,8 @@ class Checkpoints:
         except StorageError as error:
             self._give_up(hosted, error)
             return None
+        if captured is not None:
+            captured(Snapshot(index, term, content), parts)
         task = asyncio.get_running_loop().create_task(
             self._take(hosted, index, term, content, parts)
         )
