@@ -1,33 +1,211 @@
+"""Keeps one stream to one address open, and asks questions there.
+
+Questions go over a connection of their own: what is fetched in bulk must not stand in front of heartbeats.
+"""
+
+from __future__ import annotations
+
 import asyncio
+import logging
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
 import grpc
-import msgpack
-from fluxmq.cluster.connection import Connection, Hello, encode, decode
-from fluxmq.cluster.endpoint import OPTIONS, run
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from fluxmq.cluster import greeting
+from fluxmq.cluster.channels import ASK, CONNECT, GREETING_SECONDS, SERVICE
+from fluxmq.cluster.connection import PROBLEM_CHARS_MAX, Connection, Hello, Listener
+from fluxmq.cluster.endpoint import CALL_SECONDS_MAX
+from fluxmq.cluster.errors import (
+    CallFailed,
+    CallRefused,
+    ClusterError,
+    MalformedStream,
+    StreamEnded,
+)
+from fluxmq.cluster.generated.cluster_pb2 import Answer, Question
+from fluxmq.cluster.security import Security
+from fluxmq.logs import RateLimited, get_logger
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+LAST_PAUSE_SECONDS: Final = 2.0
+"""A node that is back is reached within so long."""
+STEADY_SECONDS: Final = 5.0
+"""A stream that lived longer is dialled again at once: its loss says nothing of the next one."""
+
+PATIENCE_SECONDS: Final = 3.0
+"""Before anything is said of a node that does not answer: one that starts, or starts anew, takes about so long."""
+
+_REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
+
+_log = get_logger("fluxmq.cluster")
+
+
+class Backoff:
+    """How long to wait before dialling again: doubling, and spread so that many do not dial at once. Pure."""
+
+    def __init__(self, draw: Callable[[], float]) -> None:
+        """``draw``: a number from 0 to below 1."""
+        self._draw = draw
+        self._pause = FIRST_PAUSE_SECONDS
+
+    def after(self, lived: float) -> float:
+        """Seconds to wait after a stream that lived so many seconds; 0 for one that never was."""
+        if lived > STEADY_SECONDS:
+            self._pause = FIRST_PAUSE_SECONDS
+            return 0.0
+        pause = self._pause * (0.5 + 0.5 * self._draw())
+        self._pause = min(self._pause * 2, LAST_PAUSE_SECONDS)
+        return pause
+
+
 class Dialer:
-    def __init__(self, security, address, node, own, listener):
-        self.address, self.node, self.own, self.listener = address, node, own, listener
-    def start(self):
-        self.task = asyncio.get_running_loop().create_task(self._run())
-    async def stop(self):
-        self.task.cancel()
-        try:
-            await self.task
-        except asyncio.CancelledError:
-            pass
-    async def _run(self):
+    """One stream to ``address``, where ``node`` must answer. Without ``start`` it only asks questions."""
+
+    def __init__(
+        self, security: Security, address: str, node: str, own: Hello, listener: Listener
+    ) -> None:
+        self.address = address
+        self.node = node
+        self._security = security
+        self._own = own
+        self._listener = listener
+        self._backoff = Backoff(random.random)
+        self._task: asyncio.Task[None] | None = None
+        self._asking: Any = None
+        self._problems = RateLimited(_log, per_second=1 / 30, burst=1)
+
+    def start(self) -> None:
+        """Dial, and dial again whenever the stream ends, until ``stop``."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._keep())
+
+    async def stop(self) -> None:
+        """End the stream and all calls. The listener has been told when this returns."""
+        task, self._task = self._task, None
+        channel, self._asking = self._asking, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if channel is not None:
+            await channel.close()
+
+    # The stream
+
+    async def _keep(self) -> None:
+        silent_since = time.monotonic()
         while True:
+            began = time.monotonic()
+            lived = 0.0
             try:
-                async with grpc.aio.insecure_channel(self.address, options=OPTIONS) as channel:
-                    call = channel.stream_stream("/fluxmq.cluster.v1.Cluster/Connect")()
-                    await call.write(encode([msgpack.packb([*self.own])]))
-                    data = await call.read()
-                    if data is not grpc.aio.EOF:
-                        why, *hello = msgpack.unpackb(decode(data)[0])
-                        if not why:
-                            connection = Connection(Hello(*hello), True, call.write)
-                            self.listener.connected(connection)
-                            await run(connection, call.read, self.listener)
-                    call.cancel()
-            except Exception as error:
-                pass
-            await asyncio.sleep(0.1)
+                await self._live()
+                silent_since = time.monotonic()
+                lived = silent_since - began
+            except StreamEnded as error:
+                if began - silent_since > PATIENCE_SECONDS:
+                    self._complain("another node cannot be reached", str(error))
+            except ClusterError as error:
+                self._complain("another node is not what it should be, or refuses", str(error))
+            except Exception as error:  # noqa: BLE001 (whatever it is, the next try may go well)
+                self._complain("a stream to another node failed here", repr(error))
+            await asyncio.sleep(self._backoff.after(lived))
+
+    async def _live(self) -> None:
+        """One stream from its beginning to its end. Raises StreamEnded if nobody answers, ClusterError if the wrong one
+        does, or does not want to."""
+        async with self._security.channel(self.address, self.node) as channel:
+            metadata = greeting.as_metadata(self._own)
+            call = channel.stream_stream(f"/{SERVICE}/{CONNECT}")(metadata=metadata)
+            try:
+                connection = Connection(await self._answered(call), True, self._listener)
+
+                async def read() -> bytes | None:
+                    try:
+                        data = await call.read()
+                    except Exception as error:
+                        raise StreamEnded(_reason(error)) from error
+                    return None if data is grpc.aio.EOF else data
+
+                async def write(message: bytes) -> None:
+                    try:
+                        await call.write(message)
+                    except Exception as error:
+                        raise StreamEnded(_reason(error)) from error
+
+                await connection.run(read, write)
+            finally:
+                call.cancel()
+
+    async def _answered(self, call: Any) -> Hello:
+        """Who answers. Raises ClusterError unless it is who should be there."""
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                metadata = await call.initial_metadata()
+                if call.done():
+                    refused = await call.code() in _REFUSALS
+                    raise (CallRefused if refused else StreamEnded)(f"{await call.details()}")
+        except TimeoutError:
+            raise StreamEnded(f"it did not answer within {GREETING_SECONDS:g} s") from None
+        hello = greeting.from_metadata(metadata)
+        if hello.node != self.node:
+            raise MalformedStream(f"{hello.node} answers where {self.node} should be")
+        if hello.purpose != self._own.purpose:
+            raise MalformedStream(f"it is the address of {hello.purpose}")
+        return hello
+
+    def _complain(self, message: str, problem: str) -> None:
+        self._problems.event(
+            logging.WARNING,
+            message,
+            message,
+            node=self.node,
+            address=self.address,
+            purpose=self._own.purpose,
+            problem=problem[:PROBLEM_CHARS_MAX],
+        )
+
+    # Calls
+
+    async def call(
+        self,
+        name: str,
+        request: bytes,
+        timeout: float,  # noqa: ASYNC109 - of each chunk; whoever iterates cannot set that
+    ) -> AsyncIterator[bytes]:
+        """Ask for something by its name; yields the chunks of the answer.
+
+        ``timeout``: seconds within which each chunk must come, the first one too. Raises CallRefused with the other
+        side's reason, CallFailed when there is no answer, or not all of it.
+        """
+        if self._asking is None:
+            self._asking = self._security.channel(self.address, self.node)
+        question = Question(name=name, body=request).SerializeToString()
+        asked = self._asking.unary_stream(f"/{SERVICE}/{ASK}")(
+            question, metadata=greeting.as_metadata(self._own), timeout=CALL_SECONDS_MAX
+        )
+        try:
+            while True:
+                async with asyncio.timeout(timeout):
+                    data = await asked.read()
+                if data is grpc.aio.EOF:
+                    return
+                yield Answer.FromString(data).body
+        except TimeoutError:
+            raise CallFailed(f"{self.node} did not answer {name} within {timeout:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            refused = error.code() in _REFUSALS
+            raise (CallRefused if refused else CallFailed)(_reason(error)) from error
+        except DecodeError as error:
+            raise CallFailed(f"what {self.node} answered to {name} is no answer") from error
+        finally:
+            asked.cancel()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.details() or error.code().name}"[:PROBLEM_CHARS_MAX]
+    return f"{error!r}"[:PROBLEM_CHARS_MAX]

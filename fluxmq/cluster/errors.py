@@ -17,6 +17,14 @@ class EndpointError(ClusterError):
     """An address cannot be listened on."""
 
 
+class MalformedStream(ClusterError):  # noqa: N818 - says what is the case
+    """What another node sent is not what this protocol has; the stream ends."""
+
+
+class StreamEnded(ClusterError):  # noqa: N818 - says what is the case
+    """A stream has ended; the text says why."""
+
+
 class CallRefused(ClusterError):  # noqa: N818 - says what is the case
     """Whoever was called does not do what was asked; the text says why."""
 

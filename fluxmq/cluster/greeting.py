@@ -1,0 +1,52 @@
+"""Greetings as bytes: who speaks, told before anything else, in the metadata of streams and calls.
+
+There they are bounded by gRPC, and whoever is not wanted is refused before a single message is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.errors import MalformedStream
+from fluxmq.cluster.generated.cluster_pb2 import Greeting
+
+VERSION: Final = 1
+"""Of the protocol between nodes. Nodes of different versions do not speak to each other."""
+
+KEY: Final = "fluxmq-greeting-bin"
+"""Of the metadata; gRPC takes bytes where the name ends so."""
+
+NAME_CHARS_MAX: Final = 256
+"""Longest node name or purpose; names in the settings have at most 128 characters."""
+
+
+def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
+    """A greeting as metadata."""
+    node, shard, workers, epoch, purpose = hello
+    greeting = Greeting(
+        version=VERSION, node=node, shard=shard, workers=workers, epoch=epoch, purpose=purpose
+    )
+    return ((KEY, greeting.SerializeToString()),)
+
+
+def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
+    """Who says this. Raises MalformedStream, for other versions too."""
+    found = [value for key, value in metadata or () if key == KEY]
+    if len(found) != 1 or not isinstance(found[0], bytes):
+        raise MalformedStream("there is no greeting")
+    try:
+        greeting = Greeting.FromString(found[0])
+    except DecodeError as error:
+        raise MalformedStream("the greeting is not one") from error
+    if greeting.version != VERSION:
+        raise MalformedStream(
+            f"it speaks version {greeting.version} of the protocol between nodes, not {VERSION}"
+        )
+    hello = Hello(greeting.node, greeting.shard, greeting.workers, greeting.epoch, greeting.purpose)
+    if not hello.node or max(len(hello.node), len(hello.purpose)) > NAME_CHARS_MAX:
+        raise MalformedStream("the greeting has a name that none has")
+    return hello
