@@ -1,0 +1,258 @@
+"""Snapshots of groups between nodes: offered by who leads, fetched and put in place by who lags, or by a copy that differs.
+
+A leader that no longer has the entries a member needs offers its snapshot. The member fetches what it lacks of the
+leader's segments while its copy goes on answering, then closes the group, puts the snapshot in place, and opens it again: with its
+vote as it was, and its log beginning behind the snapshot. The leader hears that it is done, and goes on with entries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+from fluxmq.cluster.dialer import Dialer
+from fluxmq.cluster.endpoint import CallHandler
+from fluxmq.cluster.errors import ClusterError
+from fluxmq.cluster.security import Security
+from fluxmq.logs import get_logger
+from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
+from fluxmq.settings.plans import GroupMember
+from fluxmq.shards.links import FrameLink
+from fluxmq.shards.queues.service import QueueService
+from fluxmq.shards.queues.snapshot_calls import SnapshotCalls
+from fluxmq.shards.queues.snapshot_fetch import fetch
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.transfer_target import SnapshotTarget
+
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.carrier import Carrier
+    from fluxmq.shards.cluster.wiring import Cluster, Replica
+
+SILENT_SECONDS: Final = 10.0
+"""How long a member that fetches may say nothing before it is offered a snapshot again."""
+SAY_SECONDS: Final = 1.0
+"""Time between two words of a member that fetches."""
+AGAIN_SECONDS: Final = 2.0
+"""Time before a copy that is to be fetched anew tries again."""
+WRITTEN_SECONDS_MAX: Final = 30.0
+"""How long the log may take to write what the group gave it, before the group is closed."""
+_STEP_SECONDS: Final = 0.005
+
+_log = get_logger("fluxmq.cluster")
+
+
+class Snapshots:
+    """Snapshots of one shard's groups, both ways."""
+
+    def __init__(
+        self, cluster: Cluster, security: Security, service: QueueService, data_dir: str
+    ) -> None:
+        self.installed = 0
+        """Snapshots of other members that were put in place here."""
+        self.fetching: dict[str, SnapshotTarget | None] = {}
+        """Groups that are being fetched, and how far, once that is known."""
+        self._cluster = cluster
+        self._security = security
+        self._service = service
+        self._files = Files()
+        self._paths = DataPaths(data_dir)
+        self._reading = ThreadPoolExecutor(2, "snapshot-read")
+        self._writing = ThreadPoolExecutor(1, "snapshot-write")
+        self._offered: dict[tuple[str, int], float] = {}
+        """By group and member: when a member that was offered a snapshot last said something."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = 0.0
+        self.calls = SnapshotCalls(
+            self._files,
+            self._paths,
+            service.checkpoints,
+            self._reading,
+            service.groups.get,
+            cluster.now,
+        )
+
+    def handlers(self) -> dict[str, Callable[..., None]]:
+        """Who takes which control frame."""
+        return {"fetching": self._on_fetching, "fetched": self._on_fetched}
+
+    def call_handlers(self, group: str) -> Mapping[str, CallHandler]:
+        """Who answers the calls of a group's other members."""
+        return self.calls.handlers(group)
+
+    # Who leads
+
+    def wanted(self, group: str, member: int) -> None:
+        """A member needs entries that are only in a snapshot any more."""
+        replica = self._cluster.replicas.get(group)
+        if replica is None:
+            return
+        hosted = replica.hosted
+        node, index = hosted.keeper.node, hosted.snapshot_index
+        mark = SnapshotMark(index, hosted.log.term(index), node.membership_at(index))
+        message = node.offer_snapshot(member, Snapshot(mark, b""))
+        if message is not None:
+            self._offered[group, member] = self._cluster.now()
+            replica.carrier.send([message])
+
+    def _on_fetching(self, _link: FrameLink, group: str, member: int) -> None:
+        if (group, member) in self._offered:
+            self._offered[group, member] = self._cluster.now()
+
+    def _on_fetched(self, _link: FrameLink, group: str, member: int, index: int) -> None:
+        """A member has a snapshot up to an entry in place; 0: it has not."""
+        self._offered.pop((group, member), None)
+        self._report(group, member, index)
+
+    def _report(self, group: str, member: int, index: int) -> None:
+        replica = self._cluster.replicas.get(group)
+        if replica is None or replica.hosted.group.failed:
+            return
+        keeper = replica.hosted.keeper
+        keeper.node.report_snapshot(member, index > 0)
+        if index and keeper.leading:
+            # What it has is committed, so it is what is here as well: more than was offered, as a rule.
+            own = replica.carrier.number
+            told = Message(MessageKind.APPEND_ANSWER, member, own, keeper.node.term, index)
+            keeper.step([told])
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        now = self._cluster.now()
+        if now < self._next:
+            return
+        self._next = now + SAY_SECONDS
+        self.calls.housekeeping()
+        for group in self.fetching:
+            self._say("fetching", group)
+        for (group, member), heard in list(self._offered.items()):
+            if now > heard + SILENT_SECONDS:
+                del self._offered[group, member]
+                self._report(group, member, 0)
+
+    # Who lags
+
+    def intercept(self, replica: Replica, messages: Sequence[Message]) -> Sequence[Message]:
+        """Messages of a member: what offers a snapshot is not for the node, which is closed when the snapshot is put in place."""
+        if not any(message.kind is MessageKind.SNAPSHOT for message in messages):
+            return messages
+        rest = []
+        for message in messages:
+            offered = message.snapshot
+            stale = message.term < replica.hosted.keeper.node.term
+            if message.kind is not MessageKind.SNAPSHOT or offered is None or stale:
+                rest.append(message)
+            else:
+                self._begin(replica.plan.name, message.source, offered.mark.index, False)
+        return rest
+
+    def refetch(self, group: str) -> None:
+        """A copy here is not to be trusted: fetch it anew from whoever leads, as often as it takes."""
+        replica = self._cluster.replicas.get(group)
+        if replica is not None:
+            self._run(self._refetch(replica))
+
+    async def _refetch(self, replica: Replica) -> None:
+        group = replica.plan.name
+        least = replica.hosted.keeper.node.status().last_index
+        while self._cluster.replicas.get(group) is replica:
+            leader = self._cluster.leaders.of(group).peer
+            link = None if leader is None else self._cluster.links.links.get(leader)
+            sources = [each for each in replica.plan.nodes if link and each.node == link.node]
+            if sources and group not in self.fetching:
+                await self._fetch(replica, sources[0], least, True)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    def _begin(self, group: str, source: int, least: int, thorough: bool) -> None:
+        replica = self._cluster.replicas.get(group)
+        if replica is None or group in self.fetching:
+            return
+        for member in replica.plan.nodes:
+            if member.number == source:
+                self._run(self._fetch(replica, member, least, thorough))
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fetch(
+        self, replica: Replica, source: GroupMember, least: int, thorough: bool
+    ) -> None:
+        """Fetch the snapshot of a member and put it in place; what goes wrong is said, and tried again when it is offered."""
+        group, carrier = replica.plan.name, replica.carrier
+        self.fetching[group] = None
+        dialer = self._dialer(carrier, source)
+        _log.info("fetching a snapshot", extra={"group": group, "node": source.node})
+        index = 0
+
+        def began(target: SnapshotTarget) -> None:
+            self.fetching[group] = target
+
+        try:
+            target = await fetch(
+                dialer.call,
+                self._files,
+                self._paths,
+                group,
+                self._writing,
+                least=least,
+                thorough=thorough,
+                began=began,
+            )
+            if self._cluster.replicas.get(group) is replica:
+                await self._put_in_place(replica, target)
+                index = target.index
+        except (ClusterError, StorageError) as problem:
+            _log.warning("no snapshot", extra={"group": group, "problem": str(problem)})
+        finally:
+            del self.fetching[group]
+            await dialer.stop()
+        self._say("fetched", group, index)
+
+    def _dialer(self, carrier: Carrier, source: GroupMember) -> Dialer:
+        return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
+
+    async def _put_in_place(self, replica: Replica, target: SnapshotTarget) -> None:
+        """Close the group, put the snapshot in place of its files, open it. Raises StorageError."""
+        group, hosted = replica.plan.name, replica.hosted
+        cluster, service = self._cluster, self._service
+        cluster.still(replica)
+        await replica.carrier.stop()
+        deadline = cluster.now() + WRITTEN_SECONDS_MAX
+        while hosted.checkpointing or not (hosted.keeper.settled or hosted.group.failed):
+            if cluster.now() > deadline:
+                raise StorageError(f"group {group} does not come to rest")
+            service.wake()
+            await asyncio.sleep(_STEP_SECONDS)
+        await self.calls.forget(group)
+        # From here on in one go: nobody may open the group meanwhile.
+        service.release(group)
+        target.install()
+        service.open(group)
+        self.installed += 1
+        fetched = {"fetched": target.fetched_bytes, "reused": target.reused_bytes}
+        _log.info("snapshot in place", extra={"group": group, "index": target.index, **fetched})
+
+    def _say(self, what: str, group: str, *rest: object) -> None:
+        """Tell who leads."""
+        replica = self._cluster.replicas.get(group)
+        leader = self._cluster.leaders.of(group).peer
+        link = None if leader is None else self._cluster.links.links.get(leader)
+        if replica is not None and link is not None and link.up:
+            link.send_control(what, group, replica.carrier.number, *rest)
+
+    # The end
+
+    async def close(self) -> None:
+        """Stop fetching and give up what is kept for others."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.calls.close()
+        self._reading.shutdown(wait=False)
+        self._writing.shutdown(wait=False)
