@@ -75,7 +75,9 @@ CONFIGURATIONS = (
         "old-directory", (Step(disks.OldDirectory, (15.0,)), Step(faults.ClockShifted, (10.0,)))
     ),
     Configuration("membership", _steps((8.0,), operators.Reshaped, operators.KilledWhileReshaped)),
-    Configuration("transfer", _steps((3.0,), operators.Rebalanced, operators.Migrated)),
+    Configuration(
+        "transfer", _steps((3.0,), operators.Transferred, operators.Rebalanced, operators.Migrated)
+    ),
     Configuration(
         "dead-letters", _steps((10.0,), partitions.Halves, pause=RABBIT_PAUSE_S), dead_letters=True
     ),

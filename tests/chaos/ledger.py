@@ -61,6 +61,8 @@ class Ledger:
         self.findings: list[Finding] = []
         self.violations: list[Violation] = []
         self.broken: Counter[str] = Counter()
+        self.unmarked = 0
+        """Repeats that were not marked, where what knew of the first time may have been lost."""
         for record in records:
             self._take(record)
         if not hasattr(self, "setting"):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from tests.chaos.cluster import Member
 from tests.chaos.faults import GROUPS, Fault
+
+ANSWER_S = 40.0
+"""What an operator asks again and again has to have been done by then."""
+PAUSE_S = 0.5
 
 
 class NotAvailableError(RuntimeError):
@@ -14,15 +19,41 @@ class NotAvailableError(RuntimeError):
 
 
 class Asked(Fault):
-    """F18, F19: what an operator does with ``fluxmqctl``. ``commands``: what has to be known for it."""
+    """What is said with ``fluxmqctl``. ``commands``: those that it must know."""
 
     commands: ClassVar[tuple[str, ...]] = ()
 
-    def ask(self, member: Member, *words: str) -> str:
-        """Say it at a node; what was answered."""
+    def ask(self, member: Member, *words: str) -> bool:
+        """Say it at a node; whether it was done."""
         done = member.control(*words)
-        said = (done.stdout or done.stderr).strip().splitlines()
-        return f"{' '.join(words)}: {done.returncode} {said[-1] if said else ''}"
+        said = (done.stderr or done.stdout).strip().splitlines()
+        outcome = "done" if not done.returncode else f"not done: {said[-1] if said else ''}"
+        self.note += f"{'; ' if self.note else ''}{' '.join(words)} at {member.name}: {outcome}"
+        return not done.returncode
+
+    def insist(self, *words: str) -> None:
+        """Say it at one node after the other, until it was done. It is a finding when it never is."""
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            if self.ask(self.place.some(), *words):
+                return
+            if time.monotonic() > deadline:
+                self.findings.append(("I13", self.note))
+                return
+            time.sleep(PAUSE_S)
+
+
+class Transferred(Asked):
+    """F19: a group is led by another member."""
+
+    kind = "F19 leadership transferred"
+    commands: ClassVar[tuple[str, ...]] = ("transfer",)
+
+    def begin(self) -> None:
+        group = self.place.random.choice(GROUPS)
+        self.members = [self.place.some()]
+        leader = self.place.cluster.leader(group)
+        self.ask(leader or self.members[0], "transfer", group, self.members[0].name)
 
 
 class Rebalanced(Asked):
@@ -32,9 +63,8 @@ class Rebalanced(Asked):
     commands: ClassVar[tuple[str, ...]] = ("rebalance",)
 
     def begin(self) -> None:
-        member = self.place.some()
-        self.members = [member]
-        self.note = self.ask(member, "rebalance")
+        self.members = [self.place.some()]
+        self.ask(self.members[0], "rebalance")
 
 
 class Migrated(Asked):
@@ -44,48 +74,53 @@ class Migrated(Asked):
     commands: ClassVar[tuple[str, ...]] = ("migrate-queue",)
 
     def begin(self) -> None:
-        member = self.place.some()
-        self.members = [member]
-        group = self.place.random.choice(GROUPS)
-        self.note = self.ask(member, "migrate-queue", "chaos-work", group)
+        self.members = [self.place.some()]
+        self.ask(self.members[0], "migrate-queue", "chaos-work", self.place.random.choice(GROUPS))
 
 
 class Reshaped(Asked):
     """F18: a member leaves a group and joins it again."""
 
     kind = "F18 member removed and added"
-    commands: ClassVar[tuple[str, ...]] = ("members", "grow", "shrink")
+    commands: ClassVar[tuple[str, ...]] = ("grow", "shrink")
 
     def begin(self) -> None:
         self.members = [self.place.some()]
         self.group = self.place.random.choice(GROUPS)
-        at = self.place.some()
-        self.note = self.ask(at, "shrink", self.members[0].name, self.group)
+        at = self.place.cluster.leader(self.group) or self.place.some()
+        self.ask(at, "shrink", self.group, self.members[0].name)
 
     def end(self) -> None:
-        at = self.place.some()
-        self.note += "; " + self.ask(at, "grow", self.members[0].name, self.group)
+        self.insist("grow", self.group, self.members[0].name, "--wait", "20")
 
 
 class KilledWhileReshaped(Reshaped):
-    """F18 under F3: the member that leaves, or another, dies in between."""
+    """F18 under F3: a node dies while one leaves."""
 
     kind = "F18 member removed, node killed"
 
     def begin(self) -> None:
-        super().begin()
         self.killed = self.place.some()
+        super().begin()
         self.killed.kill()
+        self.note += f"; {self.killed.name} killed"
 
     def end(self) -> None:
         self.killed.launch()
         super().end()
 
 
-def check_available(kinds: Sequence[type[Fault]], member: Member) -> None:
-    """Raises ``NotAvailableError`` when the nodes do not know a command that one of the faults needs."""
-    for kind in kinds:
-        if issubclass(kind, Asked):
-            for command in kind.commands:
-                if member.control(command, "--help").returncode:
-                    raise NotAvailableError(f"{kind.kind}: fluxmqctl knows no {command}")
+def available(kinds: Iterable[type[Fault]], member: Member) -> Sequence[type[Fault]]:
+    """Those of these faults that the nodes can do. Raises ``NotAvailableError`` when none is left."""
+    missing: list[str] = []
+    found: list[type[Fault]] = []
+    wanted = list(kinds)
+    for kind in wanted:
+        commands = kind.commands if issubclass(kind, Asked) else ()
+        unknown = [word for word in commands if member.control(word, "--help").returncode]
+        missing += unknown
+        if not unknown:
+            found.append(kind)
+    if wanted and not found:
+        raise NotAvailableError(f"fluxmqctl knows no {', '.join(missing)}")
+    return found

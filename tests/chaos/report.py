@@ -22,6 +22,8 @@ class Report:
     unexpected: int = 0
     duplicated: int = 0
     recovered: int = 0
+    unmarked: int = 0
+    """Repeats after faults that were not marked as such."""
     latency: dict[str, tuple[float, float]] = field(default_factory=dict)
     unavailable: dict[str, list[float]] = field(default_factory=dict)
     """By kind of fault, the longest time without a confirm for each, in seconds."""
@@ -38,6 +40,8 @@ class Report:
         said = [f"violated {rule}: {sentence}" for rule, sentence in self.violations]
         if self.broken:
             said.append("broken: " + ", ".join(f"{k} {v}" for k, v in sorted(self.broken.items())))
+        if self.unmarked:
+            said.append(f"repeats after faults that were not marked: {self.unmarked}")
         for when, (middle, high) in self.latency.items():
             said.append(f"confirm latency {when}: p50 {middle:.1f} ms, p99 {high:.1f} ms")
         for kind, gaps in sorted(self.unavailable.items()):
@@ -69,6 +73,7 @@ def examine(records: Iterable[Record]) -> Report:
     report = Report(
         lost=len(lost),
         unexpected=ledger.broken["I2"],
+        unmarked=ledger.unmarked,
         violations=[*ledger.violations],
         broken=dict(ledger.broken),
     )

@@ -114,7 +114,9 @@ def _dead_letters(ledger: Ledger, queue: Queue) -> None:
 
 def _repeats(ledger: Ledger, queue: str, group: str, deliveries: list[Deliver]) -> None:
     """I4: a message that comes again is marked, unless what knew of the first time was lost with a leader; and it lies in
-    a queue no more often than it was sent."""
+    a queue no more often than it was sent. Streams mark nothing."""
+    known = ledger.queues.get(queue)
+    stream = known is not None and known.kind == "stream"
     last: dict[tuple[int, Key], float] = {}
     places: dict[Key, set[int]] = defaultdict(set)
     unmarked: Counter[Key] = Counter()
@@ -125,7 +127,7 @@ def _repeats(ledger: Ledger, queue: str, group: str, deliveries: list[Deliver]) 
         before = last.get((each.offset, key))
         last[each.offset, key] = each.time
         places[key].add(each.offset)
-        if each.repeat:
+        if each.repeat or stream:
             continue
         if each.offset < 0:
             unmarked[key] += 1
@@ -133,7 +135,11 @@ def _repeats(ledger: Ledger, queue: str, group: str, deliveries: list[Deliver]) 
                 continue
         elif before is None:
             continue
-        if before is not None and not ledger.disturbed(before, each.time):
+        if before is None:
+            continue
+        if ledger.disturbed(before, each.time):
+            ledger.unmarked += 1
+        else:
             ledger.violated(
                 "I4", f"{queue}: {label(key)} came to {group} again at {each.time:.3f} s, unmarked"
             )

@@ -16,7 +16,7 @@ from tests.chaos.configurations import Configuration, Step
 from tests.chaos.consumers import Auditor
 from tests.chaos.faults import Fault, Field
 from tests.chaos.network import BRIDGE, CLIENTS, Network, address, inside, socket_in
-from tests.chaos.operators import check_available
+from tests.chaos.operators import available
 from tests.chaos.proxy import Link
 from tests.chaos.records import FAIL, OK, Drained, Finding, History, Probe, Run
 from tests.chaos.records import Fault as FaultRecord
@@ -303,8 +303,11 @@ def run(
             try:
                 await asyncio.to_thread(cluster.start)
                 kinds = [step.fault for step in configuration.steps]
-                await asyncio.to_thread(check_available, kinds, cluster.members[0])
-                made = runner(configuration, place, history, mode, seed)
+                usable = await asyncio.to_thread(available, kinds, cluster.members[0])
+                for kind in set(kinds) - set(usable):
+                    say(f"not available: {kind.kind}")
+                steps = tuple(step for step in configuration.steps if step.fault in usable)
+                made = runner(configuration._replace(steps=steps), place, history, mode, seed)
                 made.say = say
                 await made.run(seconds)
             finally:
