@@ -129,6 +129,7 @@ class Worker:
                 self.queues.places,
                 self.queues.service.wake,
             )
+            self.broker.handler.explain = self.queues.cluster.hosts.explanations.text
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))

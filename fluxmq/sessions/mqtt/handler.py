@@ -9,6 +9,7 @@ Source: MQTT 3.1.1 and 5.0 chapter 3, sections 4.3 and 4.13.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from fluxmq._hot.connection import Connection
@@ -28,6 +29,7 @@ from fluxmq.protocols.mqtt.packets import (
 )
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.sessions.mqtt import connecting, publishing, subscribing
+from fluxmq.sessions.mqtt.explanations import code_of
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
 from fluxmq.sessions.mqtt.session import (
     AUTHENTICATING,
@@ -51,6 +53,8 @@ class Handler:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.explain: Callable[[int], str] = lambda _reason: ""
+        """What is told with a reason that says more than a code (`explanations`)."""
 
     def packet(self, connection: Connection, first: int, body: bytes) -> None:
         """A packet off the hot path."""
@@ -228,14 +232,22 @@ class Handler:
             if reason < Reason.UNSPECIFIED_ERROR:
                 connection.append(answers)
                 return
-            self.broker.count_error(client, reason, "a publish could not be kept")
-            self.disconnect(client, reason, "publish_refused")
+            text = self.explain(reason)
+            self.broker.count_error(client, code_of(reason), text or "a publish could not be kept")
+            self.disconnect(client, code_of(reason), "publish_refused")
             return
+        code = code_of(reason)
+        # Request Problem Information 0 rules the text out [MQTT-3.1.2-29].
+        text = self.explain(reason) if client.problem_information else ""
         for at in range(0, len(answers), 4):
             packet_id = int.from_bytes(answers[at + 2 : at + 4], "big")
             first = answers[at]
-            connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((reason,)))
-            if first == _PUBREC and reason >= Reason.UNSPECIFIED_ERROR and session.received:
+            if text:
+                kind = Pubrec if first == _PUBREC else Puback
+                connecting.send_explained(connection, kind(packet_id, code), text)
+            else:
+                connection.append(bytes((first, 3)) + answers[at + 2 : at + 4] + bytes((code,)))
+            if first == _PUBREC and code >= Reason.UNSPECIFIED_ERROR and session.received:
                 session.received.discard(packet_id)
 
     def broken(self, connection: Connection, reason: int) -> None:

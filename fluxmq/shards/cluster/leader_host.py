@@ -9,6 +9,7 @@ meanwhile is refused, never applied here.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -41,24 +42,25 @@ Attaching = Callable[[Attached, Held | None], None]
 
 
 class _Append:
-    """An append that is not answered. ``sent``: it is with a leader now."""
+    """An append that is not answered. ``sent``: which sending of it counts, 0 while it is with nobody."""
 
-    __slots__ = ("batch", "deadline", "done", "queue", "sent")
+    __slots__ = ("batch", "done", "queue", "sent")
 
-    def __init__(self, queue: str, batch: bytes, done: Answer | None, deadline: float) -> None:
+    def __init__(self, queue: str, batch: bytes, done: Answer | None) -> None:
         self.queue = queue
         self.batch = batch
         self.done = done
-        self.deadline = deadline
-        self.sent = False
+        self.sent = 0
 
 
 class LeaderHost:
     """Implements ``QueueHost`` for one replicated group.
 
-    ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is known: a host that answers `MOVED` when it cannot say what became of
-    what it was asked, and keeps nothing itself. ``refuse_elsewhere``: whether appends are taken only where
-    the group is led (``write_policy: reject``), which ``is_here`` tells; ``origin``: a number of this shard's life.
+    ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is
+    known: a host that answers `MOVED` when it cannot say what became of what it was asked, and keeps nothing itself.
+    ``is_here`` tells whether the group is led on this node, ``ack_timeout`` how long a queue's appends wait, in seconds,
+    ``refusal`` the reason for which appends are not taken now, 0 when they are (``write_policy: reject``). ``origin``: a
+    number of this shard's life.
     """
 
     def __init__(
@@ -67,8 +69,8 @@ class LeaderHost:
         target: Callable[[Leader], QueueHost | None],
         reader: Callable[[Leader, str], QueueHost | None],
         is_here: Callable[[Leader], bool],
-        ack_timeout: float,
-        refuse_elsewhere: bool,
+        ack_timeout: Callable[[str], float],
+        refusal: Callable[[], int] | None,
         origin: int,
         now: Callable[[], float],
     ) -> None:
@@ -77,12 +79,15 @@ class LeaderHost:
         self._reader_of = reader
         self._is_here = is_here
         self._ack_timeout = ack_timeout
-        self._refuse_elsewhere = refuse_elsewhere
+        self._refusal = refusal
         self._now = now
         self._origin = origin
         self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._appends: dict[int, _Append] = {}
         """Not answered, in the order made."""
+        self._deadlines: dict[float, deque[tuple[float, int]]] = {}
+        """When appends are given up and their numbers, by how long they wait."""
+        self._sendings = itertools.count(1)
         self._bytes = 0
         self._unsent = 0
         """How many of them are with nobody."""
@@ -126,16 +131,20 @@ class LeaderHost:
         self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
     ) -> bool:
         """Store a batch. It gets an identity of this shard's own, so that it takes effect once when it is sent again."""
-        if self._refuse_elsewhere and not self.here:
+        refused = self._refusal() if self._refusal is not None else 0
+        if refused:
             if done is not None:
-                done(Reason.USE_ANOTHER_SERVER)
+                done(refused)
             return True
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
                 done(Reason.QUOTA_EXCEEDED)
             return True
         number = next(self._numbers)
-        append = _Append(queue, batch, done, self._now() + self._ack_timeout)
+        append = _Append(queue, batch, done)
+        patience = self._ack_timeout(queue)
+        deadlines = self._deadlines.setdefault(patience, deque())
+        deadlines.append((self._now() + patience, number))
         behind = self._unsent > 0
         self._appends[number] = append
         self._bytes += len(batch)
@@ -146,22 +155,22 @@ class LeaderHost:
         return self._bytes <= WAITING_BYTES_MAX
 
     def _send(self, target: QueueHost, number: int, append: _Append) -> bool:
-        append.sent = True
+        sending = append.sent = next(self._sendings)
         self._unsent -= 1
 
         def answered(reason: int) -> None:
-            self._answered(number, reason)
+            self._answered(number, sending, reason)
 
         floor = next(iter(self._appends))
         identity = Identity(self._origin, number, min(floor, number))
         return target.append(append.queue, append.batch, answered, identity)
 
-    def _answered(self, number: int, reason: int) -> None:
+    def _answered(self, number: int, sending: int, reason: int) -> None:
         append = self._appends.get(number)
-        if append is None or not append.sent:
-            return
+        if append is None or (reason and append.sent != sending):
+            return  # that it is durable counts whoever says so; what else a former leader says does not
         if reason == MOVED:
-            append.sent = False
+            append.sent = 0
             self._unsent += 1
             return
         self._drop(number, append)
@@ -180,26 +189,33 @@ class LeaderHost:
             target = self.target
             if target is None or not self._unsent:
                 return
-            if not append.sent and number in self._appends:
-                self._send(target, number, append)
+            if append.sent or number not in self._appends:
+                continue
+            unsent = self._unsent
+            self._send(target, number, append)
+            if self._unsent >= unsent:
+                return  # it came back at once, and what was made later stays behind it
 
     def _give_up(self) -> None:
         """Refuse what nobody has answered in time; it may still take effect."""
         now = self._now()
-        while self._appends:
-            number, append = next(iter(self._appends.items()))
-            if append.deadline > now:
-                return
-            self._drop(number, append)
-            self.timeouts += 1
-            if append.done is not None:
-                append.done(_REFUSED)
+        for waiting in self._deadlines.values():
+            while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._appends):
+                number = waiting.popleft()[1]
+                append = self._appends.get(number)
+                if append is None:
+                    continue
+                self._drop(number, append)
+                self.timeouts += 1
+                if append.done is not None:
+                    append.done(_REFUSED)
 
     # Consumers
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
         """Attach a consumer, to whoever leads; ``done`` is called when somebody has taken it."""
-        consumer = FollowingHeld(self, wanted, port, done, self._now() + self._ack_timeout)
+        deadline = self._now() + self._ack_timeout(wanted.queue)
+        consumer = FollowingHeld(self, wanted, port, done, deadline)
         self._consumers[consumer] = None
         target = self.reader(wanted.queue)
         if target is not None:
@@ -241,6 +257,11 @@ class LeaderHost:
         """Somebody else leads, or nobody."""
         for consumer in list(self._consumers):
             consumer.ask_anew()
+        if self.led:
+            # Also what a former leader has not answered: behind what comes now it would be out of order.
+            for append in self._appends.values():
+                append.sent = 0
+            self._unsent = len(self._appends)
         self._retry()
 
     def _retry(self) -> None:
@@ -334,7 +355,7 @@ class FollowingHeld:
         if held is None:
             self._host.forget(self)
             if done is not None:
-                done(answer, None)
+                done(replace(answer, reason=_told(answer.reason)), None)
             else:
                 self._port.cancelled()  # it was there, and the new leader does not take it
             return
@@ -376,14 +397,14 @@ class FollowingHeld:
     ) -> None:
         """Settle messages: refused while nobody leads, since what is settled is decided there."""
         if self._held is not None:
-            self._held.settle(verb, ranges, delay, reason, done)
+            self._held.settle(verb, ranges, delay, reason, _telling(done))
         elif done is not None:
             done(_REFUSED)
 
     def commit(self, offset: int, done: Answer | None) -> None:
         """Commit a stream's offset."""
         if self._held is not None:
-            self._held.commit(offset, done)
+            self._held.commit(offset, _telling(done))
         elif done is not None:
             done(_REFUSED)
 
@@ -414,6 +435,15 @@ class FollowingHeld:
         held, self._held = self._held, None
         if held is not None:
             held.detach()
+
+
+def _told(reason: int) -> int:
+    """What a client is told: nobody can say what became of what it asked, and it is not asked again."""
+    return _REFUSED if reason == MOVED else reason
+
+
+def _telling(done: Answer | None) -> Answer | None:
+    return None if done is None else lambda reason: done(_told(reason))
 
 
 class _LeaderPort:

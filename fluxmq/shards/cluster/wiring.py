@@ -13,24 +13,30 @@ from fluxmq.cluster.security import Security
 from fluxmq.logs import get_logger
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.types import Message
-from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
+from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.carrier import Carrier
-from fluxmq.shards.cluster.leader_host import LeaderHost
-from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
+from fluxmq.shards.cluster.hosts import GroupHosts
+from fluxmq.shards.cluster.incarnation import Acquaintances
+from fluxmq.shards.cluster.leaders import OWN, Leaders
+from fluxmq.shards.cluster.membership import GroupMembers
 from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.shards.cluster.orders import ClusterOrders
+from fluxmq.shards.cluster.queue_plans import QueuePlans, wish_of
 from fluxmq.shards.cluster.reports import ClusterReports, leader_of
+from fluxmq.shards.cluster.snapshots import Snapshots
 from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.queue_links import QueueLinks
-from fluxmq.shards.queues.remote import Once, RemoteHosts
+from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.files import Files
 
 TICKS_PER_ELECTION = 20
 """Ticks of a group's clock in its shortest election timeout: the finer, the seldomer two campaign at once."""
@@ -49,10 +55,14 @@ class Replica:
     hosted: Hosted
     carrier: Carrier
     copy: ReplicaHost
+    acquaintances: Acquaintances
     timer: asyncio.TimerHandle | None = None
     starting: asyncio.Task[None] | None = None
     tick_seconds: float = 0.1
-    contacts: dict[int, float] = field(default_factory=dict)
+    caught_up: dict[int, float] = field(default_factory=dict)
+    """Since when learners are close to the log's end; where it is led."""
+    next_tell: float = 0.0
+    """When nodes are told next that they are members, or are none."""
 
 
 class Cluster:
@@ -85,17 +95,31 @@ class Cluster:
         self._queue_plans = QueuePlans(settings, self.plans)
         self._wake = wake
         self._now = now
-        self._hosts: dict[str, LeaderHost] = {}
+        self.hosts = GroupHosts(
+            self.node,
+            epoch,
+            self.plans,
+            self._queue_plans,
+            self.leaders,
+            service,
+            places,
+            lambda group: self.replicas[group].copy if group in self.replicas else None,
+            self.is_member,
+            now,
+        )
         self._own = Hello(self.node, shard, workers, epoch, "shard")
         self._security = Security.of(cluster)
         self._started = False
-        self._remote: RemoteHosts
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
         self.links: NodeLinks
         self.reports = ClusterReports(self)
         self.orders = ClusterOrders(self)
+        self.members = GroupMembers(
+            self, Files(), DataPaths(settings.storage.data_dir), service.open, service.leave
+        )
         self.audits = Audits(self)
+        self.snapshots = Snapshots(self, self._security, service, settings.storage.data_dir)
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed
@@ -108,7 +132,6 @@ class Cluster:
         """Use the links to this node's other shards, and share what queues say to each other with other nodes."""
         self._shard_links = shard_links
         self._queue_links = queue_links
-        self._remote = remote
         transport = self._settings.cluster.transport
         queue_links.came = self._tell
         queue_links.more = self.handlers()
@@ -125,11 +148,13 @@ class Cluster:
             queue_links.received,
             self._wake,
         )
+        self.hosts.join(shard_links, remote, self._node_of)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame, from shards of this node and of others."""
         frames = {"leads": self._on_leads, "follows": self._on_follows}
-        return {**frames, **self.orders.handlers(), **self.audits.handlers()}
+        frames |= {**self.orders.handlers(), **self.members.handlers()}
+        return {**frames, **self.audits.handlers(), **self.snapshots.handlers()}
 
     def _added(self, link: NodeLink) -> None:
         self._queue_links.add(link.peer, link)
@@ -137,6 +162,15 @@ class Cluster:
     def _went(self, peer: int) -> None:
         self.leaders.lost(peer)
         self.orders.lost(peer)
+
+    @property
+    def hosted(self) -> dict[str, Hosted]:
+        """The groups of this shard."""
+        return self._service.groups
+
+    def place_of(self, group: str) -> int:
+        """The shard of this node that hosts a group, or would."""
+        return self._places.shard_of(group)
 
     def link_to(self, peer: int) -> FrameLink | None:
         """The link to a shard of this node, or of another."""
@@ -155,9 +189,9 @@ class Cluster:
 
     async def stop(self) -> None:
         """End every stream."""
+        await self.snapshots.close()
         for replica in list(self.replicas.values()):
-            if replica.timer is not None:
-                replica.timer.cancel()
+            self.still(replica)
             await replica.carrier.stop()
         await self.links.stop()
 
@@ -170,7 +204,7 @@ class Cluster:
     def groups_here(self) -> Iterator[str]:
         """Replicated groups of the settings of which this node is a member."""
         for name in self.plans.configured():
-            if self.plans.replicated(name) and self.plans.of(name).own:
+            if self.plans.replicated(name) and self.is_member(name):
                 yield name
 
     def is_member(self, group: str) -> bool:
@@ -178,7 +212,7 @@ class Cluster:
         if not self.plans.replicated(group):
             return True
         try:
-            return bool(self.plans.of(group).own)
+            return self.members.is_member(self.plans.of(group))
         except UnknownGroup:
             return False
 
@@ -189,10 +223,11 @@ class Cluster:
         plan = self.plans.of(group)
         heartbeat = heartbeat_ticks(plan)
         return Member(
-            plan.own,
-            tuple(member.number for member in plan.members),
+            member_number(self.node),
+            self.members.begins_with(plan),
             max(TICKS_PER_ELECTION, heartbeat + 1),
             heartbeat,
+            plan.data_dir,
         )
 
     def _opened(self, hosted: Hosted) -> None:
@@ -205,17 +240,28 @@ class Cluster:
             return
         plan = self.plans.of(group.name)
         keeper = hosted.keeper
+        acquaintances = self.members.acquaintances(
+            lambda: self.replicas[group.name], self.members.live(plan), group.name
+        )
         carrier = Carrier(
             plan,
             self._security,
             self._own,
             lambda messages: self._step(hosted, messages),
             lambda number: self._unreachable(hosted, number),
+            acquaintances,
+            group.fail,
             self._now,
+            self.snapshots.call_handlers(group.name),
         )
-        copy = ReplicaHost(group, lambda: self._target(group.name, self.leaders.of(group.name)))
-        replica = self.replicas[group.name] = Replica(plan, hosted, carrier, copy)
-        audit = self.audits.add(hosted, plan.own)
+        keeper.on_snapshot_wanted = lambda member: self.snapshots.wanted(group.name, member)
+        membership = keeper.node.status().membership
+        carrier.follow((*membership.voters, *membership.learners))
+        copy = ReplicaHost(
+            group, lambda: self.hosts.target(group.name, self.leaders.of(group.name))
+        )
+        replica = self.replicas[group.name] = Replica(plan, hosted, carrier, copy, acquaintances)
+        audit = self.audits.add(hosted, keeper.node.status().id)
 
         def applied() -> None:
             audit.applied()
@@ -258,9 +304,14 @@ class Cluster:
             self.leaders.ends(f"{name}@{self.node}", 1, OWN)
             self._say("follows", f"{name}@{self.node}", 1)
             return
+        replica.acquaintances.closed = True
+        self.still(replica)
+        asyncio.get_running_loop().create_task(replica.carrier.stop())
+
+    def still(self, replica: Replica) -> None:
+        """A group's clock stops."""
         if replica.timer is not None:
             replica.timer.cancel()
-        asyncio.get_running_loop().create_task(replica.carrier.stop())
 
     def _tick(self, replica: Replica) -> None:
         """One tick of a group's clock; a shard that was held up counts one, however long it was."""
@@ -274,7 +325,7 @@ class Cluster:
     def _step(self, hosted: Hosted, messages: Sequence[Message]) -> None:
         """Messages of a member have come. Raises MalformedMessage."""
         try:
-            hosted.keeper.step(messages)
+            hosted.keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
         except MalformedMessage:
             self._wake()
             raise
@@ -323,63 +374,21 @@ class Cluster:
 
     # Hosts
 
+    def _node_of(self, peer: int) -> str:
+        link = self.links.links.get(peer)
+        return "" if link is None else link.node
+
     def own_name(self, group: str) -> str:
         """A group's name on this node, where others add the node's name to it."""
-        name, at, node = group.partition("@")
-        return name if at and node == self.node else group
+        return self.hosts.own_name(group)
 
     def host(self, group: str) -> QueueHost | None:
         """Who stands for a group that this node does not host alone; None for a group of its own."""
-        if "@" not in group and not self.plans.replicated(group):
-            return None
-        found = self._hosts.get(group)
-        if found is None:
-            found = self._hosts[group] = self._new_host(group)
-        return found
+        return self.hosts.host(group)
 
-    def _new_host(self, group: str) -> LeaderHost:
-        raft = self._settings.cluster.raft
-        timeout, policy = raft.ack_timeout, "forward"
-        if "@" not in group:
-            try:
-                plan = self.plans.of(group)
-                timeout, policy = plan.ack_timeout, plan.write_policy
-            except UnknownGroup as problem:
-                _log.warning("no such group", extra={"group": group, "problem": problem.why})
-        return LeaderHost(
-            self.leaders.of(group),
-            lambda leader: self._target(group, leader),
-            lambda leader, queue: self._reader(group, leader, queue),
-            self._is_here,
-            lambda queue: self._queue_plans.ack_timeout(group, queue),
-            policy == "reject",
-            self._own.epoch,
-            self._now,
-        )
-
-    def _target(self, group: str, leader: Leader) -> QueueHost | None:
-        if leader.peer is None:
-            return None
-        if leader.peer == OWN:
-            return self._service.find(self.own_name(group))
-        host = self._remote.hosts.get(leader.peer)
-        return None if host is None or not host.serving else Once(host)
-
-    def _reader(self, group: str, leader: Leader, queue: str) -> QueueHost | None:
-        """Who gives messages to consumers here: the node's own copy, where that is wanted and somebody else leads."""
-        target = self._target(group, leader)
-        if target is None or "@" in group or self._is_here(leader):
-            return target
-        if self._mode(group, queue) != "replicate" or not self.is_member(group):
-            return target
-        replica = self.replicas.get(group)
-        if replica is not None:
-            return replica.copy
-        host = self._remote.hosts.get(self._places.shard_of(group))
-        return None if host is None or not host.serving else Once(host)
-
-    def _mode(self, group: str, queue: str) -> str:
-        return self._queue_plans.of(group, queue).distribution_mode
+    def sender(self, group: str) -> QueueHost | None:
+        """As `host`, for what queues themselves send."""
+        return self.hosts.sender(group)
 
     def copy_of(self, group: Group) -> QueueHost | None:
         """What stands for a group here that is led on another node, for consumers of this node's other shards."""
@@ -393,30 +402,28 @@ class Cluster:
         replica = self.replicas.get(group)
         return None if replica is None else leader_of(replica)
 
-    def _is_here(self, leader: Leader) -> bool:
-        return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)
-
     @property
     def crowded(self) -> bool:
         """Whether more is unanswered than is good."""
-        return any(host.crowded for host in self._hosts.values())
+        return self.hosts.crowded
 
     @property
     def idle(self) -> bool:
         """Whether everything that clients asked is answered."""
-        return all(host.idle for host in self._hosts.values())
+        return self.hosts.idle
 
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
-        for host in self._hosts.values():
-            host.housekeeping()
+        self.hosts.housekeeping()
         self.orders.housekeeping()
+        self.members.housekeeping()
         self.audits.housekeeping(self._now())
+        self.snapshots.housekeeping()
 
     @property
     def append_timeouts(self) -> int:
         """Appends refused because nobody had answered in time."""
-        return sum(host.timeouts for host in self._hosts.values())
+        return self.hosts.timeouts
 
     @property
     def leaderless(self) -> list[str]:

@@ -18,8 +18,9 @@ REFUSALS = {
     Code.CONFLICT: "failed",
 }
 """How reports call what kept a batch from being stored."""
-REFUSED_REASONS = (*REFUSALS.values(), "disk_full")
-"""All of these, and that the disk was too full."""
+NOT_LEADER = "not_leader"
+REFUSED_REASONS = (*REFUSALS.values(), "disk_full", NOT_LEADER)
+"""All of these, that the disk was too full, and that another node leads (`write_policy: reject`)."""
 
 
 class QueueCounts:

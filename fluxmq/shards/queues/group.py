@@ -31,6 +31,7 @@ from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Stores
 from fluxmq.shards.queues.ports import MOVED, Answer
+from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import StorageError
 
@@ -78,10 +79,7 @@ class Group(Consuming):
         """Why this group takes nothing any more; empty while it does."""
         self.replicated = False
         """Whether other nodes have this group, too: then it takes commands only where it is led."""
-        self.awaits_majority = True
-        """Whether publishers are answered when a majority has it on disk, not when this node has."""
-        self.in_sync: Callable[[], int] | None = None
-        """Up to which entry as many members hold the log as must before publishers are answered; None: a majority does."""
+        self.answers = WaitingAnswers()
         self.on_applied: Callable[[], None] = lambda: None
         """Called when an entry was applied, and what it did to queues was carried out."""
         self.on_following: Callable[[Group], None] = lambda _group: None
@@ -99,8 +97,6 @@ class Group(Consuming):
         self._entry_max = entry_max
         self.asked = Asked(clock, self.dispatch.joined)
         self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
-        self._unheld: deque[tuple[int, Done, Result]] = deque()
-        """Answers to what is applied, and not held by as many members as it must: entry, who is told, what."""
 
     # What is asked
 
@@ -144,6 +140,7 @@ class Group(Consuming):
         answer = None if done is None else answering(done)
         if state.config.overflow == Overflow.REJECT_PUBLISH_DLX:
             answer = self._or_bury(state.config, batch, answer)
+        answer = self.answers.marked(state.config, answer)
         depth_max = state.config.max_depth
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
@@ -330,7 +327,7 @@ class Group(Consuming):
             if weight and result.code in REFUSALS:
                 self.counts.refused[REFUSALS[Code(result.code)]] += 1
             if done is not None:
-                self._answer(index, done, result)
+                self.answers.answer(index, done, result)
         woken = self.dispatch.applied(applied)
         if woken or self.asked or self.asked_to_serve or applied.deleted:
             self._mark(self)
@@ -358,26 +355,13 @@ class Group(Consuming):
             if done is not None:
                 done(Result(Code.LOST))
 
-    def _answer(self, index: int, done: Done, result: Result) -> None:
-        """Tell what a command came to, when enough members hold its entry."""
-        if self.in_sync is None or index <= self.in_sync():
-            done(result)
-        else:
-            self._unheld.append((index, done, result))
-
-    def answer_held(self, index: int) -> None:
-        """Enough members hold the log up to an entry."""
-        while self._unheld and self._unheld[0][0] <= index:
-            _, done, result = self._unheld.popleft()
-            done(result)
-
     def answer_written(self, index: int) -> None:
-        """This node has the log up to an entry on disk, and publishers asked for no more than that."""
+        """This node has the log up to an entry on disk: who asked for no more than that is told."""
         for proposed, _, answers in self._proposed:
             if proposed > index:
                 break
             for at, (done, weight) in enumerate(answers):
-                if weight and done is not None:
+                if done is not None and is_early(done):
                     answers[at] = (None, weight)
                     done(Result(Code.OK))
 
@@ -465,14 +449,12 @@ class Group(Consuming):
         answers = [answer for _, _, some in self._proposed for answer in some]
         answers += self.asked.clear()
         self._proposed.clear()
-        unheld, self._unheld = self._unheld, deque()
         self.dispatch.reset()
         for done, weight in answers:
             self.uncommitted -= weight
             if done is not None:
                 done(result)
-        for _, done, _ in unheld:
-            done(result)
+        self.answers.end(result)
         self._refuse_waiting()
         self.cancel_consumers()
 

@@ -31,12 +31,14 @@ MESSAGE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """This node as a member of a group: its number, the voters of a new group, and how fast the group's clock runs."""
+    """This node as a member of a group: its number, the voters of a new group, how fast the group's clock runs, and where
+    the group's directory is to be; None: with the others."""
 
     number: int = THIS_NODE
     voters: tuple[int, ...] = (THIS_NODE,)
     election_ticks: int = ELECTION_TICKS
     heartbeat_ticks: int = HEARTBEAT_TICKS
+    data_dir: str | None = None
 
     @property
     def alone(self) -> bool:

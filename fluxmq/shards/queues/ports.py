@@ -11,8 +11,8 @@ from fluxmq._hot.batches import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 
-MOVED: Final = Reason.USE_ANOTHER_SERVER
-"""Between hosts only: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
+MOVED: Final = 1 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
+"""Between hosts only, and no reason code of MQTT: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
 was asked. Who asked finds out where it is, and asks again."""
 
 Range = tuple[int, int]

@@ -51,7 +51,6 @@ class RaftKeeper:
         """Called with a member that needs entries which are only in a snapshot any more."""
         self.alone = True
         """Whether this node is the group's only member, so that it leads by itself."""
-        self._required = 0
         self.elections = 0
         """Times that this node began to lead."""
         self._after: deque[tuple[int, list[Message]]] = deque()
@@ -63,6 +62,7 @@ class RaftKeeper:
         self._again = False
         self.hard_state = (0, 0)
         self._commit_written = 0
+        group.answers.in_sync = self.in_sync
         shared.join(self)
 
     @property
@@ -135,8 +135,8 @@ class RaftKeeper:
                 self._lead(ready.role is Role.LEADER)
                 for member in ready.snapshot_wanted:
                     self.on_snapshot_wanted(member)
-                if self._required and self.leading:
-                    self.group.answer_held(self._in_sync())
+                if self.leading and self.group.answers.held:
+                    self.group.answers.advance()
                 if not self._again and not self.node.behind:
                     break  # what a node says at once is all it has, but for what is read in pieces
         finally:
@@ -202,16 +202,11 @@ class RaftKeeper:
         while after and after[0][0] <= number:
             self.send(after.popleft()[1])
         self.node.advance(persisted=(index, term))
-        if self.leading and not self.group.awaits_majority:
+        if self.leading and self.group.answers.early:
             self.group.answer_written(index)
 
-    def require(self, members: int) -> None:
-        """Publishers are answered when so many members hold the log: more than the majority that commits it."""
-        self._required = members
-        self.group.in_sync = self._in_sync
-
-    def _in_sync(self) -> int:
-        """Up to which entry as many members as required hold the log on disk."""
+    def in_sync(self, members: int) -> int:
+        """Up to which entry so many members hold the log on disk."""
         status = self.node.status()
         voters = status.membership.voters
         held = sorted(
@@ -219,7 +214,12 @@ class RaftKeeper:
             for voter in voters
             if voter == status.id or voter in status.progress
         )
-        return held[-self._required] if len(held) >= self._required else 0
+        return held[-members] if len(held) >= members else 0
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything given to the log is durable."""
+        return self._durable == self._written
 
     def log_failed(self, why: str) -> None:
         """The log takes nothing more: step down for good, and say nothing to the others any more."""

@@ -32,7 +32,7 @@ from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED, ShardLogs
 from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.directory import DataPaths, place_group
 from fluxmq.storage.log_reader import OpenSegments
 
 ROOM_SECONDS = 1.0
@@ -167,6 +167,7 @@ class QueueService:
         group.on_declared = self._declared
         group.on_deleted = self._gone
         member = self.member_of(name)
+        place_group(self._files, self._paths, name, member.data_dir)
         hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
         self.groups[name] = hosted
@@ -185,6 +186,18 @@ class QueueService:
         hosted.shared.leave(hosted.keeper)
         hosted.stores.close()
         self._marked.pop(hosted.group, None)
+
+    def leave(self, name: str) -> None:
+        """This node is no member of a group any more: it is hosted here no longer, and leaves the log."""
+        self.release(name)
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """A group that is not hosted here leaves this shard's logs."""
+        for log in self.logs.all():
+            if name in log.wal.groups():
+                log.wal.forget(log.wal.number(name))
+        self.wake()
 
     def forget_strays(self) -> None:
         """Groups that live elsewhere leave this shard's logs. Raises Corruption when something would be lost."""

@@ -110,7 +110,7 @@ class Queues:
             settings,
             self.names,
             self.paths,
-            self.host,
+            self.sender,
             reactor,
             self.executor,
             clock,
@@ -175,6 +175,9 @@ class Queues:
         # Groups of which neither settings nor directories speak any more: their logs still do, and would be kept for ever.
         for name in self.service.unhosted():
             if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
+                if self.cluster is not None and self.cluster.members.left(name):
+                    self.service.forget(name)
+                    continue
                 self.service.open(name)
                 beat()
 
@@ -190,6 +193,11 @@ class Queues:
         if handovers.crossings and group in handovers.crossings:
             return handovers.crossings[group]
         return self.arrived(group)
+
+    def sender(self, group: str) -> QueueHost:
+        """Who takes what queues themselves send to a group: wherever it is led, also where clients are refused that."""
+        found = None if self.cluster is None else self.cluster.sender(group)
+        return found or self.host(group)
 
     def arrived(self, group: str) -> QueueHost:
         """Who hosts a group, for what has come from where it was, and may not wait for its own answers."""

@@ -1,0 +1,172 @@
+"""Who stands for a group on this shard: whoever leads it, or the node's own copy for those who read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.sessions.mqtt.explanations import Explanations
+from fluxmq.settings.plans import GroupPlans, UnknownGroup
+from fluxmq.shards.cluster.leader_host import LeaderHost
+from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
+from fluxmq.shards.cluster.queue_plans import QueuePlans
+from fluxmq.shards.links import FrameLink
+from fluxmq.shards.queues.counts import NOT_LEADER
+from fluxmq.shards.queues.placement import Places
+from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.remote import Once, RemoteHosts
+from fluxmq.shards.queues.service import QueueService
+
+_log = get_logger("fluxmq.cluster")
+
+
+class GroupHosts:
+    """The hosts of groups that are not this node's own. ``copy_of`` gives what this shard has of a group that is led
+    elsewhere, ``is_member`` whether this node has it; ``epoch``: a number of this shard's life."""
+
+    def __init__(
+        self,
+        node: str,
+        epoch: int,
+        plans: GroupPlans,
+        queue_plans: QueuePlans,
+        leaders: Leaders,
+        service: QueueService,
+        places: Places,
+        copy_of: Callable[[str], QueueHost | None],
+        is_member: Callable[[str], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self.explanations = Explanations()
+        """What is told with refusals."""
+        self.refused = RateLimited(_log, per_second=1.0, burst=5)
+        self._node = node
+        self._epoch = epoch
+        self._plans = plans
+        self._queue_plans = queue_plans
+        self._leaders = leaders
+        self._service = service
+        self._places = places
+        self._copy_of = copy_of
+        self._is_member = is_member
+        self._now = now
+        self._hosts: dict[tuple[str, bool], LeaderHost] = {}
+        """By group, and whether for what queues themselves send."""
+        self._shard_links: Mapping[int, FrameLink] = {}
+        self._remote: RemoteHosts
+        self._node_of: Callable[[int], str] = lambda _peer: ""
+
+    def join(
+        self,
+        shard_links: Mapping[int, FrameLink],
+        remote: RemoteHosts,
+        node_of: Callable[[int], str],
+    ) -> None:
+        """Use links to other shards; ``node_of`` gives the node of a shard elsewhere, empty for one that is not."""
+        self._shard_links = shard_links
+        self._remote = remote
+        self._node_of = node_of
+
+    def own_name(self, group: str) -> str:
+        """A group's name on this node, where others add the node's name to it."""
+        name, at, node = group.partition("@")
+        return name if at and node == self._node else group
+
+    def host(self, group: str) -> QueueHost | None:
+        """Who stands for a group that this node does not host alone; None for a group of its own."""
+        if "@" not in group and not self._plans.replicated(group):
+            return None
+        return self._hosts.get((group, False)) or self._new(group, forwarding=False)
+
+    def sender(self, group: str) -> QueueHost | None:
+        """As `host`, for what queues themselves send: it is forwarded, whatever clients are told."""
+        if "@" in group or not self._plans.replicated(group):
+            return None
+        if not self._rejects(group):
+            return self.host(group)
+        return self._hosts.get((group, True)) or self._new(group, forwarding=True)
+
+    def _rejects(self, group: str) -> bool:
+        try:
+            return "@" not in group and self._plans.of(group).write_policy == "reject"
+        except UnknownGroup as problem:
+            _log.warning("no such group", extra={"group": group, "problem": problem.why})
+            return False
+
+    def _new(self, group: str, *, forwarding: bool) -> LeaderHost:
+        leader = self._leaders.of(group)
+        rejects = not forwarding and self._rejects(group)
+        host = self._hosts[group, forwarding] = LeaderHost(
+            leader,
+            lambda leader: self.target(group, leader),
+            lambda leader, queue: self._reader(group, leader, queue),
+            self.is_here,
+            lambda queue: self._queue_plans.ack_timeout(group, queue),
+            (lambda: self._refusal(group, leader)) if rejects else None,
+            self._epoch ^ forwarding,
+            self._now,
+        )
+        return host
+
+    def _refusal(self, group: str, leader: Leader) -> int:
+        """Why an append is not taken here (`write_policy: reject`); 0 where the group is led on this node.
+
+        PUBACK has no code that names another server, and no property but a text (MQTT 5, sections 3.4.2.1 and 3.4.2.2).
+        """
+        if self.is_here(leader):
+            return 0
+        led_by = "" if leader.peer is None else self._node_of(leader.peer)
+        text = f"group {group} is led by {led_by or 'nobody now'}"
+        self._service.counts.refused[NOT_LEADER] += 1
+        self.refused.event(
+            logging.WARNING, group, "appends are refused here", group=group, leader=led_by or "-"
+        )
+        return self.explanations.reason(Reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
+
+    def target(self, group: str, leader: Leader) -> QueueHost | None:
+        """Who leads a group; None while nobody is known, or can be reached."""
+        if leader.peer is None:
+            return None
+        if leader.peer == OWN:
+            return self._service.find(self.own_name(group))
+        return self._once(leader.peer)
+
+    def _once(self, peer: int) -> QueueHost | None:
+        host = self._remote.hosts.get(peer)
+        return None if host is None or not host.serving else Once(host)
+
+    def _reader(self, group: str, leader: Leader, queue: str) -> QueueHost | None:
+        """Who gives messages to consumers here: the node's own copy, where that is wanted and somebody else leads."""
+        target = self.target(group, leader)
+        if target is None or "@" in group or self.is_here(leader):
+            return target
+        plan = self._queue_plans.of(group, queue)
+        if plan.distribution_mode != "replicate" or not self._is_member(group):
+            return target
+        return self._copy_of(group) or self._once(self._places.shard_of(group))
+
+    def is_here(self, leader: Leader) -> bool:
+        """Whether it is a shard of this node."""
+        return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more is unanswered than is good."""
+        return any(host.crowded for host in self._hosts.values())
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that clients asked is answered."""
+        return all(host.idle for host in self._hosts.values())
+
+    @property
+    def timeouts(self) -> int:
+        """Appends refused because nobody had answered in time."""
+        return sum(host.timeouts for host in self._hosts.values())
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for host in self._hosts.values():
+            host.housekeeping()

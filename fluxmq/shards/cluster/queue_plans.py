@@ -1,0 +1,44 @@
+"""What single queues of the settings want of their replication: their group's plan with what they say themselves."""
+
+from __future__ import annotations
+
+from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.queues.waiting_answers import Wish
+
+
+class QueuePlans:
+    """The plans of queues. Those that clients declare have what their group has."""
+
+    def __init__(self, settings: Settings, plans: GroupPlans) -> None:
+        self._plans = plans
+        self._ack_timeout = settings.cluster.raft.ack_timeout
+        self._own: dict[tuple[str, str], GroupPlan] = {}
+        for queue in settings.queues:
+            group = queue.replication_group(settings.cluster.raft)
+            if group is not None and plans.replicated(group):
+                self._own[group, queue.name] = plans.of_queue(queue)
+
+    def of(self, group: str, queue: str) -> GroupPlan:
+        """A queue's plan. Raises UnknownGroup."""
+        return self._own.get((group, queue)) or self._plans.of(group)
+
+    def ack_timeout(self, group: str, queue: str) -> float:
+        """Seconds after which an append that nobody has answered is refused."""
+        try:
+            return self.of(group, queue).ack_timeout
+        except UnknownGroup:  # another node's own
+            return self._ack_timeout
+
+    def wishes(self, group: str) -> dict[str, Wish]:
+        """When the queues of a group want appends answered, by name."""
+        return {name: wish_of(plan) for (of, name), plan in self._own.items() if of == group}
+
+
+def wish_of(plan: GroupPlan) -> Wish:
+    """When an append is answered by a plan: by default when a majority of the members has it on disk."""
+    if not plan.sync_mode:
+        return Wish(early=True)
+    majority = len(plan.members) // 2 + 1
+    wanted = plan.min_in_sync_replicas
+    return Wish(members=wanted if wanted > majority else 0)
