@@ -9,7 +9,8 @@ always brings it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from fluxmq.admin.confirming import Confirming
@@ -150,7 +151,10 @@ class Directory:
         self._shards = shards
         self._live = live
         self._users = users
+        self.decide: Callable[[Message], Awaitable[int]] | None = None
+        """In a cluster: has a change made, and returns the revision, which this node has reached then."""
         self._confirming = Confirming()
+        self._taken = asyncio.Event()
         # At most one push per shard is under way; it ends when the shard has the snapshot in force.
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
 
@@ -166,19 +170,35 @@ class Directory:
             return UserListing(self._users.revision, summaries).to_body()
         if message.kind == USER_HASH:
             return self._hash(Fields(message.body, USER_HASH).text("name")).to_body()
+        revision = await (self._change if self.decide is None else self.decide)(message)
+        _log.info("users changed", extra={"change": message.kind, "revision": revision})
+        return UserChanged(revision, await self._unconfirmed(revision)).to_body()
+
+    async def _change(self, message: Message) -> int:
         change = change_of(message)
         try:
             users = await self._thread.run(lambda: change(self._store))
         except ChangeError as refusal:
             raise RequestError(refusal.code, str(refusal)) from refusal
-        _log.info("users changed", extra={"change": message.kind, "revision": users.revision})
         self.take(users)
-        return UserChanged(users.revision, await self._unconfirmed(users.revision)).to_body()
+        return users.revision
+
+    async def reached(self, revision: int) -> None:
+        """Return when the snapshot in force is of this revision or a later one."""
+        while self._users.revision < revision:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def replace(self, users: Users) -> None:
+        """Put another snapshot in force, whatever its revision: this node had users of its own before."""
+        self._users = replace(self._users, revision=-1)
+        self.take(users)
 
     def take(self, users: Users) -> None:
         """Put a newer snapshot in force: tell every shard, without waiting."""
         if users.revision > self._users.revision:
             self._users = users
+            self._taken.set()
             for shard in self._shards():
                 self.push(shard)
 

@@ -52,11 +52,7 @@ APPLICATION_ID: Final = 0x466C4D51
 BUSY_SECONDS: Final = 5.0
 
 _PERMISSION_TABLES: Final = ("permissions", "topic_permissions")
-SHARED: Final = (
-    "the users here are those of a cluster, which agrees on them: change them while this node runs,"
-    " or on another one"
-)
-"""Why nothing is changed in a node of a cluster that does not run: its copy would differ from the others'."""
+SHARED: Final = "users of a cluster are changed on a node that runs: this one's copy would differ"
 
 _COLUMNS: Final = (
     "name, hash, scram_iterations, scram_salt, scram_stored_key, scram_server_key,"
@@ -69,7 +65,7 @@ class MetadataError(FluxmqError):
 
 
 class ChangeError(FluxmqError):
-    """A change was refused and nothing was written; `code` is one of `control.messages.ERROR_*`."""
+    """A change was refused, nothing was written; `code` is one of `control.messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -188,6 +184,11 @@ class MetadataStore:
         return self._database.execute("DELETE FROM users WHERE name = ?", (name,)).rowcount > 0
 
     @property
+    def shared(self) -> bool:
+        """Whether this is a cluster's, which agrees on every change."""
+        return self._database.execute("SELECT 1 FROM raft_state").fetchone() is not None
+
+    @property
     def seeded(self) -> bool:
         """Whether a node ran on this database already."""
         (seeded,) = self._database.execute("SELECT seeded FROM state").fetchone()
@@ -280,9 +281,9 @@ class MetadataStore:
     @contextlib.contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:
         """One transaction with the users' next revision; rolled back when the block raises."""
+        if self.shared and not self._trying:
+            raise ChangeError(ERROR_FAILED, SHARED)
         with self.transaction() as database:
-            if not self._trying and database.execute("SELECT 1 FROM raft_state").fetchone():
-                raise ChangeError(ERROR_FAILED, SHARED)
             database.execute("UPDATE state SET revision = revision + 1")
             yield database
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import signal
 import sqlite3
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import uvloop
 from pydantic import ValidationError
@@ -55,8 +56,12 @@ from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
+from fluxmq.settings.plans import GroupPlans
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from fluxmq.admin.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
 # Heartbeats between two reports of suppressed log lines: about a second.
@@ -83,6 +88,7 @@ class ControlProcess:
         self._store: MetadataStore | None = None
         self._directory: Directory | None = None
         self._keeper: TopologyKeeper | None = None
+        self._meta: Meta | None = None
         self._listings: listings.Listings | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
@@ -119,17 +125,9 @@ class ControlProcess:
         try:
             store = await self._thread.run(lambda: MetadataStore(path))
             self._store = store
-            keeper = TopologyKeeper(
-                store, self._thread, self._shards, self._live, self._users_changed
-            )
-            # The node is as old as its supervisor, whose child this process is.
-            node = vitals.identity(self._launch.parent_pid)
-            parameters = parameters_of(self._settings)
-            queues = map(configured_queue, self._settings.queues)
-            await keeper.load(node, queues, lambda: first_user(parameters))
+            users, keeper = await self._load(store)
             self._keeper = keeper
             self._listings = listings.Listings(lambda: keeper.topology, self._shards)
-            users = await self._thread.run(store.users)
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
@@ -138,12 +136,59 @@ class ControlProcess:
         except StorageError as problem:
             raise BootError(f"storage.data_dir: {problem}") from problem
         self._directory = Directory(store, self._thread, users, self._shards, self._live)
+        if self._meta is not None:
+            self._meta.join(keeper, self._directory)
         socket_path = self._launch.control_socket
         try:
             await self._listener.start(unix_socket.bind(socket_path))
         except OSError as problem:
             raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
+        if self._meta is not None:
+            await self._start_meta(self._meta)
         await self._start_http()
+
+    async def _load(self, store: MetadataStore) -> tuple[Users, TopologyKeeper]:
+        """Read what is on disk, alone or as a node of a cluster."""
+        cluster = self._settings.cluster
+        # The node is as old as its supervisor, whose child this process is.
+        life = vitals.identity(self._launch.parent_pid)
+        queues = tuple(map(configured_queue, self._settings.queues))
+        parameters = parameters_of(self._settings)
+        plan = GroupPlans(self._settings).meta()
+        keeper = TopologyKeeper(
+            *(store, self._thread, self._shards, self._live, self._users_changed),
+            "" if plan is None else cluster.node_id,
+        )
+        if plan is None:
+            if await self._thread.run(lambda: store.shared):
+                raise MetadataError("its users and queues are a cluster's: set cluster.enabled")
+            await keeper.load(life, queues, lambda: first_user(parameters))
+            return await self._thread.run(store.users), keeper
+        # Who is alone has no need of gRPC.
+        from fluxmq.admin.meta.service import Meta
+
+        self._meta = keeper.decider = Meta(
+            *(plan, cluster.node_id, life, queues, store, self._thread),
+            lambda: first_user(parameters),
+        )
+        await self._meta.open()
+        await keeper.load_shared()
+        known = self._meta.known
+        return await self._thread.run(store.users) if known else Users(0, ()), keeper
+
+    async def _start_meta(self, meta: Meta) -> None:
+        from fluxmq.admin.meta.streams import Streams
+        from fluxmq.cluster.connection import Hello
+        from fluxmq.cluster.errors import ClusterError
+        from fluxmq.cluster.security import Security
+
+        cluster, workers = self._settings.cluster, self._launch.workers
+        own = Hello(cluster.node_id, 0, workers, secrets.randbits(63), "")
+        try:
+            security = Security.of(cluster)
+            await meta.start(Streams(meta.plan, security, own, meta.neighbours, time.monotonic))
+        except ClusterError as problem:
+            raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
 
     async def _start_http(self) -> None:
         listener = self._settings.server.http
@@ -165,6 +210,8 @@ class ControlProcess:
     async def _stop(self) -> None:
         if self._http is not None:
             await self._http.stop()
+        if self._meta is not None:
+            await self._meta.stop()
         await self._listener.stop()
         if self._store is not None:
             await self._thread.run(self._store.close)
@@ -215,7 +262,8 @@ class ControlProcess:
             if other is not peer and other.name == peer.name:
                 other.abort()
         if hello.role == "shard" and self._directory is not None:
-            self._directory.push(peer)
+            if self._meta is None or self._meta.known:
+                self._directory.push(peer)
             self._placing.push(peer)
             if self._keeper is not None:
                 self._keeper.greeted(peer)
@@ -261,6 +309,8 @@ class ControlProcess:
         )
         numbers = {peer.name: answer for peer, answer in zip(shards, answers, strict=True)}
         rows, now_ns = self._table.rows(), time.monotonic_ns()
+        if problem is None and self._meta is not None:
+            problem = self._meta.problem
         return readiness(rows, now_ns, numbers, problem)
 
     async def _ping(self) -> str | None:

@@ -6,17 +6,23 @@ hello gets everything; after that what is different, by revision and in order. W
 it when every live shard confirmed it, or after `CONFIRM_SECONDS`.
 
 Queues of the settings file are rows like others, but not written: the file says them again at each start.
+
+In a cluster (`decider`) the node that leads decides, the same way, and what came of it is *told* when it is on disk
+here, on every node alike. Queues of the settings are written then: each node has them declared when it starts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from fluxmq.admin.confirming import Confirming
+from fluxmq.admin.deciding import Decider, LostError, NotLeadingError, Set, Shared
+from fluxmq.admin.meta.decisions import TakenDelta
 from fluxmq.admin.metadata import MetadataStore, StoreThread
 from fluxmq.admin.peers import Peer, PeerError, RequestError
 from fluxmq.admin.topology_rows import Write, pack
@@ -32,11 +38,11 @@ from fluxmq.control.topology_messages import (
 )
 from fluxmq.control.user_messages import Confirmed, Users
 from fluxmq.logs import get_logger
-from fluxmq.routing.topology.changes import AddVhost, Change, DropOwner
+from fluxmq.routing.topology.changes import AddVhost, DropOwner
 from fluxmq.routing.topology.names import DEFAULT_VHOST
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, QUEUE, VHOST, Queue, Vhost, row_of
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Delta, Row, Topology
+from fluxmq.routing.topology.topology import Delta, OutOfStepError, Row, Topology
 
 CONFIRM_SECONDS: Final = 2.0
 """How long who asked for a change waits for live shards."""
@@ -47,9 +53,6 @@ HISTORY_ROWS_MAX: Final = 65_536
 """Changes and their rows that are remembered for shards that are behind; who is further behind gets everything."""
 WAITING_MAX: Final = 4096
 """Requests that wait for the disk: more than all shards and people may make at once."""
-
-Set = tuple[Change, ...] | Refusal
-"""Changes to be made whole or not at all; or why they were not understood."""
 
 _log = get_logger(__name__)
 
@@ -76,10 +79,16 @@ class TopologyKeeper:
         shards: Callable[[], list[Peer]],
         live: Callable[[], list[str]],
         users_changed: Callable[[Users], None],
+        node: str = "",
     ) -> None:
         self.topology = Topology()
         self.revision = 0
         """The revision that is on disk, and told."""
+        self.known = False
+        """Whether there is a topology: a new node of a cluster has none before it is told."""
+        self.decider: Decider | None = None
+        """The cluster that decides, if this is a node of one."""
+        self._node = node
         self._store = store
         self._thread = thread
         self._shards = shards
@@ -96,6 +105,10 @@ class TopologyKeeper:
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
         self._drops: set[asyncio.Task[None]] = set()
         self._confirming = Confirming()
+        # Committed in the cluster and on disk here, in order; None: everything is new.
+        self._told: deque[Sequence[Delta] | None] = deque()
+        self._follower: asyncio.Task[None] | None = None
+        self._followed = asyncio.Event()
 
     # Beginning
 
@@ -115,6 +128,10 @@ class TopologyKeeper:
         self._configured = {(kind, key): Row(kind, key, row) for kind, key, row in records}
         await self._restore()
 
+    async def load_shared(self) -> None:
+        """Read what there is of a cluster's topology. Raises as `load` does."""
+        await self._restore()
+
     async def _restore(self) -> None:
         """Be what is on disk, and in the settings."""
         # On the store's thread: rows by the hundred thousand would stop the loop for seconds.
@@ -124,6 +141,7 @@ class TopologyKeeper:
                 "a row of the topology is not usable", extra={"kind": row.kind, "key": row.key}
             )
         self.revision = self.topology.revision
+        self.known = self.decider is None or self.decider.known
         self._damaged = False
         self._history.clear()
         self._history_rows = 0
@@ -150,6 +168,18 @@ class TopologyKeeper:
 
         Raises RequestError when they could not be written; nothing happened then.
         """
+        decide = self.decide if self.decider is None else self.decider.change
+        revision, results = await decide(sets)
+        unconfirmed = await self._confirming.missing(
+            lambda: self._missing(revision), CONFIRM_SECONDS
+        )
+        return TopologyChanged(revision, results, unconfirmed)
+
+    async def decide(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
+        """Decide here about sets of changes; return the revision they are in, and per set None or its refusal.
+
+        Raises RequestError as `change` does, NotLeadingError and LostError in a cluster.
+        """
         if len(self._waiting) >= WAITING_MAX:
             raise RequestError(ERROR_FAILED, f"{WAITING_MAX} requests wait for the disk")
         loop = asyncio.get_running_loop()
@@ -157,11 +187,33 @@ class TopologyKeeper:
         self._waiting.append(request)
         if self._writer is None:
             self._writer = loop.create_task(self._write_all())
-        revision, results = await request.done
-        unconfirmed = await self._confirming.missing(
-            lambda: self._missing(revision), CONFIRM_SECONDS
-        )
-        return TopologyChanged(revision, results, unconfirmed)
+        return await request.done
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[Topology]:
+        """Hold up all others who decide in the cluster from here; the topology with everything that is decided.
+
+        What is then changed in it has to be committed. Raises NotLeadingError.
+        """
+        async with self._writing:
+            await self._follow()
+            assert self.decider is not None, "there is a cluster"
+            self.decider.check()
+            before = self.topology.revision
+            try:
+                yield self.topology
+            except BaseException:
+                if self.topology.revision != before:
+                    self._damaged = True
+                    self.told(())
+                raise
+            await self._follow()
+
+    async def commit(self, deltas: Sequence[Delta], shared: Shared = ()) -> None:
+        """Within `deciding`: make changes those of all nodes. Raises as `Decider.commit` does."""
+        assert self.decider is not None, "there is a cluster"
+        taken = [TakenDelta(delta, tuple(map(self._is_transient, delta.rows))) for delta in deltas]
+        await self.decider.commit(taken, shared)
 
     async def _write_all(self) -> None:
         """Write what waits, in as few transactions as possible, until nothing waits."""
@@ -175,31 +227,43 @@ class TopologyKeeper:
     async def _write_some(self) -> None:
         requests = list(self._waiting)
         self._waiting.clear()
+        ahead = False
         try:
-            if self._damaged:
-                await self._restore()
+            await self._follow()
+            if self.decider is not None:
+                self.decider.check()
+            ahead = True
             results, deltas = self._apply(requests)
-            if deltas:
+            if self.decider is not None:
+                await (self.commit(deltas) if deltas else self.decider.barrier())
+                await self._follow()
+            elif deltas:
                 await self._commit(deltas)
-        except Exception:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
-            _log.exception("changes of the topology could not be written")
-            await self._give_up(requests)
+        except Exception as problem:  # noqa: BLE001 - the writer's outermost frame: who waits has to be answered
+            if not isinstance(problem, NotLeadingError | LostError):
+                _log.exception("changes of the topology could not be written")
+            await self._give_up(requests, problem, ahead=ahead)
             return
+        revision = deltas[-1].revision if deltas else self.topology.revision
         for request, result in zip(requests, results, strict=True):
             if not request.done.done():
-                request.done.set_result((self.revision, result))
+                request.done.set_result((revision, result))
 
-    async def _give_up(self, requests: Sequence[_Request]) -> None:
-        """Nothing of these happened: what is in memory and not on disk is forgotten."""
-        self._damaged = True
-        try:
-            await self._restore()
-        except Exception:  # noqa: BLE001 - as in _write_some; the next change tries again
-            _log.exception("the topology could not be read again")
+    async def _give_up(
+        self, requests: Sequence[_Request], problem: Exception, *, ahead: bool
+    ) -> None:
+        """Nothing of these happened, or nobody knows: what is in memory and not on disk is forgotten."""
+        if ahead:
+            self._damaged = True
+            try:
+                await self._restore()
+            except Exception:  # noqa: BLE001 - as in _write_some; the next change tries again
+                _log.exception("the topology could not be read again")
         for request in requests:
             if not request.done.done():
                 refusal = RequestError(ERROR_FAILED, "the change could not be written")
-                request.done.set_exception(refusal)
+                lost = isinstance(problem, NotLeadingError | LostError)
+                request.done.set_exception(problem if lost else refusal)
 
     def _apply(
         self, requests: Sequence[_Request]
@@ -228,21 +292,79 @@ class TopologyKeeper:
         users = await self._thread.run(
             lambda: self._store.write_topology(writes, revision, dropped)
         )
-        self.revision = revision
-        self._history.extend(deltas)
-        self._history_rows += len(rows)
+        self._remember(deltas)
+        if users is not None:
+            self._users_changed(users)
+
+    def _remember(self, deltas: Sequence[Delta]) -> None:
+        """Changes are on disk: tell them."""
+        for delta in deltas:
+            self.revision = delta.revision
+            self._history.append(delta)
+            self._history_rows += len(delta.rows)
         while len(self._history) > HISTORY_MAX or self._history_rows > HISTORY_ROWS_MAX:
             self._history_rows -= len(self._history.popleft().rows)
         for shard in self._shards():
             self.push(shard)
-        if users is not None:
-            self._users_changed(users)
 
     def _write(self, row: Row) -> Write:
         if row.row is None:
             return Write(row.kind, pack(row.key), None, False)
-        durable = self.topology.is_durable(row.kind, row.key) and not _of_settings(row)
-        return Write(row.kind, pack(row.key), pack(row.row), not durable)
+        return Write(row.kind, pack(row.key), pack(row.row), self._is_transient(row))
+
+    def _is_transient(self, row: Row) -> bool:
+        return not self.topology.is_durable(row.kind, row.key) or _of_settings(row)
+
+    # Following, in a cluster
+
+    def told(self, deltas: Sequence[Delta] | None) -> None:
+        """Changes that the cluster agreed on are on disk; None: everything is new."""
+        self._told.append(deltas)
+        if self._follower is None:
+            self._follower = asyncio.get_running_loop().create_task(self._follow_all())
+
+    async def reached(self, revision: int) -> None:
+        """Return when the topology in force is of this revision or a later one."""
+        while self.revision < revision:
+            self._followed.clear()
+            await self._followed.wait()
+
+    async def _follow_all(self) -> None:
+        try:
+            while self._told:
+                async with self._writing:
+                    await self._follow()
+        except Exception:  # noqa: BLE001 - a task's outermost frame: the next change tries again
+            _log.exception("the topology could not be read again")
+        finally:
+            self._follower = None
+
+    async def _follow(self) -> None:
+        """Be what is on disk again, and take what was told. Raises sqlite3.Error or ValueError."""
+        before = self.revision
+        if self._damaged:
+            await self._restore()
+        while self._told:
+            deltas = self._told.popleft()
+            try:
+                if deltas is not None:
+                    self._take(deltas)
+                    continue
+            except OutOfStepError as problem:
+                _log.error("changes of the topology do not fit: %s", problem)
+            self._damaged = True
+            await self._restore()
+        if self.revision != before:
+            self._followed.set()
+            for shard in self._shards():
+                self.push(shard)
+
+    def _take(self, deltas: Sequence[Delta]) -> None:
+        """Take changes; those decided here, or read from disk again, are there already. Raises OutOfStepError."""
+        for delta in deltas:
+            if delta.revision > self.topology.revision:
+                self.topology.take(delta)
+        self._remember([delta for delta in deltas if delta.revision > self.revision])
 
     # Telling
 
@@ -257,7 +379,7 @@ class TopologyKeeper:
 
     def push(self, shard: Peer) -> None:
         """See to it that a shard gets the topology in force, and note its confirmation."""
-        if shard not in self._pushes:
+        if shard not in self._pushes and self.known:
             self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
 
     async def _push(self, shard: Peer) -> None:
@@ -328,7 +450,7 @@ class TopologyKeeper:
         owners = {queue.owner for queue in self.topology.queues() if queue.owner}
         left = []
         for owner in sorted(owners):
-            where = shard_of_connection(owner)
+            where = shard_of_connection(owner, self._node)
             if where is not None and where[0] == hello.index and where[1] != hello.pid:
                 left.append(owner)
         return [(DropOwner(owner),) for owner in left]

@@ -38,18 +38,19 @@ SET_BYTES_MAX: Final = 1 << 20
 UNCONFIRMED_MAX: Final = 1024
 
 
-def connection_id(shard: int, pid: int, number: int) -> str:
-    """Return the id of a connection of a shard, by which its exclusive queues are known.
+def connection_id(shard: int, pid: int, number: int, node: str = "") -> str:
+    """Return the id of a connection of a shard, by which its exclusive queues are known; `node` in a cluster.
 
     What a shard that is gone left behind is recognised by the shard's process id in it.
     """
-    return f"{shard}.{pid}.{number}"
+    return f"{shard}.{pid}.{number}" + (f"@{node}" if node else "")
 
 
-def shard_of_connection(connection: str) -> tuple[int, int] | None:
-    """Return number and process id of the shard that a connection is or was on; None for another id."""
-    found = re.fullmatch(r"(\d{1,6})\.(\d{1,12})\.\d+", connection, re.ASCII)
-    return None if found is None else (int(found[1]), int(found[2]))
+def shard_of_connection(connection: str, node: str = "") -> tuple[int, int] | None:
+    """Return number and process id of the shard that a connection is or was on; None for another id, or node."""
+    place, _, where = connection.partition("@")
+    found = re.fullmatch(r"(\d{1,6})\.(\d{1,12})\.\d+", place, re.ASCII)
+    return None if found is None or where != node else (int(found[1]), int(found[2]))
 
 
 @dataclass(frozen=True, slots=True)

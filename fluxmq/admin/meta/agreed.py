@@ -1,0 +1,65 @@
+"""What the nodes of a cluster know of it and of each other, as it is on disk here; and work that goes on beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+
+from fluxmq.admin.deciding import LostError, NotLeadingError
+from fluxmq.admin.meta.tables import CLUSTER, NODE, NodeRecord
+from fluxmq.admin.topology_rows import unpack
+from fluxmq.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class Agreed:
+    """The table ``shared``, read."""
+
+    def __init__(self) -> None:
+        self.known = False
+        """Whether what is on disk here is the cluster's."""
+        self.cluster = 0
+        """Which cluster this is: a random number; 0 while that is not known."""
+        self.records: dict[str, NodeRecord] = {}
+        """What is noted of each node, by name."""
+
+    def take(self, shared: Mapping[str, bytes]) -> None:
+        """Be what is in the table now. Raises ValueError for what is none of it."""
+        cluster = shared.get(CLUSTER)
+        self.known = cluster is not None
+        self.cluster = 0 if cluster is None else int(unpack(cluster)[0])
+        self.records = {
+            key.removeprefix(NODE): NodeRecord.unpack(value)
+            for key, value in shared.items()
+            if key.startswith(NODE)
+        }
+
+
+class Work:
+    """Tasks that nobody waits for, but the end does."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """Begin something. What only the leader may do ends when another one leads."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (NotLeadingError, LostError):
+                _log.debug("another node leads _meta now")
+            except Exception:  # noqa: BLE001 - a task's outermost frame
+                _log.exception("work for _meta failed")
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def stop(self) -> None:
+        """End everything."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
