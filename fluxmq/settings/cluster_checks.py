@@ -302,6 +302,12 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
             " queues and users in a replication group of their own (_meta, with cluster.raft.enabled):"
             " leave the section out."
         )
+    if cluster.raft.enabled and cluster.raft.write_policy == "local":
+        yield (
+            "cluster.raft.write_policy is local: this version of FluxMQ does not keep on a node what its queues' leader"
+            " should have, and move it there later. forward (the default) keeps publishers waiting for cluster.raft.ack_timeout"
+            " while there is no leader; reject tells them at once."
+        )
     exposed = list(_exposed(cluster))
     if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):
         yield (

@@ -135,10 +135,10 @@ class RaftKeeper:
                 self._lead(ready.role is Role.LEADER)
                 for member in ready.snapshot_wanted:
                     self.on_snapshot_wanted(member)
-                if self.leading and self.group.answers.held:
-                    self.group.answers.advance()
                 if not self._again and not self.node.behind:
                     break  # what a node says at once is all it has, but for what is read in pieces
+            if self.leading and self.group.answers.held:
+                self.group.answers.advance()  # also for an answer of a member that leaves nothing to do
         finally:
             self._pumping = False
 

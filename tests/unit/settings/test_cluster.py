@@ -284,6 +284,14 @@ def test_the_cluster_has_no_etcd_yet(tmp_path: Path) -> None:
     assert refusals(written(tmp_path, off)) == []
 
 
+def test_appends_are_kept_on_no_node_that_does_not_lead(tmp_path: Path) -> None:
+    local = RAFT + "    write_policy: local\n"
+    (sentence,) = refusals(written(tmp_path, local))
+    assert sentence.startswith("cluster.raft.write_policy is local: ")
+    assert refusals(written(tmp_path, local.replace("local", "reject"))) == []
+    assert refusals(written(tmp_path, local.replace("enabled: true", "enabled: false"))) == []
+
+
 def test_more_shards_than_ports(tmp_path: Path) -> None:
     settings = written(tmp_path, RAFT)
     assert refusals(settings, SHARD_PORTS) == []
