@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
 
 from fluxmq.admin.deciding import LostError, NotLeadingError
 from fluxmq.admin.meta.tables import CLUSTER, NODE, NodeRecord
@@ -11,6 +12,20 @@ from fluxmq.admin.topology_rows import unpack
 from fluxmq.logs import get_logger
 
 _log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaStatus:
+    """The group at a glance, for people. `members` by name of the node: what it is, and seconds since it was heard."""
+
+    term: int
+    role: str
+    leader: str
+    commit: int
+    applied: int
+    standing: str
+    problem: str | None
+    members: Mapping[str, tuple[str, float | None]]
 
 
 class Agreed:

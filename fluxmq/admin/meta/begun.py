@@ -80,7 +80,7 @@ def changes(begun: Begun, topology: Topology, records: Mapping[str, NodeRecord])
     """What is to be changed, each by itself; `records` by name of the node."""
     before = records.get(begun.node)
     found: list[Change] = []
-    if before is not None and before.life != begun.life:
+    if before is None or before.life != begun.life:
         found += _dropped(ended_with(begun.node, topology))
     names = {queue.name for queue in begun.queues}
     others = {

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from fluxmq.admin.deciding import LostError, NotLeadingError, Set, Shared
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory, change_of
 from fluxmq.admin.meta import admission, begun, snapshots
-from fluxmq.admin.meta.agreed import Agreed, Work
+from fluxmq.admin.meta.agreed import Agreed, MetaStatus, Work
 from fluxmq.admin.meta.begun import BEGIN, Begun
 from fluxmq.admin.meta.decisions import Decision, TakenDelta, UsersChange
 from fluxmq.admin.meta.neighbourhood import Neighbourhood
@@ -78,20 +77,6 @@ NO_LEADER: Final = (
 
 Result = TypeVar("Result")
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MetaStatus:
-    """The group at a glance, for people. `members` by name of the node: what it is, and seconds since it was heard."""
-
-    term: int
-    role: str
-    leader: str
-    commit: int
-    applied: int
-    standing: str
-    problem: str | None
-    members: Mapping[str, tuple[str, float | None]]
 
 
 class Meta:
@@ -255,6 +240,9 @@ class Meta:
         async def local() -> TopologyChanged:
             return TopologyChanged(*await self._keeper.decide(asked))
 
+        # What ended with the node's last life must be gone before anything of this one comes.
+        if not await self._within(REQUEST_SECONDS, self._announced()):
+            raise RequestError(ERROR_FAILED, NO_LEADER)
         changed = await self._decided(local, remote, again=True)
         if len(changed.results) != len(asked):
             raise RequestError(ERROR_FAILED, "the leader answered something else")
@@ -419,11 +407,21 @@ class Meta:
         replica = self.replica
         if replica.leading and (self._leading is None or self._leading.done()):
             self._leading = self._work.begin(self._lead())
-        here = replica.incarnation, self._agreed.cluster
+        here = self._here
         member = replica.standing is Standing.MEMBER and self.known and bool(replica.leader)
         free = self._announcing is None or self._announcing.done()
         if member and free and self._begun != here:
             self._announcing = self._work.begin(self._announce(here))
+
+    @property
+    def _here(self) -> tuple[int, int]:
+        """Which directory of which cluster this is."""
+        return self.replica.incarnation, self._agreed.cluster
+
+    async def _announced(self) -> None:
+        while self._begun != self._here:
+            self._news.clear()
+            await self._news.wait()
 
     async def _announce(self, here: tuple[int, int]) -> None:
         """Say that this node runs."""
@@ -444,6 +442,7 @@ class Meta:
             _log.debug("not announced yet: %s", problem)
         else:
             self._begun = here
+            self._news.set()
 
     async def _lead(self) -> None:
         """As who leads: begin the cluster, and see to nodes that come back. One step at a time."""
