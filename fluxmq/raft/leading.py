@@ -346,6 +346,13 @@ class Leadership:
         if progress is not None and progress.state is Replication.REPLICATE:
             progress.probe()
 
+    def start_over(self, peer: int) -> bool:
+        """Know nothing of a learner's log any more; see `Node.start_over`."""
+        if peer not in self._state.memberships.current.learners:
+            return False
+        self.peers[peer] = Progress(self._state.log.last_index + 1)
+        return True
+
     # Reads
 
     def read_index(self, context: int) -> Overloaded | None:

@@ -296,6 +296,15 @@ class Node:
         if self._leadership is not None:
             self._leadership.report_unreachable(peer)
 
+    def start_over(self, peer: int) -> bool:
+        """A learner has lost its log, or part of it: what it said of it counts no more, and it is filled anew.
+
+        Nothing was committed by counting a learner, so this undoes nothing. False when this node does not lead, or the
+        peer is no learner: a voter that has lost its log must become one first. The host sees to it that no answer the
+        peer gave before is stepped afterwards.
+        """
+        return self._leadership is not None and self._leadership.start_over(peer)
+
     def compact(self, index: int, term: int) -> None:
         """The log on disk begins after `index` now, whose entry has `term`; a snapshot holds the rest."""
         self._log.compact(index, term)

@@ -6,8 +6,9 @@ Raft allows for; the leader is told, and sends again what was not answered.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fluxmq.cluster.connection import Connection, Hello
 from fluxmq.cluster.dialer import Dialer
@@ -16,14 +17,27 @@ from fluxmq.cluster.raft_messages import decode, encode
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.raft.errors import MalformedMessage
-from fluxmq.raft.types import Message
-from fluxmq.settings.plans import GroupPlan
+from fluxmq.raft.types import Message, MessageKind
+from fluxmq.settings.plans import GroupPlan, member_number
+from fluxmq.shards.cluster.incarnation import Acquaintances, is_control
+from fluxmq.storage.errors import StorageError
 
 _log = get_logger("fluxmq.cluster")
 
+_VOTES = frozenset(
+    (
+        MessageKind.VOTE,
+        MessageKind.VOTE_ANSWER,
+        MessageKind.PRE_VOTE,
+        MessageKind.PRE_VOTE_ANSWER,
+    )
+)
+
 
 class Carrier:
-    """Carries one group's messages. ``step`` takes messages of a member, ``unreachable`` a member whose stream has ended."""
+    """Carries one group's messages. ``step`` takes messages of a member, ``unreachable`` a member whose stream has ended,
+    ``failed`` what kept ``acquaintances`` from remembering who was met. Members that these do not believe are sent
+    nothing, and nothing of them is taken."""
 
     def __init__(
         self,
@@ -32,6 +46,8 @@ class Carrier:
         own: Hello,
         step: Callable[[Sequence[Message]], None],
         unreachable: Callable[[int], None],
+        acquaintances: Acquaintances,
+        failed: Callable[[str], None],
         now: Callable[[], float],
         calls: Mapping[str, CallHandler] | None = None,
     ) -> None:
@@ -42,40 +58,79 @@ class Carrier:
         self.received_bytes = 0
         self._step = step
         self._unreachable = unreachable
+        self._acquaintances = acquaintances
+        self._failed = failed
         self._now = now
         self._numbers = {member.node: member.number for member in plan.nodes}
+        self.number = member_number(own.node)
         self._own = own._replace(purpose=purpose_of(plan.name))
         self._connections: dict[int, Connection] = {}
         self.malformed = RateLimited(_log, per_second=1.0, burst=5)
         self._endpoint = Endpoint(
             security, plan.bind_addr, self._own, self, self._accept, calls or {}
         )
-        self.dialers = {
-            member.number: Dialer(security, member.address, member.node, self._own, self)
-            for member in plan.members
-            if own.node < member.node
-        }
+        self._security = security
+        self._started = False
+        self.dialers: dict[int, Dialer] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def hello(self) -> Hello:
+        """What this side says it is."""
+        return self._own
 
     async def start(self) -> None:
         """Listen and dial. Raises EndpointError."""
         await self._endpoint.start()
+        self._started = True
         for dialer in self.dialers.values():
             dialer.start()
 
+    def follow(self, members: Collection[int]) -> None:
+        """Have streams to these members, as far as it is for this one to dial them."""
+        for member in self.plan.nodes:
+            wanted = member.number in members and self._own.node < member.node
+            if wanted and member.number not in self.dialers:
+                dialer = Dialer(self._security, member.address, member.node, self._own, self)
+                self.dialers[member.number] = dialer
+                if self._started:
+                    dialer.start()
+            elif not wanted and member.number in self.dialers:
+                dialer = self.dialers.pop(member.number)
+                if self._started:
+                    task = asyncio.get_running_loop().create_task(dialer.stop())
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
+
     async def stop(self) -> None:
         """End every stream and free the address."""
+        if not self._started:
+            return
+        self._started = False
         for dialer in self.dialers.values():
             await dialer.stop()
+        if self._ending:
+            await asyncio.gather(*self._ending)
         await self._endpoint.stop()
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to who can be reached."""
+        met = self._acquaintances
+        abstains = met.abstains
         for message in messages:
             connection = self._connections.get(message.target)
-            if connection is not None:
+            if connection is None or (abstains and message.kind in _VOTES):
+                continue
+            if met.believed(message.target):
                 frame = encode(message)
                 self.sent_bytes += len(frame)
                 connection.send(frame)
+
+    def say(self, member: int, frame: bytes) -> None:
+        """Send a control record to a member."""
+        connection = self._connections.get(member)
+        if connection is not None:
+            connection.send(frame)
 
     def reaches(self, member: int) -> bool:
         """Whether there is a stream to a member."""
@@ -100,17 +155,27 @@ class Carrier:
         self.heard[number] = self._now()
         if before is not None:
             before.close()
+            self._gone(number)
+        connection.send(self._acquaintances.greeting())
+
+    def _gone(self, number: int) -> None:
+        self._unreachable(number)
+        try:
+            self._acquaintances.gone(number)
+        except StorageError as problem:
+            self._failed(str(problem))
 
     def received(self, connection: Connection, records: Sequence[bytes]) -> None:
         """Messages have come."""
         number = self._numbers[connection.hello.node]
-        own = self.plan.own
+        if self._connections.get(number) is not connection:
+            return  # what an earlier stream brought late is of an earlier life, perhaps
         self.heard[number] = self._now()
         try:
-            messages = [decode(frame, number, own) for frame in records]
-            for frame in records:
-                self.received_bytes += len(frame)
-            self._step(messages)
+            self._take(number, records)
+        except StorageError as problem:
+            self._failed(str(problem))
+            connection.close()
         except MalformedMessage as error:
             self.malformed.event(
                 logging.WARNING,
@@ -122,12 +187,23 @@ class Carrier:
             )
             connection.close()
 
+    def _take(self, number: int, records: Sequence[bytes]) -> None:
+        messages = []
+        for frame in records:
+            self.received_bytes += len(frame)
+            if is_control(frame):
+                self._acquaintances.take(number, frame)
+            elif self._acquaintances.believed(number):
+                messages.append(decode(frame, number, self.number))
+        if messages:
+            self._step(messages)
+
     def lost(self, connection: Connection, why: str) -> None:
         """A stream has ended."""
         number = self._numbers[connection.hello.node]
         if self._connections.get(number) is connection:
             del self._connections[number]
-            self._unreachable(number)
+            self._gone(number)
 
 
 def purpose_of(group: str) -> str:

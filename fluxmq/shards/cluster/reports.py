@@ -80,7 +80,7 @@ def _members(
             state="" if peer is None else peer.state.value,
             connected=own or replica.carrier.reaches(number),
             contact=UNKNOWN if own or contact is None else round(contact * 1000),
-            doubt="",
+            doubt=replica.acquaintances.doubt(number),
         )
 
 

@@ -1,0 +1,345 @@
+"""Whether a member is the one that it was: its directory may have been lost, or an old one may be back.
+
+A member's promises (votes, acknowledgements) are on its disk. One that comes back without them has broken them, and may
+together with a member that was away make a majority which knows nothing of what an earlier one has acknowledged. So every
+member has an *incarnation*, a random number made with its directory, and counts its *lives*, the times that the directory
+was opened; both are in ``groups/<group>/member``, durable before anything is said. The members remember these of each
+other, durably, before they take a message from a stream, and so does a leader what a member had acknowledged when its
+stream ended. Who comes with another incarnation, an earlier life, or a log that ends too soon is **not believed**: nothing
+is sent to it and nothing of it is taken, so its votes and acknowledgements do not count, and while anybody says so it
+votes for nobody. Once it is committed that it is no voter, nothing that was promised for it counts for anything: any
+majority of the voters without it meets each majority with it in a member that keeps its promises. Then it is believed
+again, as it is now, and filled anew.
+
+A control record begins with `GREETING`, where a Raft message has its version, and is a map in MessagePack:
+``incarnation, life, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+import orjson
+import xxhash
+
+from fluxmq.raft.errors import MalformedMessage
+from fluxmq.raft.memberships import MEMBERS_MAX
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.files import Files
+
+GREETING: Final = 0xFE
+GREETING_BYTES_MAX: Final = 16 << 10
+"""What a member knows of `MEMBERS_MAX` others takes a third of it."""
+DOUBT_CHARACTERS_MAX: Final = 200
+FILE_NAME: Final = "member"
+
+
+class Known(NamedTuple):
+    """What is remembered of a member. ``held``: committed entries that it had on disk; ``since``: the index that was
+    committed where it was believed anew, after it had lost its promises; 0 if it never did."""
+
+    incarnation: int
+    life: int
+    held: int = 0
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRecord:
+    """This node as a member of a group, as it is in the group's directory.
+
+    ``hosted``: whether it is a member; False after it was removed. ``voters`` and ``learners``: the membership that its
+    log begins with.
+    """
+
+    incarnation: int
+    life: int
+    hosted: bool
+    voters: tuple[int, ...]
+    learners: tuple[int, ...] = ()
+    known: Mapping[int, Known] = field(default_factory=dict)
+
+
+def record_path(paths: DataPaths, group: str) -> str:
+    """The file of a group's member record."""
+    return f"{paths.group(group)}/{FILE_NAME}"
+
+
+def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecord) -> None:
+    """Replace the record; durable when it returns. Raises StorageError."""
+    content: dict[str, object] = {
+        "incarnation": record.incarnation,
+        "life": record.life,
+        "hosted": record.hosted,
+        "voters": list(record.voters),
+        "learners": list(record.learners),
+        "known": {str(number): list(known) for number, known in sorted(record.known.items())},
+    }
+    content["check"] = _check(content)
+    files.make_directory(paths.group(group))
+    files.write_whole(record_path(paths, group), orjson.dumps(content, option=orjson.OPT_INDENT_2))
+
+
+def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | None:
+    """What was written last, None if nothing was. Raises Corruption, StorageError."""
+    path = record_path(paths, group)
+    try:
+        data = files.read_file(path)
+    except FileMissing:
+        return None
+    try:
+        content = orjson.loads(data)
+        sound = content.pop("check") == _check(content)
+        record = MemberRecord(
+            content["incarnation"],
+            content["life"],
+            content["hosted"],
+            tuple(content["voters"]),
+            tuple(content["learners"]),
+            {int(number): Known(*known) for number, known in content["known"].items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corruption(path, 0, f"no member record: {error}") from None
+    if not sound:
+        raise Corruption(path, 0, "the check fails")
+    return record
+
+
+def _check(content: Mapping[str, object]) -> str:
+    return xxhash.xxh3_64_hexdigest(orjson.dumps(content, option=orjson.OPT_SORT_KEYS))
+
+
+class Standing(NamedTuple):
+    """Where a group stands for this member: what is committed, who votes by that, and who by what is in its log."""
+
+    commit: int
+    committed_voters: tuple[int, ...]
+    voters: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Met:
+    """The other end of a stream: what it said of itself, and what the two think of each other."""
+
+    incarnation: int
+    life: int
+    persisted: int
+    doubt: str = ""
+    doubts: str = ""
+
+
+class Acquaintances:
+    """The members of one group whom this one has met, and whether it believes them.
+
+    ``save`` makes a record durable, ``persisted`` gives up to which entry the own log is. ``standing`` is where the group
+    stands, ``acknowledged`` up to which committed entry a member has acknowledged to this node as leader, 0 for unknown.
+    ``say`` sends a control record to a member. ``readmit`` is called with a member that has lost its promises, before
+    it is believed again.
+    """
+
+    def __init__(
+        self,
+        record: MemberRecord,
+        save: Callable[[MemberRecord], None],
+        persisted: Callable[[], int],
+        standing: Callable[[], Standing],
+        acknowledged: Callable[[int], int],
+        say: Callable[[int, bytes], None],
+        readmit: Callable[[int], None],
+    ) -> None:
+        self.record = record
+        self._save = save
+        self._persisted = persisted
+        self._standing = standing
+        self._acknowledged = acknowledged
+        self._say = say
+        self._readmit = readmit
+        self._met: dict[int, _Met] = {}
+        self.closed = False
+        """Whether the group is hosted here no longer: another shard may have its record now."""
+
+    # What Raft's carrier asks
+
+    def believed(self, member: int) -> bool:
+        """Whether messages to and from a member are messages."""
+        met = self._met.get(member)
+        return met is not None and not met.doubt and not met.doubts
+
+    def doubt(self, member: int) -> str:
+        """Why a member is not believed, or does not believe this one; empty when all is well, or nothing is known."""
+        met = self._met.get(member)
+        if met is None:
+            return ""
+        return met.doubt or (f"says that this node {met.doubts}" if met.doubts else "")
+
+    @property
+    def abstains(self) -> bool:
+        """Whether this member votes for nobody, itself included: somebody remembers it otherwise."""
+        return any(met.doubts for met in self._met.values())
+
+    @property
+    def doubted(self) -> list[int]:
+        """Members that are not believed."""
+        return [number for number, met in self._met.items() if met.doubt]
+
+    # Streams
+
+    def greeting(self) -> bytes:
+        """The first record of a stream."""
+        record = self.record
+        return _encode(
+            {
+                "incarnation": record.incarnation,
+                "life": record.life,
+                "persisted": self._persisted(),
+                "known": {number: list(known) for number, known in record.known.items()},
+            }
+        )
+
+    def take(self, member: int, frame: bytes) -> None:
+        """A control record of a member has come. Raises MalformedMessage; StorageError when it cannot be remembered."""
+        content = _decode(frame)
+        if "doubt" in content:
+            met = self._met.get(member)
+            if met is None:
+                raise MalformedMessage("a verdict before the greeting")
+            met.doubts = _text(content, "doubt")
+            return
+        met = _Met(
+            _number(content, "incarnation"),
+            _number(content, "life"),
+            _number(content, "persisted"),
+        )
+        self._met[member] = met
+        self._judge(member, met)
+        if not met.doubt:
+            self._learn(member, _known(content))
+
+    def gone(self, member: int) -> None:
+        """The stream to a member has ended. Raises StorageError when what it holds cannot be remembered."""
+        if self._met.pop(member, None) is None or self.closed:
+            return
+        held = self._acknowledged(member)
+        known = self.record.known.get(member)
+        if known is not None and held > known.held:
+            self._remember({member: known._replace(held=held)})
+
+    def look_again(self) -> None:
+        """The group may stand otherwise now. Raises StorageError."""
+        for member in self.doubted:
+            met = self._met[member]
+            self._judge(member, met)
+
+    # Judging
+
+    def _judge(self, member: int, met: _Met) -> None:
+        known = self.record.known.get(member)
+        why = "" if known is None else self._why_not(member, met, known)
+        if why:
+            standing = self._standing()
+            if member not in (*standing.committed_voters, *standing.voters):
+                self._readmit(member)
+                since = max(standing.commit, 1)
+                self._remember({member: Known(met.incarnation, met.life, 0, since)})
+                why = ""
+        elif known is None:
+            self._remember({member: Known(met.incarnation, met.life)})
+        elif met.life > known.life:
+            self._remember({member: known._replace(life=met.life)})
+        if why != met.doubt:
+            met.doubt = why
+            self._say(member, _encode({"doubt": why}))
+
+    def _why_not(self, member: int, met: _Met, known: Known) -> str:
+        if met.incarnation != known.incarnation:
+            return "has lost its directory"
+        if met.life < known.life:
+            return "has an earlier directory"
+        held = max(known.held, self._acknowledged(member))
+        if met.persisted < held:
+            return f"has acknowledged entry {held}, and its log ends at {met.persisted}"
+        return ""
+
+    def _learn(self, teller: int, told: Mapping[int, Known]) -> None:
+        """What a member that is believed knows of others: whom it believed anew more lately, they are as it says."""
+        news: dict[int, Known] = {}
+        for member, theirs in told.items():
+            if member in (teller, 0):
+                continue
+            ours = self.record.known.get(member)
+            if ours is None or theirs.since > ours.since:
+                news[member] = theirs
+            elif ours.incarnation == theirs.incarnation:
+                merged = ours._replace(
+                    life=max(ours.life, theirs.life), held=max(ours.held, theirs.held)
+                )
+                if merged != ours:
+                    news[member] = merged
+        if news:
+            self._remember(news)
+            self.look_again()
+
+    def _remember(self, news: Mapping[int, Known]) -> None:
+        known = {**self.record.known, **news}
+        if len(known) > MEMBERS_MAX:
+            standing = self._standing()
+            keep = {*standing.committed_voters, *standing.voters, *news, *self._met}
+            known = {number: each for number, each in known.items() if number in keep}
+        record = replace(self.record, known=known)
+        self._save(record)
+        self.record = record
+
+
+def is_control(frame: bytes) -> bool:
+    """Whether a frame of a Raft stream is a control record."""
+    return frame[:1] == bytes((GREETING,))
+
+
+def _encode(content: Mapping[str, object]) -> bytes:
+    packed: bytes = msgpack.packb(dict(content), use_bin_type=True)
+    return bytes((GREETING,)) + packed
+
+
+def _decode(frame: bytes) -> dict[str, Any]:
+    if len(frame) > GREETING_BYTES_MAX:
+        raise MalformedMessage(f"a control record of {len(frame)} bytes")
+    try:
+        content = msgpack.unpackb(frame[1:], raw=False, strict_map_key=False)
+    except Exception as error:
+        raise MalformedMessage(f"a control record that is none: {error}") from error
+    if not isinstance(content, dict):
+        raise MalformedMessage("a control record that is no map")
+    return content
+
+
+def _number(content: Mapping[str, Any], name: str) -> int:
+    value = content.get(name)
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise MalformedMessage(f"a greeting without {name}")
+    return value
+
+
+def _text(content: Mapping[str, Any], name: str) -> str:
+    value = content.get(name)
+    if not isinstance(value, str):
+        raise MalformedMessage(f"a control record without {name}")
+    return value[:DOUBT_CHARACTERS_MAX]
+
+
+def _known(content: Mapping[str, Any]) -> dict[int, Known]:
+    told = content.get("known")
+    if not isinstance(told, dict) or len(told) > 2 * MEMBERS_MAX:
+        raise MalformedMessage("a greeting without what it knows")
+    found: dict[int, Known] = {}
+    for number, values in told.items():
+        numbers = (number, *values) if isinstance(values, list) else ()
+        if len(numbers) != 5 or not all(
+            type(each) is int and 0 <= each < 1 << 63 for each in numbers
+        ):
+            raise MalformedMessage("a greeting that knows what is no member")
+        found[number] = Known(*numbers[1:])
+    return found
