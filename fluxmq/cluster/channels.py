@@ -1,6 +1,7 @@
 """What gRPC is told: one set of options for both sides.
 
-Sources: gRPC's channel arguments (``grpc_types.h``), its guide on keepalive, and proposal A8.
+Sources: gRPC's channel arguments (``grpc_types.h``), its guide on keepalive, and proposal A8. The timeout of keepalive is
+never armed in gRPC's core (its pull request 39239 says so, and stopping a process shows it): that of the ping does the work.
 """
 
 from __future__ import annotations
@@ -17,10 +18,16 @@ ASK: Final = "Ask"
 KEEPALIVE_SECONDS: Final = 1.0
 """A side that hears nothing for so long asks whether the other is there."""
 KEEPALIVE_TIMEOUT_SECONDS: Final = 1.5
-"""And takes it for dead when then it hears nothing for so long: found within the sum of both."""
+"""And takes it for dead when that is not answered within so long: found within the sum of both.
+
+The question waits behind what the kernel has taken and not yet sent, a few MiB at most: links slower than 3 MB/s are not
+for bulk."""
+
+CONNECT_SECONDS: Final = 3.0
+"""To connect and shake hands once; a first packet that is lost is repeated by the kernel after one second."""
 
 GREETING_SECONDS: Final = 5.0
-"""To connect, to shake hands and to be greeted."""
+"""Until a greeting is answered, all in all."""
 
 METADATA_BYTES_MAX: Final = 8 << 10
 """A greeting is some hundred bytes, and read of strangers."""
@@ -42,6 +49,7 @@ _BOTH: Final[Options] = (
     ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
     ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
     # As often as that, whether or not there was data, and without the other side minding.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.max_ping_strikes", 0),
@@ -66,7 +74,7 @@ CLIENT: Final[Options] = (
     # Only the address itself: no proxy out of the environment, no settings out of DNS.
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
-    ("grpc.min_reconnect_backoff_ms", int(GREETING_SECONDS * 1000)),
+    ("grpc.min_reconnect_backoff_ms", int(CONNECT_SECONDS * 1000)),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
