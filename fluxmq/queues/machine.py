@@ -21,26 +21,21 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from fluxmq._hot.batches import BatchError
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues.commands import (
-    CLAIM,
     COMMAND,
     COMMAND_VERSION,
     COMMAND_VERSION_MAX,
     ENTRY,
     ENTRY_VERSION,
-    SETTLE,
     CommandError,
     Kind,
     Mode,
     Position,
     Reason,
-    Verb,
     checked,
     unpack_body,
-    unpack_others,
-    unpack_ranges,
 )
 from fluxmq.queues.config import QueueConfig
-from fluxmq.queues.groups import Group
+from fluxmq.queues.consuming_commands import NO_GROUP, claim, settle
 from fluxmq.queues.limits import (
     FILTER_BYTES_MAX,
     GROUPS_MAX,
@@ -50,7 +45,7 @@ from fluxmq.queues.limits import (
 )
 from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
-from fluxmq.queues.states import NOBODYS_GROUP, Queue
+from fluxmq.queues.states import Queue
 
 VERSION: Final = 3
 """Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count
@@ -67,12 +62,10 @@ read."""
 _APPEND: Final = int(Kind.APPEND)
 _CLAIM: Final = int(Kind.CLAIM)
 _SETTLE: Final = int(Kind.SETTLE)
-_ACK: Final = int(Verb.ACK)
 _NEWER: Final = tuple((COMMAND_VERSION_MAX, kind) for kind in (_APPEND, _CLAIM, int(Kind.JOIN)))
 
 _OK: Final = Result(Code.OK)
 _NO_QUEUE: Final = Result(Code.NO_QUEUE)
-_NO_GROUP: Final = Result(Code.NO_GROUP)
 _UNREADABLE: Final = (ValueError, TypeError, IndexError, AssertionError, msgpack.UnpackException)
 _ROLLED: Final = struct.Struct("<QQQ")
 _RESULT: Final = struct.Struct("<QQ")
@@ -169,9 +162,9 @@ class Machine:
                     queue.give_way(applied)
                     queue.spare = 0
             elif kind == _CLAIM:
-                results.append(_claim(applied, queue, group_id, verb, data, body, stop))
+                results.append(claim(applied, queue, group_id, verb, data, body, stop))
             else:
-                results.append(_settle(applied, queue, group_id, verb, data, body, stop))
+                results.append(settle(applied, queue, group_id, verb, data, body, stop))
             if queue is not None:
                 touched[queue_id] = queue
             position = stop
@@ -323,7 +316,7 @@ class Machine:
     def _delete_group(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         group = queue.groups.get(group_id)
         if group is None:
-            return _NO_GROUP
+            return NO_GROUP
         queue.delete_group(group, applied.time)
         applied.woken[queue.id] = None
         return Result(Code.OK, group_id)
@@ -332,7 +325,7 @@ class Machine:
         name, holder, member, visiting, timeout = (*body, False, 0)[:5]
         group = queue.group(name)
         if group is None:
-            return _NO_GROUP
+            return NO_GROUP
         if len(group.members) >= MEMBERS_MAX or len(member.encode()) > NAME_BYTES_MAX:
             return Result(Code.LIMIT)
         if holder < 1:
@@ -352,7 +345,7 @@ class Machine:
         name, holder = body
         group = queue.group(name)
         if group is None:
-            return _NO_GROUP
+            return NO_GROUP
         if group.members.pop(holder, None) is None:
             return Result(Code.NOT_PENDING)
         group.visiting.discard(holder)
@@ -368,7 +361,7 @@ class Machine:
     def _seek(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         group = queue.groups.get(group_id)
         if group is None:
-            return _NO_GROUP
+            return NO_GROUP
         position, offset = body
         group.seek(queue.resolve((Position(position), offset)))
         applied.moved.append((queue.id, group_id))
@@ -378,7 +371,7 @@ class Machine:
     def _commit(self, applied: Applied, queue: Queue, group_id: int, body: int) -> Result:
         group = queue.groups.get(group_id)
         if group is None or group.mode != Mode.STREAM:
-            return _NO_GROUP
+            return NO_GROUP
         if not queue.start <= body <= queue.next_offset:
             return Result(Code.OUT_OF_RANGE, group.cursor)
         group.cursor = max(group.cursor, body)
@@ -388,7 +381,7 @@ class Machine:
         group = queue.groups.get(group_id)
         if group is None:
             applied.claims.append((queue.id, group_id, False))
-            return _NO_GROUP
+            return NO_GROUP
         reason, *ranges = body
         result = group.bury(queue.config, applied.time, Reason(reason), checked(ranges))
         applied.claims.append((queue.id, group_id, result.code == Code.OK))
@@ -398,7 +391,7 @@ class Machine:
     def _dead_lettered(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         group = queue.group_at(group_id)
         if group is None:
-            return _NO_GROUP
+            return NO_GROUP
         gone = 0
         for first, last in checked(body):
             gone += sum(high - low + 1 for low, high, _ in group.dead.cut(first, last))
@@ -439,68 +432,6 @@ class Machine:
         self._ids = {queue.name: queue.id for queue in queues}
         self.changed = set(self.queues)
         self._behave_as(behaviour)
-
-
-def _claim(
-    applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
-) -> Result:
-    """The claim command; with `verb` 1 it settles what it gives."""
-    holder, cursor, target, count, other_count = CLAIM.unpack_from(data, body)
-    body += CLAIM.size
-    ranges = unpack_ranges(data, body, stop, count)
-    others = unpack_others(data, body + 16 * count, stop, other_count) if other_count else ()
-    group = _claimant(queue, group_id)
-    if group is None:
-        applied.claims.append((queue.id, group_id, False))
-        return _NO_GROUP
-    result, whole = group.claim(
-        queue.config,
-        applied.time,
-        queue.next_offset,
-        holder,
-        (cursor, target),
-        ranges,
-        others,
-        verb == 1,
-    )
-    if others:
-        applied.woken[queue.id] = None  # some may have died, and are to be handed out
-    if group_id == NOBODYS_GROUP and whole:
-        queue.forget_below(applied, group.cursor)
-    applied.claims.append((queue.id, group_id, whole))
-    return result
-
-
-def _claimant(queue: Queue, group_id: int) -> Group | None:
-    """The group a claim is for; nobody's group follows the start, and expires only while there is no other."""
-    if group_id:
-        return queue.groups.get(group_id)
-    if queue.is_stream or queue.work_groups():
-        return None
-    queue.nobodys.cursor = queue.start
-    return queue.nobodys
-
-
-def _settle(
-    applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
-) -> Result:
-    """The settle command."""
-    holder, delay, count, text_bytes = SETTLE.unpack_from(data, body)
-    body += SETTLE.size
-    ranges = unpack_ranges(data, body, stop, count)
-    body += 16 * count
-    if body + text_bytes > stop:
-        raise CommandError("a reason is longer than its command")
-    group = queue.groups.get(group_id)
-    if group is None:
-        return _NO_GROUP
-    text = data[body : body + text_bytes] if text_bytes else b""
-    if verb == _ACK:
-        return group.settle(queue.config, applied.time, verb, holder, ranges, delay, text)
-    applied.woken[queue.id] = None
-    result = group.settle(queue.config, applied.time, Verb(verb), holder, ranges, delay, text)
-    queue.make_room_again(applied)
-    return result
 
 
 _COLD: Final[dict[int, Cold]] = {

@@ -116,20 +116,7 @@ class Worker:
             self.broker.count_drop,
             disk=disk_beside(launch.node_cores, launch.cores),
         )
-        if settings.cluster.enabled and settings.cluster.raft.enabled:
-            # What it needs is loaded only where it is used: gRPC takes its time and memory.
-            from fluxmq.shards.cluster.wiring import Cluster
-
-            self.queues.cluster = Cluster(
-                settings,
-                launch.index,
-                launch.workers,
-                int.from_bytes(os.urandom(7), "big"),
-                self.queues.service,
-                self.queues.places,
-                self.queues.service.wake,
-            )
-            self.broker.handler.explain = self.queues.cluster.hosts.explanations.text
+        self._join_cluster()
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
         self.peers.join_queues(self.queues.join(self.peers.links))
@@ -153,6 +140,25 @@ class Worker:
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
         self._next_system = time.monotonic() + settings.broker.sys_interval
+
+    def _join_cluster(self) -> None:
+        """Be one among the shards of other nodes, where there are any."""
+        settings, launch, queues = self.settings, self.launch, self.queues
+        if not (settings.cluster.enabled and settings.cluster.raft.enabled):
+            return
+        # What it needs is loaded only where it is used: gRPC takes its time and memory.
+        from fluxmq.shards.cluster.wiring import Cluster
+
+        queues.cluster = Cluster(
+            settings,
+            launch.index,
+            launch.workers,
+            int.from_bytes(os.urandom(7), "big"),
+            queues.service,
+            queues.places,
+            queues.service.wake,
+        )
+        self.broker.handler.explain = queues.cluster.hosts.explanations.text
 
     def _make_reports(self) -> Reports:
         return Reports(

@@ -14,9 +14,10 @@ from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
 from fluxmq.shards.cluster.queue_plans import QueuePlans
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.counts import NOT_LEADER
+from fluxmq.shards.queues.once import Once
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost
-from fluxmq.shards.queues.remote import Once, RemoteHosts
+from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
 
 _log = get_logger("fluxmq.cluster")

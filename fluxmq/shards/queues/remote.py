@@ -353,37 +353,6 @@ class RemoteHost:
             )
 
 
-class Once:
-    """A host that keeps nothing: what it cannot say the fate of it answers with `MOVED`."""
-
-    def __init__(self, host: RemoteHost) -> None:
-        self._host = host
-
-    def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
-    ) -> bool:
-        """Store a batch there."""
-        return self._host.append(queue, batch, done, identity, once=True)
-
-    def attach(
-        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
-    ) -> None:
-        """Attach a consumer there."""
-        self._host.attach(wanted, port, done, once=True)
-
-    def status(self, queue: str, done: Told) -> None:
-        """Count a queue's messages and consumers there."""
-        self._host.status(queue, done)
-
-    def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready there."""
-        self._host.purge(queue, done)
-
-    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Delete a queue there."""
-        self._host.delete(queue, if_unused, if_empty, done)
-
-
 class RemoteHeld:
     """A consumer attached on another shard."""
 

@@ -1,0 +1,40 @@
+"""A host on another shard for who asks somebody else when it is gone, rather than wait for it to come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.queues.origins import Identity
+from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Told, Wanted
+from fluxmq.shards.queues.remote import RemoteHost
+
+
+class Once:
+    """A host that keeps nothing: what it cannot say the fate of it answers with `MOVED`."""
+
+    def __init__(self, host: RemoteHost) -> None:
+        self._host = host
+
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
+        """Store a batch there."""
+        return self._host.append(queue, batch, done, identity, once=True)
+
+    def attach(
+        self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
+    ) -> None:
+        """Attach a consumer there."""
+        self._host.attach(wanted, port, done, once=True)
+
+    def status(self, queue: str, done: Told) -> None:
+        """Count a queue's messages and consumers there."""
+        self._host.status(queue, done)
+
+    def purge(self, queue: str, done: Told) -> None:
+        """Drop what is ready there."""
+        self._host.purge(queue, done)
+
+    def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
+        """Delete a queue there."""
+        self._host.delete(queue, if_unused, if_empty, done)
