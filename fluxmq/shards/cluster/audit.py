@@ -132,3 +132,4 @@ class Audits:
         if replica is not None and not replica.hosted.group.failed:
             _log.error("a copy is quarantined", extra={"group": group, "why": why})
             replica.hosted.keeper.log_failed(f"quarantined: {why}")
+            self._cluster.snapshots.refetch(group)
