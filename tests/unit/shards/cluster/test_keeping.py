@@ -1,0 +1,151 @@
+"""What a member says to the others only when it is on its disk, and when publishers are answered."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluxmq.queues.config import Overflow, QueueConfig
+from fluxmq.shards.queues.ports import MOVED
+from fluxmq.shards.queues.waiting_answers import Wish
+from tests.unit.shards.cluster.trio import Trio, message
+
+
+def depth(trio: Trio, number: int) -> int:
+    """Messages of the queue as a member has applied it."""
+    state = trio[number].group.machine.queue("work")
+    return -1 if state is None else state.next_offset
+
+
+def test_a_follower_promises_nothing_before_its_disk_has_it(trio: Trio) -> None:
+    leader = trio.elect(1)
+    trio.cut = {3}
+    trio[2].syncer.held = True
+    said: list[int] = []
+    leader.group.append("work", message(b"m"), said.append)
+    trio.settle()
+    assert (said, depth(trio, 1)) == ([], 0)
+    trio[2].syncer.held = False
+    trio[2].syncer.sync()
+    trio.settle()
+    assert (said, depth(trio, 1)) == ([0], 1)
+
+
+def test_a_leader_does_not_count_itself_before_its_disk_has_it(trio: Trio) -> None:
+    leader = trio.elect(1)
+    trio.cut = {3}
+    leader.syncer.held = True
+    said: list[int] = []
+    leader.group.append("work", message(b"m"), said.append)
+    trio.settle()
+    assert (said, depth(trio, 1), depth(trio, 2)) == ([], 0, 0)
+    leader.syncer.held = False
+    leader.syncer.sync()
+    trio.settle()
+    assert said == [0]
+
+
+def test_a_vote_leaves_when_it_is_on_disk(trio: Trio) -> None:
+    trio[2].syncer.held = True
+    trio.cut = {3}
+    candidate = trio[1].keeper
+    candidate.node.campaign()
+    candidate.pump()
+    trio.settle()
+    assert not candidate.leading
+    trio[2].syncer.held = False
+    trio[2].syncer.sync()
+    trio.settle()
+    assert candidate.node.status().leader == 1
+
+
+def test_what_was_not_committed_is_lost_with_its_leader_and_said_to_be_so(trio: Trio) -> None:
+    leader = trio.elect(1)
+    trio.cut = {1}
+    said: list[int] = []
+    leader.group.append("work", message(b"lost"), said.append)
+    trio.settle()
+    assert said == []
+    trio.elect(2).group.append("work", message(b"kept"), said.append)
+    trio.settle()
+    assert said == [0]
+    trio.cut = set()
+    for _ in range(5):
+        trio.tick()
+    assert said == [0, MOVED]
+    assert [depth(trio, number) for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_min_in_sync_replicas_hold_the_answers_of_their_queues_only(trio: Trio) -> None:
+    leader = trio.elect(1)
+    leader.group.answers.configure(Wish(), {"work": Wish(members=3)})
+    leader.group.declare(QueueConfig("other"))
+    trio.settle()
+    trio.cut = {3}
+    said: list[str] = []
+    for queue in ("work", "other"):
+        leader.group.append(queue, message(b"m"), lambda _reason, queue=queue: said.append(queue))
+    trio.settle()
+    assert (said, depth(trio, 1)) == (["other"], 1)  # committed, applied, and not said
+    trio.cut = set()
+    for _ in range(3):
+        trio.tick()
+    assert said == ["other", "work"]
+
+
+def test_a_held_answer_of_a_leader_that_is_no_longer_is_never_positive(trio: Trio) -> None:
+    leader = trio.elect(1)
+    leader.group.answers.configure(Wish(members=3), {})
+    trio.cut = {3}
+    said: list[int] = []
+    leader.group.append("work", message(b"m"), said.append)
+    trio.settle()
+    assert depth(trio, 1) == 1
+    trio.cut = {1}
+    trio.elect(2)
+    trio.cut = set()
+    for _ in range(5):
+        trio.tick()
+    assert said == [MOVED]
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_mode_async_answers_with_the_leaders_own_write(trio: Trio, early: bool) -> None:
+    leader = trio.elect(1)
+    leader.group.answers.configure(Wish(early=not early), {"work": Wish(early=early)})
+    trio.cut = {2, 3}
+    leader.syncer.held = True
+    said: list[int] = []
+    leader.group.append("work", message(b"m"), said.append)
+    trio.settle()
+    assert said == []
+    leader.syncer.held = False
+    leader.syncer.sync()
+    trio.settle()
+    assert (said, depth(trio, 1)) == ([0] if early else [], 0)
+    trio.cut = set()
+    for _ in range(3):
+        trio.tick()
+    assert (said, depth(trio, 1)) == ([0], 1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        QueueConfig("tiny", max_depth=0, max_length=1, overflow=Overflow.REJECT_PUBLISH),
+        QueueConfig("tiny", max_depth=5),
+    ],
+)
+def test_a_queue_that_may_refuse_is_not_answered_early(trio: Trio, config: QueueConfig) -> None:
+    leader = trio.elect(1)
+    leader.group.answers.configure(Wish(early=True), {})
+    leader.group.declare(config)
+    trio.settle()
+    trio.cut = {2, 3}
+    said: list[int] = []
+    leader.group.append("tiny", message(b"m"), said.append)
+    trio.settle()
+    assert said == []
+    trio.cut = set()
+    for _ in range(3):
+        trio.tick()
+    assert said == [0]
