@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import idle, plots, queue, report
+from perf import failover, idle, plots, queue, report
+from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
 from perf.micro import run_all
@@ -53,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         durable = commands.add_parser(suite.name, help=text)
         queue.add_options(durable, suite)
         _timing_options(durable)
+    failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
     micro.add_argument("--seconds", type=float, default=0.5, help="for each")
@@ -199,6 +201,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return compare(options)
         if options.command in queue.SUITES:
             return queue.main(options)
+        if options.command == "failover":
+            return failover.main(options)
         if options.command == "cases":
             suites = (CASES, *(suite.cases for suite in queue.SUITES.values()))
             for case in [case for found in suites for case in found.values()]:
@@ -209,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.show(["benchmark", "ns per item", "items/s"], [row.cells() for row in rows])
             return 0
         return load(options)
-    except (RunError, WorkloadError, OSError) as error:
+    except (RunError, WorkloadError, BrokerError, OSError) as error:
         say(f"{type(error).__name__}: {error}")
         return 2
 

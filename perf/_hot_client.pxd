@@ -31,6 +31,9 @@ cdef class Receiver:
     cdef unsigned int[::1] next_expected
     cdef Py_ssize_t publishers
     cdef long long run_stamp, run_length
+    cdef public long long late
+    cdef unsigned char[::1] marks
+    cdef Py_ssize_t marked
 
     cpdef Py_ssize_t feed(self, Py_ssize_t end, long long now, bint measuring)
     cdef packet(self, int first, Py_ssize_t body, Py_ssize_t length, long long now, bint measuring)
