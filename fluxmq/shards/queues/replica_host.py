@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fluxmq.model.errors import FluxmqError
 from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import (
@@ -28,7 +29,6 @@ from fluxmq.shards.queues.ports import (
     Told,
     Wanted,
 )
-from fluxmq.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from fluxmq.shards.queues.group import Group
@@ -112,6 +112,8 @@ class ReplicaPort:
         """What it was told of and is not here yet; bounded by what a consumer may hold."""
         self._behind: deque[tuple[Taken, int]] = deque()
         """Who took a message that is not here yet, and how many more are ready."""
+        self._missed = False
+        """Whether a message was told of that there is none of any more."""
         self.held: Held | None = None
 
     def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
@@ -131,15 +133,16 @@ class ReplicaPort:
             self._hand_on(state.id, offset, count, attempts, committed)
         behind, self._behind = self._behind, deque()
         for done, ready in behind:
-            done(True, ready)
+            self.taken(done, True, ready)
         return True
 
     def taken(self, done: Taken, found: bool, ready: int) -> None:
         """Who leads has answered a take: it is told when the message was delivered."""
         if found and self._told:
             self._behind.append((done, ready))
-        else:
-            done(found, ready)
+            return
+        missed, self._missed = self._missed, False
+        done(found and not missed, ready)
 
     def end(self) -> None:
         """Nothing more is handed on; whoever waits for a message is told that there is none."""
@@ -157,8 +160,9 @@ class ReplicaPort:
         while offset < end:
             try:
                 batch = log.read(offset)
-            except StorageError:
+            except FluxmqError:
                 # Retention has taken it meanwhile, or the copy is damaged: others may be given what is left.
+                self._missed = True
                 if self.held is not None:
                     span = [(offset, end - 1)]
                     self.held.settle(Verb.RELEASE, span, 0, b"", None)
