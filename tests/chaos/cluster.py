@@ -38,6 +38,7 @@ from tests.powercut.node import NodeError, Processes, answers_ready
 
 READY_DEADLINE_S = 60.0
 POLL_S = 0.05
+STOP_S = 30.0
 COMMAND_TIMEOUT_S = 30.0
 IMAGE_BYTES = 256 << 20
 """Small, so that a disk is soon full."""
