@@ -245,7 +245,10 @@ class Cluster:
             if member.process is not None:
                 member.process.terminate()
         for member in self.members:
-            member.stop()
+            if member.process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    member.process.wait(STOP_S)
+            member.kill()
 
     def replicas(self) -> Iterator[Replica]:
         """What is on the stopped members' disks of queues that more than one of them has."""
