@@ -116,7 +116,6 @@ def finish(files: Files, paths: DataPaths, group: str, installed: Installed) -> 
         files.make_directory(snapshots)
         for other in files.listdir(snapshots):
             files.unlink(f"{snapshots}/{other}")
-        files.fsync_directory(snapshots)
         files.reach("install.snapshot")
         files.rename(f"{staging}/{name}", f"{snapshots}/{name}")
         files.fsync_directory(snapshots)

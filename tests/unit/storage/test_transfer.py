@@ -20,6 +20,7 @@ from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot
 from fluxmq.storage.transfer import Manifest, TransferError
 from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
 from tests.faults import FailingFiles
+from tests.unit.storage.logs import SECOND, batch, fill, payload
 from tests.unit.storage.transfers import (
     GROUP,
     Replica,
@@ -326,6 +327,61 @@ def test_a_replica_that_differs_is_looked_at_thoroughly(leader: Replica, member:
     target.install()
     assert_installed(leader, member, source)
     assert victim.read_bytes() == data
+
+
+def test_what_was_linked_by_mistake_is_not_written_to(leader: Replica, member: Replica) -> None:
+    """An attempt that believed footers linked a damaged segment; a thorough one finds it among what was fetched."""
+    member.add("events/é", 200)
+    victim = sorted((member.root / "queues").rglob("*.seg"))[-2]
+    data = bytearray(victim.read_bytes())
+    data[9000] ^= 1
+    member.close()
+    victim.write_bytes(data)
+    source = leader.source(10)
+    first = member.target(source.manifest())
+    confirm(source, first)
+    first.begin()
+    assert victim.stat().st_nlink == 2
+    target = member.target(source.manifest(), thorough=True)
+    gather(source, target)
+    assert target.reused_bytes > 0
+    assert victim.read_bytes() == data
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_a_segment_that_grows_is_not_shared(leader: Replica, member: Replica) -> None:
+    """All of it is there already; but the group goes on writing to its own."""
+    member.add("work", 5)
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    gather(source, target)
+    name = f"work/{0:020d}.seg"
+    assert target.reused_bytes == len(member.segments[name]) == len(leader.segments[name])
+    member.add("work", 3)
+    target.prepare()
+    member.close()
+    target.install()
+    assert_installed(leader, member, source)
+
+
+def test_a_sealed_segment_of_the_same_length_is_not_the_same(
+    leader: Replica, member: Replica
+) -> None:
+    """A queue of a former life, whose messages were as long, at other times."""
+    leader.add("same", 80)
+    member.add("same", 1)
+    log = member.logs["same"]
+    fill(log, [batch(offset, payload(offset), offset * SECOND + 1) for offset in range(1, 80)])
+    sealed = f"same/{0:020d}.seg"
+    assert len(member.segments[sealed]) == len(leader.segments[sealed])
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    gather(source, target)
+    target.prepare()
+    target.install()
+    assert_installed(leader, member, source)
 
 
 def test_a_transfer_goes_on_where_it_broke_off(leader: Replica, member: Replica) -> None:

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.files import Files
+from fluxmq.storage.transfer import TransferPaths
+from fluxmq.storage.transfer_install import Installed, decide, decided, restart_log
 from tests.unit.storage.wal_harness import bench, body, fill
 
 
@@ -82,3 +86,46 @@ def test_a_restart_that_is_not_written_never_was(tmp_path: Path) -> None:
         made.log.restart(group, 9, 2)
         made.again()
         assert made.contents() == {"g": [(index, 1, body(index)) for index in range(1, 5)]}
+
+
+def test_an_installation_is_forgotten_only_when_the_log_durably_agrees(tmp_path: Path) -> None:
+    files, paths, installed = Files(), DataPaths(str(tmp_path)), Installed(20, 6)
+    staging = Path(TransferPaths(paths, "g").incoming) / installed.name
+    staging.mkdir(parents=True)
+    decide(files, paths, "g", installed)
+    with bench(tmp_path) as made:
+        group = made.log.number("g")
+        fill(made, group, 1, 9)
+        made.log.append_hard_state(group, 4, 2, 7)
+        assert made.commit()
+
+        def opened() -> tuple[int, int, int]:
+            before = made.log.recovered("g")
+            after = restart_log(files, paths, "g", made.log, before, installed)
+            assert after.hard_state == (4, 2, 7)
+            return len(after.entries), after.first_index, after.checkpoint_index
+
+        assert opened() == (0, 21, 20)
+        assert made.log.flush()  # written, and not yet synced
+        assert opened() == (0, 21, 20)
+        assert decided(files, paths, "g") == installed
+        made.commit()
+        assert opened() == (0, 21, 20)
+        assert decided(files, paths, "g") is None
+
+
+def test_what_was_thought_committed_beyond_the_snapshot_is_not_any_more(tmp_path: Path) -> None:
+    with bench(tmp_path) as made:
+        group = made.log.number("g")
+        fill(made, group, 1, 9)
+        made.log.append_hard_state(group, 4, 2, 9)
+        made.commit()
+        found = restart_log(
+            Files(),
+            DataPaths(str(tmp_path)),
+            "g",
+            made.log,
+            made.log.recovered("g"),
+            Installed(8, 6),
+        )
+        assert (found.hard_state, found.entries) == ((4, 2, 8), [])
