@@ -182,7 +182,7 @@ class Connection:
     def _report(self, level: int, message: str, problem: str) -> None:
         _problems.event(
             level,
-            self.hello.node,
+            f"{self.hello.node}: {message}",
             message,
             node=self.hello.node,
             purpose=self.hello.purpose,

@@ -64,7 +64,9 @@ class Endpoint:
         self._listener = listener
         self._accept = accept
         self._calls = dict(calls or {})
-        self._server: Any = None
+        self._open = False
+        self._serving: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
         self._streams: dict[Connection, asyncio.Event] = {}
         self._answering = 0
         self._refusals = RateLimited(_log, per_second=0.2, burst=5)
@@ -91,21 +93,30 @@ class Endpoint:
         except RuntimeError as error:
             raise EndpointError(f"{self.address} cannot be listened on: {error}") from error
         self.address = f"{host}:{port}"
+        self._open = True
         await server.start()
-        self._server = server
+        self._serving = asyncio.get_running_loop().create_task(self._serve(server))
 
     async def stop(self) -> None:
         """End every stream and call, and free the address. Their listeners have been told when this returns."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        ended = [event.wait() for event in self._streams.values()]
-        for connection in list(self._streams):
-            connection.close()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            self._stopping.set()
+            await asyncio.wait([serving])
+
+    async def _serve(self, server: Any) -> None:
+        """Until ``stop``, or the end of the event loop: a server of gRPC that outlives its loop complains."""
         try:
-            await asyncio.gather(*ended)
+            await self._stopping.wait()
         finally:
-            await server.stop(0)
+            self._open = False
+            ended = [event.wait() for event in self._streams.values()]
+            for connection in list(self._streams):
+                connection.close()
+            try:
+                await asyncio.gather(*ended)
+            finally:
+                await server.stop(0)
 
     # Streams
 
@@ -151,7 +162,7 @@ class Endpoint:
         if hello.purpose != self._own.purpose:
             why = f"this is the address of {self._own.purpose}, not of {hello.purpose}"
             await self._refuse(context, hello.node, why)
-        if self._server is None:
+        if not self._open:
             await self._refuse(context, hello.node, f"{self._own.node} is stopping")
         return hello
 

@@ -1,0 +1,48 @@
+"""Greetings come back as they were; what is none, or of another version, is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluxmq.cluster import greeting
+from fluxmq.cluster.connection import Hello
+from fluxmq.cluster.errors import MalformedStream
+from fluxmq.cluster.generated.cluster_pb2 import Greeting
+
+HELLO = Hello("node1", 3, 8, (1 << 63) - 1, "group:orders")
+
+
+def test_a_greeting_comes_back_as_it_was() -> None:
+    for hello in (HELLO, HELLO._replace(shard=-1, workers=0, epoch=0)):
+        assert greeting.from_metadata([("user-agent", "x"), *greeting.as_metadata(hello)]) == hello
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"version": 2}, "version 2"),
+        ({"version": 0}, "version 0"),
+        ({"node": ""}, "name that none has"),
+        ({"node": "n" * 257}, "name that none has"),
+        ({"purpose": "p" * 257}, "name that none has"),
+    ],
+)
+def test_other_greetings_are_refused(change: dict[str, object], problem: str) -> None:
+    sent = Greeting(**{"version": 1, "node": "node1", "purpose": "shard", **change})
+    with pytest.raises(MalformedStream, match=problem):
+        greeting.from_metadata([(greeting.KEY, sent.SerializeToString())])
+
+
+def test_none_is_refused_and_so_are_two() -> None:
+    for metadata in (None, [], [(greeting.KEY, "text")], greeting.as_metadata(HELLO) * 2):
+        with pytest.raises(MalformedStream, match="no greeting"):
+            greeting.from_metadata(metadata)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_greeting_or_refused(data: bytes) -> None:
+    try:
+        found = greeting.from_metadata([(greeting.KEY, data)])
+    except MalformedStream:
+        return
+    assert found.node

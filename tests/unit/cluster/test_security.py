@@ -1,0 +1,105 @@
+"""Who is believed, and where plaintext may be spoken."""
+
+from pathlib import Path
+
+import pytest
+
+from fluxmq.cluster.errors import SecurityError
+from fluxmq.cluster.security import Security
+from fluxmq.settings.clustering import Cluster
+
+FILES = Path(__file__).parents[2] / "certificates" / "cluster"
+
+
+def cluster(**transport: object) -> Cluster:
+    return Cluster.model_validate(
+        {
+            "enabled": True,
+            "node_id": "node1",
+            "transport": {"peers": {"node2": "127.0.0.1:1"}, **transport},
+            "raft": {
+                "peers": {"node3": "127.0.0.1:2"},
+                "groups": {"far": {"bind_addr": "127.0.0.1:3", "peers": {"node4": "127.0.0.1:4"}}},
+            },
+        }
+    )
+
+
+def tls(**files: str) -> Cluster:
+    given = {
+        "tls_cert_file": str(FILES / "node1.pem"),
+        "tls_key_file": str(FILES / "node1.key"),
+        "tls_ca_file": str(FILES / "ca.pem"),
+    }
+    return cluster(tls_enabled=True, **{**given, **files})
+
+
+def test_members_are_those_of_all_lists_without_this_node() -> None:
+    assert Security.of(cluster()).members == {"node2", "node3", "node4"}
+    assert Security("node1", ["node1", "node2"]).members == {"node2"}
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7948", "127.8.0.1:1", "localhost:1", "[::1]:7948"])
+def test_plaintext_is_spoken_on_loopback(address: str) -> None:
+    Security.of(cluster()).check_address(address)
+
+
+@pytest.mark.parametrize("address", [":7948", "0.0.0.0:1", "10.0.0.1:1", "[::]:1", "node2:7948"])
+def test_plaintext_elsewhere_needs_the_switch_or_tls(address: str) -> None:
+    with pytest.raises(SecurityError, match="allow_plaintext"):
+        Security.of(cluster()).check_address(address)
+    Security.of(cluster(allow_plaintext=True)).check_address(address)
+    Security.of(tls()).check_address(address)
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("nothing")
+    with pytest.raises(SecurityError, match=r"tls_ca_file: .*absent\.pem cannot be read"):
+        Security.of(tls(tls_ca_file=str(tmp_path / "absent.pem")))
+    with pytest.raises(SecurityError, match=r"tls_key_file: .*empty\.pem is not in PEM format"):
+        Security.of(tls(tls_key_file=str(empty)))
+
+
+PLAIN = Security("node1", ["node2", "node3"])
+MUTUAL = Security.of(tls())
+
+
+def names(
+    *dns: bytes, common: bytes = b"", others: tuple[bytes, ...] = ()
+) -> dict[str, list[bytes]]:
+    """What gRPC says of a certificate."""
+    return {
+        "x509_common_name": [common],
+        "peer_dns": list(dns),
+        "x509_subject_alternative_name": [*dns, *others],
+    }
+
+
+@pytest.mark.parametrize(
+    ("security", "node", "shown", "problem"),
+    [
+        (PLAIN, "node2", {}, ""),
+        (PLAIN, "node1", {}, "own name"),
+        (PLAIN, "node9", {}, "not among the nodes"),
+        (PLAIN, "", {}, "not among the nodes"),
+        (MUTUAL, "node2", names(b"node2"), ""),
+        (MUTUAL, "node2", names(b"elsewhere", b"NODE2"), ""),
+        (MUTUAL, "node2", names(common=b"node2"), ""),
+        (MUTUAL, "node2", {}, "names nobody"),
+        (MUTUAL, "node2", names(b"node3"), "names node3"),
+        (MUTUAL, "node2", names(b"node3", common=b"node2"), "names node3"),
+        (MUTUAL, "node2", names(common=b"node2", others=(b"10.0.0.2",)), "names nobody"),
+        (MUTUAL, "node2", names(b"*"), r"names \*"),
+        (MUTUAL, "node9", names(b"node9"), "not among the nodes"),
+        (MUTUAL, "node1", names(b"node1"), "own name"),
+    ],
+)
+def test_who_is_believed(
+    security: Security, node: str, shown: dict[str, list[bytes]], problem: str
+) -> None:
+    found = security.problem_with(node, shown)
+    if problem:
+        assert problem.replace("\\", "") in found
+    else:
+        assert found == ""
