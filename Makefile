@@ -27,7 +27,7 @@ HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot
   fluxmq/sessions/amqp091/*.py fluxmq/shards/amqp/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install test check fix native bench sim powercut spark-demo docs coverage clean
+.PHONY: help run cluster install test check fix native bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
@@ -125,6 +125,9 @@ bench: $(VENV)/.installed-test $(VENV)/.compiled
 
 sim: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.sim --seed $(SEED) $(ARGS)
+
+chaos: $(VENV)/.installed-test $(VENV)/.compiled
+	@$(BIN)/python -m tests.chaos $(if $(filter file,$(origin CONFIG)),--list,--config $(CONFIG) --seconds $(or $(SECONDS),60)) $(ARGS)
 
 powercut: $(VENV)/.installed-test $(VENV)/.compiled
 	@$(BIN)/python -m tests.powercut --rounds $(ROUNDS) $(ARGS)
