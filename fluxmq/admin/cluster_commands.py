@@ -232,6 +232,7 @@ def _until_voter(
     caller: ControlCaller, options: argparse.Namespace, sleep: Callable[[float], None]
 ) -> str:
     deadline = time.monotonic() + options.wait
+    said = ""
     while time.monotonic() < deadline:
         rows = _listing(caller, options.group).groups
         member = next(
@@ -241,7 +242,10 @@ def _until_voter(
             return f"{options.node} is a voter of group {options.group!r}"
         if member is not None:
             lag, state = _number(member.lag), _state(member)[0]
-            _say(f"{options.node} is a learner, {lag} entries behind ({state})")
+            line = f"{options.node} is a learner, {lag} entries behind ({state})"
+            if line != said:
+                _say(line)
+            said = line
         sleep(PROGRESS_SECONDS)
     raise ExitError(
         EXIT_REFUSED,

@@ -214,10 +214,11 @@ class Acquaintances:
             _number(content, "life"),
             _number(content, "persisted"),
         )
-        self._met[member] = met
+        told = _known(content)
         self._judge(member, met)
+        self._met[member] = met
         if not met.doubt:
-            self._learn(member, _known(content))
+            self._learn(member, told)
 
     def gone(self, member: int) -> None:
         """The stream to a member has ended. Raises StorageError when what it holds cannot be remembered."""
@@ -296,7 +297,7 @@ class Acquaintances:
 
 def is_control(frame: bytes) -> bool:
     """Whether a frame of a Raft stream is a control record."""
-    return frame[:1] == bytes((GREETING,))
+    return bool(frame) and frame[0] == GREETING
 
 
 def _encode(content: Mapping[str, object]) -> bytes:

@@ -247,6 +247,30 @@ def test_a_learner_behind_the_log_gets_a_snapshot_from_before_its_time() -> None
     assert membership(cluster, 4) == Membership((1, 2), (4,))
 
 
+def test_a_voter_that_has_lost_its_log_is_filled_anew_as_a_learner() -> None:
+    """Left alone it would be told, by heartbeats, that it holds what it has lost."""
+    cluster = cluster_of(3)
+    cluster.elect(1)
+    cluster.propose(1, b"a")
+    cluster.settle()
+    cluster.cut(3)
+    assert not cluster[1].node.start_over(3), "a voter's log has been counted on"
+    assert not cluster[2].node.start_over(3), "only who leads knows of it"
+    cluster.add(3, Disk(Membership((1, 2, 3))))
+    change(cluster, 1, MembershipChange(ChangeVerb.ADD_LEARNER, 3))
+    cluster.settle()
+    assert membership(cluster, 1) == Membership((1, 2), (3,))
+    assert cluster[1].node.start_over(3)
+    assert cluster[1].node.status().progress[3].match == 0
+    cluster.heal()
+    cluster.tick(3)
+    cluster.settle()
+    assert cluster[3].commands == [b"a"]
+    change(cluster, 1, MembershipChange(ChangeVerb.ADD_VOTER, 3))
+    cluster.settle()
+    assert membership(cluster, 3) == Membership((1, 2, 3))
+
+
 def test_a_removed_follower_is_sent_nothing_more() -> None:
     cluster = cluster_of(3)
     cluster.elect(1)

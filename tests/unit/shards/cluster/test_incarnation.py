@@ -1,0 +1,314 @@
+"""Members that come back without what they promised are not believed, until nothing that they promised counts any more."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from fluxmq.raft.errors import MalformedMessage
+from fluxmq.raft.memberships import MEMBERS_MAX
+from fluxmq.shards.cluster.incarnation import (
+    GREETING,
+    GREETING_BYTES_MAX,
+    Acquaintances,
+    Known,
+    MemberRecord,
+    Standing,
+    is_control,
+    read_record,
+    record_path,
+    write_record,
+)
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption, WriteFailed
+from fluxmq.storage.files import Files
+
+A, B, C = 1, 2, 3
+VOTERS = (A, B, C)
+
+
+class Party:
+    """One member, its disk, and what it has to say."""
+
+    def __init__(self, number, disk):
+        self.number = number
+        self.disk = disk
+        self.held = 0
+        self.acknowledged = {}
+        self.standing = Standing(0, VOTERS, VOTERS)
+        self.readmitted = []
+        self.start()
+
+    def start(self):
+        """Another life with what the disk has; without a record, another incarnation."""
+        record = self.disk.get("record") or MemberRecord(self.disk["next"](), 0, True, VOTERS)
+        record = replace(record, life=record.life + 1)
+        self.disk["record"] = record
+        self.out = []
+        self.met = Acquaintances(
+            record,
+            lambda changed: self.disk.update(record=changed),
+            lambda: self.held,
+            lambda: self.standing,
+            lambda number: self.acknowledged.get(number, 0),
+            lambda number, frame: self.out.append((number, frame)),
+            self.readmitted.append,
+        )
+
+
+class Group:
+    """Three members; a stream is there when it is made."""
+
+    def __init__(self):
+        self.drawn = 0
+        self.parties = {}
+        for number in VOTERS:
+            self.parties[number] = Party(number, {"next": self._draw})
+
+    def _draw(self):
+        self.drawn += 1
+        return self.drawn
+
+    def join(self, one, other):
+        """A stream: both greet, and say what they think."""
+        ends = (self.parties[one], self.parties[other])
+        greetings = [end.met.greeting() for end in ends]
+        ends[0].met.take(other, greetings[1])
+        ends[1].met.take(one, greetings[0])
+        self.deliver()
+
+    def part(self, one, other):
+        self.parties[one].met.gone(other)
+        self.parties[other].met.gone(one)
+
+    def deliver(self):
+        for party in self.parties.values():
+            for number, frame in party.out:
+                self.parties[number].met.take(party.number, frame)
+            party.out.clear()
+
+    def restart(self, number, *, lost=False, record=None):
+        party = self.parties[number]
+        for other in VOTERS:
+            if other != number:
+                self.parties[other].met.gone(number)
+        if lost:
+            party.disk.pop("record")
+            party.held = 0
+        if record is not None:
+            party.disk["record"] = record
+        party.start()
+
+    def believe(self, one, other):
+        """Whether messages between two are messages: both say so."""
+        return self.parties[one].met.believed(other) and self.parties[other].met.believed(one)
+
+
+@pytest.fixture
+def group():
+    made = Group()
+    for one, other in ((A, B), (A, C), (B, C)):
+        made.join(one, other)
+    return made
+
+
+def test_nobody_is_believed_before_it_has_greeted_and_all_are_after(group):
+    assert all(group.believe(*pair) for pair in ((A, B), (A, C), (B, C)))
+    assert not Party(A, {"next": lambda: 9}).met.believed(B)
+    group.part(A, B)
+    assert not group.parties[A].met.believed(B)
+    group.restart(B)
+    group.join(A, B)
+    assert group.believe(A, B)
+    assert group.parties[A].disk["record"].known[B].life == 2
+
+
+def test_who_has_lost_its_directory_is_believed_by_nobody_and_votes_for_nobody(group):
+    group.restart(C, lost=True)
+    assert not group.parties[C].met.abstains
+    group.join(A, C)
+    assert not group.parties[A].met.believed(C)
+    assert not group.parties[C].met.believed(A)
+    assert group.parties[A].met.doubted == [C]
+    assert group.parties[A].met.doubt(C) == "has lost its directory"
+    assert "says that this node has lost" in group.parties[C].met.doubt(A)
+    assert group.parties[C].met.abstains
+    # Nobody forgets by being restarted.
+    group.restart(A)
+    group.join(A, C)
+    assert group.parties[A].met.doubted == [C]
+
+
+def test_two_that_have_lost_theirs_do_not_agree_while_the_third_is_there(group):
+    group.restart(B, lost=True)
+    group.restart(C, lost=True)
+    group.join(B, C)
+    assert group.believe(B, C)  # they know of nothing
+    group.join(A, B)
+    group.join(A, C)
+    assert group.parties[B].met.abstains
+    assert group.parties[C].met.abstains
+
+
+def test_an_earlier_directory_is_recognised(group):
+    earlier = group.parties[C].disk["record"]
+    group.restart(C)
+    group.join(A, C)
+    group.restart(C)
+    group.join(A, C)
+    group.restart(C, record=earlier)
+    group.join(A, C)
+    assert group.parties[A].met.doubt(C) == "has an earlier directory"
+
+
+def test_a_log_that_ends_before_what_it_acknowledged_is_recognised(group):
+    leader = group.parties[A]
+    leader.acknowledged[C] = 50
+    group.parties[C].held = 50
+    group.restart(C)
+    group.join(A, C)
+    assert group.believe(A, C)
+    group.parties[C].held = 40
+    group.restart(C)
+    group.join(A, C)
+    why = "has acknowledged entry 50, and its log ends at 40"
+    assert leader.met.doubt(C) == why
+    # What it held when its stream ended is remembered by another leadership, and told to others.
+    leader.acknowledged.clear()
+    group.restart(A)
+    group.join(A, C)
+    assert group.parties[A].met.doubt(C) == why
+    group.join(A, B)
+    assert group.parties[B].disk["record"].known[C].held == 50
+
+
+def test_it_is_believed_again_once_it_is_committed_that_it_is_no_voter(group):
+    leader = group.parties[A]
+    group.restart(C, lost=True)
+    group.join(A, C)
+    leader.standing = Standing(70, VOTERS, (A, B))  # appended
+    leader.met.look_again()
+    assert leader.met.doubted == [C]
+    leader.standing = Standing(71, (A, B), VOTERS)  # a voter again, before that is committed
+    leader.met.look_again()
+    assert leader.met.doubted == [C]
+    leader.standing = Standing(71, (A, B), (A, B))
+    assert leader.readmitted == []
+    leader.met.look_again()
+    assert leader.readmitted == [C]
+    group.deliver()
+    assert group.believe(A, C)
+    assert not group.parties[C].met.abstains
+    assert leader.disk["record"].known[C] == Known(4, 1, 0, 71)
+
+
+def test_who_was_away_meanwhile_hears_of_it_from_who_was_there(group):
+    leader = group.parties[A]
+    group.restart(C, lost=True)
+    leader.standing = Standing(71, (A, B), (A, B))
+    group.join(A, C)
+    assert group.believe(A, C)
+    group.part(A, B)
+    group.restart(B)
+    group.join(B, C)
+    assert group.parties[B].met.doubted == [C]
+    group.join(A, B)
+    group.deliver()
+    assert group.believe(B, C)
+    # The other way round nothing is unlearnt: B's earlier word is the older one.
+    assert leader.disk["record"].known[C].incarnation == 4
+
+
+def test_who_is_not_believed_teaches_nothing(group):
+    group.restart(C, lost=True)
+    liar = group.parties[C]
+    liar.disk["record"] = replace(liar.disk["record"], known={B: Known(99, 1, 0, 1000)})
+    liar.start()
+    group.join(A, C)
+    assert group.parties[A].disk["record"].known[B].incarnation == 2
+
+
+def test_what_cannot_be_remembered_is_not_believed(group):
+    def full(_record):
+        raise WriteFailed("member", "no space")
+
+    group.restart(C)
+    leader = group.parties[A]
+    leader.met._save = full
+    with pytest.raises(WriteFailed):
+        leader.met.take(C, group.parties[C].met.greeting())
+    assert leader.met.record.known[C].life == 1
+
+
+def test_after_the_group_has_moved_away_nothing_is_written(group):
+    party = group.parties[A]
+    party.acknowledged[C] = 9
+    before = party.disk["record"]
+    party.met.closed = True
+    party.met.gone(C)
+    assert party.disk["record"] is before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xc1",
+        msgpack.packb([1]),
+        msgpack.packb({}),
+        msgpack.packb({"incarnation": 1, "life": 1, "persisted": -1, "known": {}}),
+        msgpack.packb({"incarnation": 1, "life": True, "persisted": 0, "known": {}}),
+        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": [1]}),
+        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": {5: [1, 2, 3]}}),
+        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": {5: 3}}),
+        msgpack.packb({"doubt": 7}),
+        msgpack.packb(
+            {
+                "incarnation": 1,
+                "life": 1,
+                "persisted": 0,
+                "known": {number: [1, 1, 0, 0] for number in range(2 * MEMBERS_MAX + 1)},
+            }
+        ),
+        b"\xc6" + bytes(GREETING_BYTES_MAX),
+    ],
+)
+def test_what_is_no_greeting_changes_nothing(group, content):
+    party = group.parties[A]
+    before = party.met.record
+    frame = bytes((GREETING,)) + content
+    assert is_control(frame)
+    with pytest.raises(MalformedMessage):
+        party.met.take(C, frame)
+    assert party.met.record is before
+    assert party.met.believed(C)
+
+
+def test_a_verdict_before_a_greeting_is_refused():
+    party = Party(A, {"next": lambda: 1})
+    with pytest.raises(MalformedMessage, match="before the greeting"):
+        party.met.take(B, bytes((GREETING,)) + msgpack.packb({"doubt": "x"}))
+
+
+def test_what_is_remembered_is_bounded(group):
+    party = group.parties[A]
+    strangers = {number: Known(number, 1) for number in range(10, 10 + MEMBERS_MAX)}
+    party.met._learn(B, strangers)
+    assert len(party.met.record.known) <= MEMBERS_MAX + len(VOTERS)
+    party.met._learn(B, {number + 1000: known for number, known in strangers.items()})
+    assert {B, C} <= set(party.met.record.known)
+    assert len(party.met.record.known) <= MEMBERS_MAX + len(VOTERS)
+
+
+def test_records_survive_and_damage_is_noticed(tmp_path):
+    files, paths = Files(), DataPaths(str(tmp_path))
+    assert read_record(files, paths, "g/1") is None
+    record = MemberRecord(2**62 + 1, 3, True, (5, 6), (7,), {5: Known(8, 2, 9, 1)})
+    write_record(files, paths, "g/1", record)
+    assert read_record(files, paths, "g/1") == record
+    path = Path(record_path(paths, "g/1"))
+    data = path.read_bytes()
+    for damaged in (data.replace(b"3", b"4", 1), data[:-9], b"", b"[]", b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(Corruption):
+            read_record(files, paths, "g/1")
