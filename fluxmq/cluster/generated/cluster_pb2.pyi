@@ -20,15 +20,7 @@ class Greeting(_message.Message):
     workers: int
     epoch: int
     purpose: str
-    def __init__(
-        self,
-        version: _Optional[int] = ...,
-        node: _Optional[str] = ...,
-        shard: _Optional[int] = ...,
-        workers: _Optional[int] = ...,
-        epoch: _Optional[int] = ...,
-        purpose: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., shard: _Optional[int] = ..., workers: _Optional[int] = ..., epoch: _Optional[int] = ..., purpose: _Optional[str] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("frames", "piece", "last")
@@ -38,12 +30,7 @@ class Message(_message.Message):
     frames: _containers.RepeatedScalarFieldContainer[bytes]
     piece: bytes
     last: bool
-    def __init__(
-        self,
-        frames: _Optional[_Iterable[bytes]] = ...,
-        piece: _Optional[bytes] = ...,
-        last: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, frames: _Optional[_Iterable[bytes]] = ..., piece: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("name", "body")
