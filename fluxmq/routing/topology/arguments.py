@@ -20,6 +20,8 @@ from fluxmq.routing.topology.values import TABLE_BYTES_MAX, canonical, shown, ty
 CLASSIC, QUORUM, STREAM = "classic", "quorum", "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 QUEUE_TYPE_KEY: Final = "x-queue-type"
+GROUP_KEY: Final = "x-fluxmq-group"
+"""The replication group that shall hold the queue: our own."""
 CONSUMER_TIMEOUT_KEY: Final = "x-consumer-timeout"
 ALTERNATE_KEY: Final = "alternate-exchange"
 DELAYED_TYPE_KEY: Final = "x-delayed-type"
@@ -83,6 +85,7 @@ class QueueArguments:
     delivery_limit: int | None = None
     consumer_timeout: int | None = None
     deduplication_header: str | None = None
+    fluxmq_group: str | None = None
 
 
 class _Invalid(Exception):  # noqa: N818 - never leaves this module
@@ -214,8 +217,9 @@ _ARGUMENTS: Final[dict[str, _Argument]] = {
     "x-delivery-limit": _Argument(_delivery_limit, (QUORUM,)),
     CONSUMER_TIMEOUT_KEY: _Argument(_expiry, _WORK),
     "x-deduplication-header": _Argument(_text, QUEUE_TYPES),
+    GROUP_KEY: _Argument(_text, QUEUE_TYPES),
 }
-"""Keys in the order in which RabbitMQ looks at them; the last two it has in later versions, or by a plugin."""
+"""Keys in the order in which RabbitMQ looks at them; two of the last it has in later versions, or by a plugin."""
 COMPARED_KEYS: Final = (*_ARGUMENTS, QUEUE_TYPE_KEY)
 """Arguments that have to be equal when a queue is declared again; the type is the last."""
 

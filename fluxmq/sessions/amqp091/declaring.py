@@ -45,7 +45,7 @@ from fluxmq.routing.topology.records import EXCHANGE, QUEUE, Exchange, Queue
 from fluxmq.routing.topology.refusals import Refusal, named, not_found, reserved
 from fluxmq.sessions.amqp091 import access, refusals, replying
 from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
-from fluxmq.sessions.amqp091.ports import QueueStatus
+from fluxmq.sessions.amqp091.ports import Broker, QueueStatus
 from fluxmq.sessions.amqp091.queue_names import clean, existing_queue, expanded
 
 DEAD_LETTER_KEY = "x-dead-letter-exchange"
@@ -70,6 +70,14 @@ def asked(question: Callable[[], bool]) -> bool:
     """What the topology says. Raises AmqpError for what it refuses."""
     try:
         return question()
+    except Refusal as refusal:
+        raise error_from(refusal) from None
+
+
+def _group_for(broker: Broker, method: QueueDeclare, name: str, kind: str) -> str:
+    """Where a queue will live. Raises AmqpError."""
+    try:
+        return broker.group_for(name, method.durable, method.exclusive, kind, method.arguments)
     except Refusal as refusal:
         raise error_from(refusal) from None
 
@@ -172,7 +180,7 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
         method.auto_delete,
         method.arguments,
         client.owner if method.exclusive else "",
-        broker.group_for(name, method.durable, method.exclusive, kind),
+        _group_for(broker, method, name, kind),
     )
     if asked(lambda: topology.check_queue(wanted)):
         if method.auto_delete:

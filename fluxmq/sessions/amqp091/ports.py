@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from fluxmq._hot.amqp_run import PublishRun
@@ -189,8 +189,15 @@ class Broker(Protocol):
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
         """Change the topology. When ``done`` gets None, every shard knows it."""
 
-    def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
-        """The replication group of a queue that is being declared on this shard."""
+    def group_for(
+        self,
+        queue_name: str,
+        durable: bool,
+        exclusive: bool,
+        queue_type: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The replication group of a queue that is being declared on this shard. Raises `Refusal` for one there is none of."""
 
     def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
         """Ready messages and consumers of a queue. Counts as use of it."""

@@ -9,12 +9,12 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq._hot.connection import Connection
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
-from fluxmq.control.placements import number_of
 from fluxmq.control.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.routing.topology.changes import Change, DeclareQueue, DeleteQueue
@@ -37,10 +37,10 @@ from fluxmq.sessions.mqtt.ports import Authenticated as Verified
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp import consuming
 from fluxmq.shards.amqp.entered import Entered
+from fluxmq.shards.amqp.groups import group_for
 from fluxmq.shards.amqp.publishing import Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL
 from fluxmq.shards.queues.ports import Outcome, QueueHost, Status, Told
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
@@ -225,13 +225,24 @@ class AmqpBroker:
 
         attempt()
 
-    def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
-        """The replication group of a new queue."""
-        if not durable or exclusive:
-            return f"{EPHEMERAL}-{self.shard}"
-        buffered = self._settings.storage.queue_ack_durability == "buffered"
-        number = number_of(queue_name, self._queues.names.local_groups)
-        return f"{BUFFERED if buffered else LOCAL}-{number}"
+    def group_for(
+        self,
+        queue_name: str,
+        durable: bool,
+        exclusive: bool,
+        queue_type: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The replication group of a new queue. Raises `Refusal` for one there is none of."""
+        cluster = self._queues.cluster
+        return group_for(
+            self._queues.names,
+            self.shard,
+            self._settings.storage.queue_ack_durability == "buffered",
+            None if cluster is None else cluster.plans,
+            (queue_name, durable, exclusive, queue_type),
+            arguments or {},
+        )
 
     def _host(self, queue: Queue) -> QueueHost:
         """Who hosts a queue."""

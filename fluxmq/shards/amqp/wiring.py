@@ -68,11 +68,13 @@ class Amqp:
         self._queues = queues
         self._reactor = broker.reactor
         self._numbers = itertools.count(1)
+        cluster = settings.cluster
+        self._node = cluster.node_id if cluster.enabled and cluster.raft.enabled else ""
         self._blocked = False
         self.topology = TopologyClient(
             lambda: self._reactor.tally.now,
             self._changed,
-            first=[DropGroup(f"{EPHEMERAL}-{shard}")],
+            first=[DropGroup(queues.names.shared_name(f"{EPHEMERAL}-{shard}"))],
         )
         self.entered = Entered(links)
         self.replies = Replies(shard, links, secrets.token_urlsafe, clock, later)
@@ -125,7 +127,7 @@ class Amqp:
         finally:
             sock.detach()
         local = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        owner = connection_id(self._shard, os.getpid(), next(self._numbers))
+        owner = connection_id(self._shard, os.getpid(), next(self._numbers), self._node)
         client = Client(connection, peer, local, connection.listener, owner)
         connection.handler = self.handler
         connection.identity = client

@@ -111,7 +111,9 @@ class QueueNames:
 
     def __init__(self, settings: Settings, workers: int, local_groups: int) -> None:
         cluster = settings.cluster
-        self._at_own_node = f"@{cluster.node_id}" if cluster.enabled else ""
+        self._at_own_node = (
+            f"@{cluster.node_id}" if cluster.enabled and cluster.raft.enabled else ""
+        )
         """Ends the names that other nodes know this node's own groups by."""
         self._workers = workers
         self.local_groups = local_groups
@@ -157,6 +159,10 @@ class QueueNames:
     def own_name(self, group: str) -> str:
         """A group's name on this node: that of one of its own without the node."""
         return group.removesuffix(self._at_own_node) if self._at_own_node else group
+
+    def shared_name(self, group: str) -> str:
+        """The name that all nodes know one of this node's own groups by."""
+        return group + self._at_own_node
 
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""

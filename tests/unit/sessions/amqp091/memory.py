@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fluxmq._hot.amqp_parser import AmqpParser
 from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
@@ -195,7 +196,16 @@ class MemoryBroker:
 
         self.answer(do)
 
-    def group_for(self, queue_name: str, durable: bool, exclusive: bool, queue_type: str) -> str:
+    def group_for(
+        self,
+        queue_name: str,
+        durable: bool,
+        exclusive: bool,
+        queue_type: str,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        if (arguments or {}).get("x-fluxmq-group") == "unknown":
+            raise Refusal(406, "replication group 'unknown' is not known here")
         return "memory"
 
     def queue(self, record: Queue) -> MemoryQueue | None:

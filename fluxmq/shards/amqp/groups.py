@@ -1,0 +1,56 @@
+"""Which group holds a queue that a client declares: one in memory, one of the node's own, or one of the cluster's.
+
+A group that every node has of its own is written with the node's name behind it (``local-3@node1``), since the row is read
+by all nodes: the queue is where its declarer was connected. `QueueNames.own_name` takes that off again on the node itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fluxmq.control.placements import number_of
+from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
+from fluxmq.routing.topology.refusals import precondition
+from fluxmq.settings.clustering import DEFAULT_GROUP
+from fluxmq.settings.plans import GroupPlans, UnknownGroup
+from fluxmq.shards.queues.names import BUFFERED, EPHEMERAL, LOCAL, QueueNames
+
+SIZE_KEY: Final = "x-quorum-initial-group-size"
+
+
+def group_for(
+    names: QueueNames,
+    shard: int,
+    buffered: bool,
+    plans: GroupPlans | None,
+    queue: tuple[str, bool, bool, str],
+    arguments: Mapping[str, Any],
+) -> str:
+    """The group of a new queue, given as name, durable, exclusive and type. `plans` are those of a cluster.
+
+    Replicated are durable queues of the types quorum and stream, and those that name a group; a quorum queue that wants
+    to have one copy only is not. Raises `Refusal` 406 for a group there is none of.
+    """
+    name, durable, exclusive, kind = queue
+    wanted = arguments.get(GROUP_KEY, "")
+    if not durable or exclusive:
+        if wanted:
+            raise precondition(f"{GROUP_KEY} is for durable queues that are not exclusive")
+        return names.shared_name(f"{EPHEMERAL}-{shard}")
+    if plans is None:
+        if wanted:
+            raise precondition(f"{GROUP_KEY} is for nodes of a cluster")
+    elif wanted or (kind != CLASSIC and arguments.get(SIZE_KEY) != 1):
+        return _replicated(plans, wanted if isinstance(wanted, str) else "")
+    prefix = BUFFERED if buffered else LOCAL
+    return names.shared_name(f"{prefix}-{number_of(name, names.local_groups)}")
+
+
+def _replicated(plans: GroupPlans, wanted: str) -> str:
+    group = wanted or DEFAULT_GROUP
+    try:
+        plans.of(group)
+    except UnknownGroup as problem:
+        raise precondition(f"replication group {problem.group!r} {problem.why}") from None
+    return group
