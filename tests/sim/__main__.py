@@ -2,15 +2,17 @@
 
 One seed says what it was and ends with its digest: the same seed gives the same digest on every machine. `--trace`
 prints every event of it. Several seeds end with one line; the exit code is 1 when a promise was broken, and the seeds
-that broke it are named. `--stock` runs the positive control instead, which is expected to break promises.
+that broke it are named. `--record` keeps the sum after every hundred seeds, and `--from` goes on with a campaign that
+was interrupted: the seed after the last one that the file tells of, which is said when the rest is run. `--stock` runs the positive control instead, which is expected to break promises.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
-from tests.sim.campaign import Summary, run_many
+from tests.sim.campaign import Summary, recorded, run_many
 from tests.sim.swarm import draw
 from tests.sim.world import EVENTS, World
 
@@ -34,6 +36,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--trace", action="store_true", help="print every event of the one seed")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--record", type=Path, metavar="FILE", help="write a summary as JSON")
+    parser.add_argument("--from", type=int, metavar="SEED", dest="following", help="go on there")
     parser.add_argument("--stock", action="store_true", help="the positive control: pysyncobj")
     return parser.parse_args(given)
 
@@ -53,29 +56,42 @@ def one(seed: int, voters: int | None, events: int, *, trace: bool) -> int:
 
 
 def many(options: argparse.Namespace) -> int:
-    """Run many seeds and print what is broken, and the sum."""
+    """Run many seeds and print what is broken, and the sum; keep it as it grows."""
     first, last = options.seeds
-    total = Summary()
+    total, begin = Summary(), first
+    command = f"python -m tests.sim --seeds {first}..{last} --events {options.events}"
+    command += f" --nodes {options.nodes}" if options.nodes else ""
+    command += " --stock" if options.stock else ""
+    if options.following is not None:
+        total, recorded_first, recorded_command = recorded(options.record, options.following)
+        begin = options.following
+        if (recorded_first, recorded_command) != (first, command):
+            raise ValueError(f"{options.record} is of {recorded_command}")
     if options.stock:
         from tests.sim.stock import run_stock_seeds
 
-        chunks = run_stock_seeds(first, last)
+        chunks = run_stock_seeds(begin, last)
     else:
-        chunks = run_many(first, last, options.nodes, options.events, options.processes)
+        chunks = run_many(begin, last, options.nodes, options.events, options.processes)
+    title = "positive control: stock pysyncobj 0.3.17" if options.stock else "fluxmq.raft"
+    before, began = total.wall_seconds, time.monotonic()
     for chunk in chunks:
         total.add(chunk)
+        begin += chunk.seeds
+        total.wall_seconds = before + time.monotonic() - began
         for seed, what in chunk.violations:
             print(f"seed {seed}: {what}", flush=True)
+        if options.record is not None:
+            total.record(options.record, title, first, begin - 1, command)
     print(total.line())
-    if options.record is not None:
-        title = "positive control: stock pysyncobj 0.3.17" if options.stock else "fluxmq.raft"
-        total.record(options.record, title, first, last)
     return 1 if total.violations else 0
 
 
 def main(given: list[str] | None = None) -> int:
     """Run what was asked for."""
     options = arguments(given)
+    if options.following is not None and (options.record is None or options.seeds is None):
+        raise SystemExit("--from goes on with a campaign: give its --seeds and --record")
     if options.seeds is not None:
         return many(options)
     if options.stock:

@@ -25,11 +25,12 @@ CHUNK = 100
 
 @dataclass
 class Summary:
-    """What many seeds amount to. `seconds` are of processor time, added up over the processes."""
+    """What many seeds amount to. `seconds` are of processor time, added up over the processes, `wall_seconds` of all."""
 
     seeds: int = 0
     events: int = 0
     seconds: float = 0.0
+    wall_seconds: float = 0.0
     violations: list[tuple[int, str]] = field(default_factory=list)
     """Seed and its first violation."""
     seen: Counter[str] = field(default_factory=Counter)
@@ -54,10 +55,11 @@ class Summary:
             f" {self.rate:.0f} events/s per core"
         )
 
-    def record(self, path: Path, title: str, first: int, last: int) -> None:
+    def record(self, path: Path, title: str, first: int, last: int, command: str) -> None:
         """Write the summary to a JSON file."""
         content = {
             "what": title,
+            "command": command,
             "date": time.strftime("%Y-%m-%d"),
             "fluxmq": fluxmq.__version__,
             "python": platform.python_version(),
@@ -67,10 +69,32 @@ class Summary:
             "events": self.events,
             "events_per_second_and_core": round(self.rate),
             "cpu_seconds": round(self.seconds, 1),
+            "wall_seconds": round(self.wall_seconds, 1),
             "violations": [{"seed": seed, "what": what} for seed, what in self.violations],
             "seen": dict(sorted(self.seen.items())),
         }
-        path.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+        new.replace(path)
+
+
+def recorded(path: Path, following: int) -> tuple[Summary, int, str]:
+    """What a file says of the seeds before `following`: the summary, the first seed and the command.
+
+    Raises ValueError when its last seed is another one: a campaign has no gaps.
+    """
+    content = json.loads(path.read_text("utf-8"))
+    if content["last_seed"] != following - 1:
+        raise ValueError(f"{path} ends with seed {content['last_seed']}")
+    summary = Summary(
+        content["seeds"],
+        content["events"],
+        content["cpu_seconds"],
+        content["wall_seconds"],
+        [(each["seed"], each["what"]) for each in content["violations"]],
+        Counter(content["seen"]),
+    )
+    return summary, content["first_seed"], content["command"]
 
 
 def run_seeds(

@@ -141,7 +141,7 @@ class Faults:
             return
         assert leader.node is not None, "leaders run"
         target = world.members[1 + int(self._chance() * len(world.members))]
-        if target.removed:
+        if target.removed or target.incarnations:
             return
         draw_ = self._chance()
         current = leader.voters

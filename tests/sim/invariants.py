@@ -27,7 +27,10 @@ class Invariants:
         self._history = history
         self.leaders: dict[int, int] = {}
         self._votes: dict[tuple[int, int], int] = {}
+        """By member and term; what was given before a member began anew is under the negative of its number."""
         self._entries: dict[tuple[int, int], tuple[int, int, bytes]] = {}
+        self._had: dict[int, list[Store]] = {}
+        """What members held before they began anew."""
         self.memberships: list[tuple[int, Membership]] = [(0, membership)]
         """Committed memberships by index."""
         self.committed: list[tuple[int, int]] = [(0, 0)]
@@ -60,6 +63,18 @@ class Invariants:
                 f" {state.vote} in term {state.term}",
             )
 
+    def began_anew(self, member: int, had: Store) -> None:
+        """A member has lost its promises; those who counted on them still may, until it has no vote."""
+        self._had.setdefault(member, []).append(had)
+        for (voter, term), vote in list(self._votes.items()):
+            if voter == member:
+                self._votes[-member, term] = vote
+                del self._votes[member, term]
+
+    def _voted(self, voter: int, term: int, member: int) -> bool:
+        votes = self._votes
+        return votes.get((voter, term)) == member or votes.get((-voter, term)) == member
+
     def became_leader(self, member: int, term: int, log: Store, voters: Sequence[int]) -> None:
         """Election safety, leader completeness, and that the votes are durable that elected it."""
         if self.leaders.setdefault(term, member) != member:
@@ -67,7 +82,7 @@ class Invariants:
                 "election safety",
                 f"members {self.leaders[term]} and {member} both lead term {term}",
             )
-        votes = sum(self._votes.get((voter, term)) == member for voter in voters)
+        votes = sum(self._voted(voter, term, member) for voter in voters)
         # A group's only voter needs nobody's vote; its entries are durable only together with its term.
         if votes <= len(voters) // 2 and len(voters) > 1:
             self.violated(
@@ -157,7 +172,7 @@ class Invariants:
             return
         if voters is not None:
             own = log.term(commit)
-            holders = sum(disks[voter].durable.holds(commit, own) for voter in voters)
+            holders = sum(self._holds(voter, disks[voter], commit, own) for voter in voters)
             if own != term:
                 self.violated(
                     "commit in the own term",
@@ -178,6 +193,11 @@ class Invariants:
             self.committed.append((entry.term, term))
             if entry.kind == MEMBERSHIP:
                 self.memberships.append((index, decode_membership(entry.data)))
+
+    def _holds(self, voter: int, disk: Disk, index: int, term: int) -> bool:
+        if disk.durable.last_index() >= index and disk.durable.holds(index, term):
+            return True
+        return any(had.holds(index, term) for had in self._had.get(voter, ()))
 
     def membership_at(self, index: int) -> Membership:
         """The committed membership as of an applied index."""

@@ -20,6 +20,7 @@ from fluxmq.raft.types import (
     COMMAND,
     MEMBERSHIP,
     Entry,
+    HardState,
     Membership,
     Message,
     MessageKind,
@@ -58,6 +59,8 @@ class Member:
         self.removed = False
         self.lost = False
         """It will never come back, and is still a member as far as the others know."""
+        self.incarnations = 0
+        """How often it has begun anew."""
         self.sync_fails = False
         self.found: Disk | None = None
         """Another directory than its own, which somebody has put in its place."""
@@ -85,7 +88,7 @@ class Member:
     def start(self) -> None:
         """Start or restart from what is on the disk, unless that is not what was there or cannot be read."""
         if not self.recognises_its_directory():
-            self.world.lose(self, "directory not its own")
+            self.world.operator.lose(self, "directory not its own")
             return
         if self.world.swarm.old_directory:
             self.earlier = self.disk.copy()
@@ -97,7 +100,7 @@ class Member:
         try:
             store.check(store.base, store.last_index())
         except Damaged:
-            self.world.lose(self, "damage found at a start")
+            self.world.operator.lose(self, "damage found at a start")
             return
         self.applied = self.told_applied = store.base
         self._restore(store.snapshot)
@@ -138,6 +141,18 @@ class Member:
         self.node = None
         self.lost = self.removed = True
 
+    def begin_anew(self, incarnation: int, state: HardState) -> Disk:
+        """Be ready to start with what was found in place of the directory, or with nothing; the new disk."""
+        self.incarnations += 1
+        self.lost = self.removed = False
+        self.disk = self.found or Disk(Membership((), ()))
+        self.disk.incarnation = incarnation
+        for store in (self.disk.view, self.disk.durable):
+            store.hard_state = state
+        self.found = self.earlier = None
+        self._memberships = [(0, self.disk.view.snapshot.mark.membership)]
+        return self.disk
+
     def crash(self) -> None:
         """Lose the process, and of the disk what was not synced."""
         self.node = None
@@ -165,7 +180,7 @@ class Member:
             while (ready := node.ready()) is not None:
                 self._handle(ready)
         except Damaged:
-            self.world.lose(self, "damage found while running")
+            self.world.operator.lose(self, "damage found while running")
             return
         if self._sync_wanted and not self._syncing:
             self._sync_wanted = False

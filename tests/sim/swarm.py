@@ -90,6 +90,8 @@ class Swarm:
     """Somebody crashes or is cut off right after a step of replacing a member."""
     early: float = 0.0
     """How many learners are promoted without looking whether they have caught up."""
+    same_number: float = 0.0
+    """How many of the lost members come back under their old number."""
     cut_transfer: float = 0.0
     """Leadership is handed to a member that is being cut off."""
 
@@ -216,6 +218,7 @@ def worn(seed: int, swarm: Swarm) -> Swarm:
         step_fault=pick((0.0, 0.3)),
         early=pick((0.0, 0.5)),
         cut_transfer=pick((0.0, 0.0, 0.05)),
+        same_number=pick((0.0, 0.5, 1.0)),
     )
 
 

@@ -19,7 +19,7 @@ from fluxmq.raft.types import Message
 from tests.sim.__main__ import main, seed_range
 from tests.sim.campaign import Summary, run_many, run_seeds
 from tests.sim.member import Member
-from tests.sim.swarm import draw, storm
+from tests.sim.swarm import draw, plain, replacing, storm
 from tests.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,25 +27,59 @@ SEEDS = 300
 CHUNK = 50
 FIRST = 1 + SEEDS * (os.environ.get("FLUXMQ_PURE") != "1")
 
+HAPPENS = (
+    "acknowledged",
+    "terms",
+    "logs cut",
+    "crashes",
+    "reads",
+    "records lost",
+    "torn writes",
+    "syncs stalled",
+    "writes failed",
+    "bits flipped",
+    "directories replaced",
+    "lost, disk failed",
+    "lost, damage found at a start",
+    "lost, directory not its own",
+    "replacing, add_learner",
+    "replacing, add_voter",
+    "replacing, remove",
+    "came back under the same number",
+    "snapshots installed",
+    "snapshots interrupted",
+    "transfers to who is cut off",
+)
+
+PROMISES = {
+    "state-machine safety",
+    "state hashes",
+    "acknowledged commands stay",
+    "leader completeness",
+    "one vote per term",
+    "durable on a majority",
+}
+"""What is broken for somebody outside when a host trusts what its disk gives it."""
+
 REGRESSIONS: dict[int, str] = {
     316: "a sole voter forgets a term that nobody has heard of, and leads it again",
     1168: "a window of one byte: slow is not stuck",
     1627: "two candidates raise their terms at the same pace, and the one behind is never told",
 }
-"""Seeds that once found something, with what they found."""
+"""Seeds that once found something, with what they found; all before storage was worn."""
 
 
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
 def test_seeds_keep_every_promise(first: int) -> None:
     summary = run_seeds(range(first, first + CHUNK))
     assert summary.violations == []
-    for what in ("acknowledged", "terms", "logs cut", "crashes", "snapshots installed", "reads"):
+    for what in HAPPENS:
         assert summary.seen[what] > 0, f"{what}: seeds in which nothing happens prove nothing"
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_what_a_seed_once_found_stays_away(seed: int) -> None:
-    assert run_seeds([seed]).violations == []
+    assert World(seed, plain(seed)).run()
 
 
 @pytest.mark.parametrize("voters", [1, 2, 3, 5, 7])
@@ -149,6 +183,45 @@ def test_broken_hosts_are_noticed(broken: type[Member], seeds: int) -> None:
     pytest.fail(f"{broken.__name__} was not noticed")
 
 
+class TrustsAnyDirectory(Member):
+    """Goes on with whatever it finds where its directory was."""
+
+    def recognises_its_directory(self) -> bool:
+        """An earlier copy, or nothing at all, is as good as the true one."""
+        if self.found is not None:
+            self.disk = self.world.disks[self.id] = self.found
+            self.found = None
+        return True
+
+
+class ReadsWhatIsThere(Member):
+    """Does not look at checks."""
+
+    def start(self) -> None:
+        """Whatever the bits say now is taken for what was written."""
+        for store in (self.disk.view, self.disk.durable):
+            for index in store.damaged:
+                if index > store.base:
+                    entry = store.log[index - store.base - 1]
+                    flipped = bytes((entry.data[0] ^ 1,)) + entry.data[1:] if entry.data else b"x"
+                    store.log[index - store.base - 1] = entry._replace(data=flipped)
+                else:
+                    flipped = store.snapshot.data[:-1] + bytes((store.snapshot.data[-1] ^ 1,))
+                    store.snapshot = store.snapshot._replace(data=flipped)
+            store.damaged.clear()
+        super().start()
+
+
+@pytest.mark.parametrize("broken", [TrustsAnyDirectory, ReadsWhatIsThere])
+def test_hosts_that_trust_their_storage_are_noticed(broken: type[Member]) -> None:
+    rules = set()
+    for seed in range(40):
+        world = World(seed, replacing(seed, plain(seed, 3)), member_type=broken)
+        if not world.run(2_000):
+            rules.add(world.history.violations[0].rule)
+    assert rules & PROMISES
+
+
 # The command line
 
 
@@ -159,10 +232,31 @@ def test_many_seeds_in_processes_are_the_same_seeds(tmp_path: Path) -> None:
     alone = run_seeds(range(1, 5), None, 500)
     assert (total.seeds, total.events, total.seen) == (4, alone.events, alone.seen)
     path = tmp_path / "summary.json"
-    total.record(path, "a test", 1, 4)
+    total.record(path, "a test", 1, 4, "none")
     content = json.loads(path.read_text())
     assert content["seeds"] == 4
     assert content["violations"] == []
+
+
+def test_a_campaign_goes_on_where_it_was_interrupted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    whole, parts = tmp_path / "whole.json", tmp_path / "parts.json"
+    command = ["--seeds", "1..120", "--events", "20", "--record"]
+    assert main([*command, str(whole)]) == 0
+    content = json.loads(whole.read_text())
+    first = run_seeds(range(1, 101), None, 20)
+    first.record(parts, content["what"], 1, 100, content["command"])
+    assert main([*command, str(parts), "--from", "101"]) == 0
+    assert capsys.readouterr().out.count("120 seeds, ") == 2
+    found = json.loads(parts.read_text())
+    for name in ("command", "first_seed", "last_seed", "seeds", "events", "violations", "seen"):
+        assert found[name] == content[name]
+    for wrong in (["--from", "101"], ["--from", "121", "--nodes", "3"]):
+        with pytest.raises(ValueError, match="parts"):
+            main([*command, str(parts), *wrong])
+    with pytest.raises(SystemExit):
+        main(["--seeds", "1..120", "--from", "101"])
 
 
 def test_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

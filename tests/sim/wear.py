@@ -52,7 +52,7 @@ class Wear:
         world = self._world
         world.seen["writes failed"] += 1
         if world.chance() < world.swarm.stops and self.may_lose(member):
-            world.lose(member, "disk failed")
+            world.operator.lose(member, "disk failed")
         else:
             member.crash()
             world.at(int(world.chance() * 800_000), START, member)

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
-from zlib import crc32
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.raft.node import Node
@@ -29,17 +28,16 @@ from tests.sim.events import (
     FAILED,
     FAULT,
     HEAL,
-    LOST,
     NAMES,
     OPERATE,
     PIECE,
     PROBE,
-    REPLACED,
     SNAPSHOT,
     START,
     STOP,
     SYNCED,
     TICK,
+    described,
 )
 from tests.sim.faults import Faults
 from tests.sim.history import History
@@ -207,9 +205,10 @@ class World:
             self._offer(who, *what)
         elif kind == STOP:
             self.note(kind, who.id)
-            who.removed = True
-            if who.node is not None:
-                who.crash()
+            if who.incarnations == what:
+                who.removed = True
+                if who.node is not None:
+                    who.crash()
         elif kind == PROBE:
             self._give_probe()
         elif kind == PIECE:
@@ -331,7 +330,7 @@ class World:
             return
         store = member.disk.durable
         if store.damaged and store.base in store.damaged:
-            self.lose(member, "damage found in a snapshot to be sent")
+            self.operator.lose(member, "damage found in a snapshot to be sent")
             return
         lost = not self.calm and self.chance() < 0.3
         message = node.offer_snapshot(peer, store.snapshot)
@@ -353,7 +352,8 @@ class World:
             for me in (*before.voters, *before.learners):
                 if me not in stay:
                     longest = 300_000 if self.calm else self.swarm.linger_us
-                    self.at(int(self.chance() * longest), STOP, self.members[me])
+                    member = self.members[me]
+                    self.at(int(self.chance() * longest), STOP, member, member.incarnations)
 
     def was_removed(self, me: int) -> bool:
         """Whether a member was in the group once and is not any more: its id is not used again."""
@@ -370,17 +370,18 @@ class World:
         self.disks[me] = member.disk
         return member
 
-    def lose(self, member: Member, why: str) -> None:
-        """A member is gone for ever; somebody will take its place."""
-        self.note(LOST, member.id)
-        if self.trace is not None:
-            self.trace(f"member {member.id}: {why}")
-        self.seen[f"lost, {why}"] += 1
-        member.give_up()
-        if not member.lost:  # a broken host goes on
-            return
-        self.operator.replace(member)
-        self.note(REPLACED, member.id, len(self.members))
+    def forget_messages(self, member: Member) -> None:
+        """Streams from and to a member have ended, with all that was on its way in them."""
+        self._queue = [
+            event
+            for event in self._queue
+            if event[2] != DELIVER or member.id not in (event[4].source, event[4].target)
+        ]
+        heapq.heapify(self._queue)
+
+    def removals_are_told(self) -> bool:
+        """Whether whoever is removed by what is committed is being stopped."""
+        return self._memberships_known == len(self.invariants.memberships)
 
     def _current(self) -> list[Member]:
         membership = self.invariants.membership
@@ -486,20 +487,3 @@ class World:
             for member in self.members.values()
         )
         self.history.violated("liveness", f"probe {self._probe} or a member is stuck: {states}")
-
-
-def described(message: Message) -> str:
-    """A message as a line of the trace."""
-    parts = [f"{message.kind.name.lower()} {message.source}>{message.target} t{message.term}"]
-    parts.append(f"i{message.index} l{message.log_term} c{message.commit}")
-    if message.entries:
-        text = b"".join(entry.data for entry in message.entries)
-        last = message.entries[-1]
-        parts.append(f"{len(message.entries)} to {last.index}/{last.term} {crc32(text):08x}")
-    if message.reject:
-        parts.append(f"reject {message.hint}/{message.hint_term}")
-    if message.context:
-        parts.append(f"x{message.context}")
-    if message.snapshot is not None:
-        parts.append(f"snapshot {message.snapshot.mark.index}")
-    return " ".join(parts)
