@@ -3,7 +3,7 @@
 A member's promises (votes, acknowledgements) are on its disk. One that comes back without them has broken them, and may
 together with a member that was away make a majority which knows nothing of what an earlier one has acknowledged. So every
 member has an *incarnation*, a random number made with its directory, and counts its *lives*, the times that the directory
-was opened; both are in ``groups/<group>/member``, durable before anything is said. The members remember these of each
+was opened, each with a random number of its own; all are in ``groups/<group>/member``, durable before anything is said. The members remember these of each
 other, durably, before they take a message from a stream, and so does a leader what a member had acknowledged when its
 stream ended. Who comes with another incarnation, an earlier life, or a log that ends too soon is **not believed**: nothing
 is sent to it and nothing of it is taken, so its votes and acknowledgements do not count, and while anybody says so it
@@ -12,7 +12,7 @@ majority of the voters without it meets each majority with it in a member that k
 again, as it is now, and filled anew.
 
 A control record begins with `GREETING`, where a Raft message has its version, and is a map in MessagePack:
-``incarnation, life, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes.
+``incarnation, life, mark, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ FILE_NAME: Final = "member"
 
 
 class Known(NamedTuple):
-    """What is remembered of a member. ``held``: committed entries that it had on disk; ``since``: the index that was
+    """What is remembered of a member. ``mark``: the random number of its life. ``held``: committed entries that it had on disk; ``since``: the index that was
     committed where it was believed anew, after it had lost its promises; 0 if it never did."""
 
     incarnation: int
     life: int
+    mark: int
     held: int = 0
     since: int = 0
 
@@ -58,6 +59,7 @@ class MemberRecord:
 
     incarnation: int
     life: int
+    mark: int
     hosted: bool
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
@@ -74,6 +76,7 @@ def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecor
     content: dict[str, object] = {
         "incarnation": record.incarnation,
         "life": record.life,
+        "mark": record.mark,
         "hosted": record.hosted,
         "voters": list(record.voters),
         "learners": list(record.learners),
@@ -97,6 +100,7 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
         record = MemberRecord(
             content["incarnation"],
             content["life"],
+            content["mark"],
             content["hosted"],
             tuple(content["voters"]),
             tuple(content["learners"]),
@@ -127,6 +131,7 @@ class _Met:
 
     incarnation: int
     life: int
+    mark: int
     persisted: int
     doubt: str = ""
     doubts: str = ""
@@ -195,6 +200,7 @@ class Acquaintances:
             {
                 "incarnation": record.incarnation,
                 "life": record.life,
+                "mark": record.mark,
                 "persisted": self._persisted(),
                 "known": {number: list(known) for number, known in record.known.items()},
             }
@@ -212,6 +218,7 @@ class Acquaintances:
         met = _Met(
             _number(content, "incarnation"),
             _number(content, "life"),
+            _number(content, "mark"),
             _number(content, "persisted"),
         )
         told = _known(content)
@@ -245,12 +252,12 @@ class Acquaintances:
             if member not in (*standing.committed_voters, *standing.voters):
                 self._readmit(member)
                 since = max(standing.commit, 1)
-                self._remember({member: Known(met.incarnation, met.life, 0, since)})
+                self._remember({member: Known(met.incarnation, met.life, met.mark, 0, since)})
                 why = ""
         elif known is None:
-            self._remember({member: Known(met.incarnation, met.life)})
+            self._remember({member: Known(met.incarnation, met.life, met.mark)})
         elif met.life > known.life:
-            self._remember({member: known._replace(life=met.life)})
+            self._remember({member: known._replace(life=met.life, mark=met.mark)})
         if why != met.doubt:
             met.doubt = why
             self._say(member, _encode({"doubt": why}))
@@ -258,7 +265,7 @@ class Acquaintances:
     def _why_not(self, member: int, met: _Met, known: Known) -> str:
         if met.incarnation != known.incarnation:
             return "has lost its directory"
-        if met.life < known.life:
+        if met.life < known.life or (met.life == known.life and met.mark != known.mark):
             return "has an earlier directory"
         held = max(known.held, self._acknowledged(member))
         if met.persisted < held:
@@ -275,9 +282,8 @@ class Acquaintances:
             if ours is None or theirs.since > ours.since:
                 news[member] = theirs
             elif ours.incarnation == theirs.incarnation:
-                merged = ours._replace(
-                    life=max(ours.life, theirs.life), held=max(ours.held, theirs.held)
-                )
+                later = theirs if theirs.life > ours.life else ours
+                merged = later._replace(held=max(ours.held, theirs.held), since=ours.since)
                 if merged != ours:
                     news[member] = merged
         if news:
@@ -338,7 +344,7 @@ def _known(content: Mapping[str, Any]) -> dict[int, Known]:
     found: dict[int, Known] = {}
     for number, values in told.items():
         numbers = (number, *values) if isinstance(values, list) else ()
-        if len(numbers) != 5 or not all(
+        if len(numbers) != 1 + len(Known._fields) or not all(
             type(each) is int and 0 <= each < 1 << 63 for each in numbers
         ):
             raise MalformedMessage("a greeting that knows what is no member")

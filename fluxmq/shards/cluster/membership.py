@@ -106,8 +106,8 @@ class GroupMembers:
         """Begin another life as a member, the first if there was none; durable when it returns. Raises StorageError."""
         record = read_record(self._files, self._paths, plan.name)
         if record is None:
-            record = MemberRecord(_random(), 0, True, self.begins_with(plan))
-        record = replace(record, life=record.life + 1)
+            record = MemberRecord(_random(), 0, 0, True, self.begins_with(plan))
+        record = replace(record, life=record.life + 1, mark=_random())
         write_record(self._files, self._paths, plan.name, record)
         return record
 
@@ -297,7 +297,7 @@ class GroupMembers:
             if not others:
                 return
             # It learns from the log that it is a member, and is none before.
-            fresh = MemberRecord(_random(), 0, True, others)
+            fresh = MemberRecord(_random(), 0, 0, True, others)
             write_record(self._files, self._paths, group, fresh)
             self._opens(group)
         except (UnknownGroup, StorageError) as problem:

@@ -38,12 +38,14 @@ class Party:
         self.acknowledged = {}
         self.standing = Standing(0, VOTERS, VOTERS)
         self.readmitted = []
+        self.marks = 0
         self.start()
 
     def start(self):
         """Another life with what the disk has; without a record, another incarnation."""
-        record = self.disk.get("record") or MemberRecord(self.disk["next"](), 0, True, VOTERS)
-        record = replace(record, life=record.life + 1)
+        record = self.disk.get("record") or MemberRecord(self.disk["next"](), 0, 0, True, VOTERS)
+        self.marks += 1
+        record = replace(record, life=record.life + 1, mark=100 * self.number + self.marks)
         self.disk["record"] = record
         self.out = []
         self.met = Acquaintances(
@@ -153,13 +155,17 @@ def test_two_that_have_lost_theirs_do_not_agree_while_the_third_is_there(group):
 
 def test_an_earlier_directory_is_recognised(group):
     earlier = group.parties[C].disk["record"]
-    group.restart(C)
-    group.join(A, C)
-    group.restart(C)
-    group.join(A, C)
-    group.restart(C, record=earlier)
-    group.join(A, C)
-    assert group.parties[A].met.doubt(C) == "has an earlier directory"
+    for _ in range(2):  # the copy has then had as many lives as were seen, or fewer
+        group.restart(C)
+        group.join(A, C)
+        assert group.believe(A, C)
+        now = group.parties[C].disk["record"]
+        group.restart(C, record=earlier)
+        group.join(A, C)
+        assert group.parties[A].met.doubt(C) == "has an earlier directory"
+        group.restart(C, record=now)
+        group.join(A, C)
+        assert group.believe(A, C)
 
 
 def test_a_log_that_ends_before_what_it_acknowledged_is_recognised(group):
@@ -200,7 +206,7 @@ def test_it_is_believed_again_once_it_is_committed_that_it_is_no_voter(group):
     group.deliver()
     assert group.believe(A, C)
     assert not group.parties[C].met.abstains
-    assert leader.disk["record"].known[C] == Known(4, 1, 0, 71)
+    assert leader.disk["record"].known[C] == Known(4, 1, 302, 0, 71)
 
 
 def test_who_was_away_meanwhile_hears_of_it_from_who_was_there(group):
@@ -223,7 +229,7 @@ def test_who_was_away_meanwhile_hears_of_it_from_who_was_there(group):
 def test_who_is_not_believed_teaches_nothing(group):
     group.restart(C, lost=True)
     liar = group.parties[C]
-    liar.disk["record"] = replace(liar.disk["record"], known={B: Known(99, 1, 0, 1000)})
+    liar.disk["record"] = replace(liar.disk["record"], known={B: Known(99, 1, 1, 0, 1000)})
     liar.start()
     group.join(A, C)
     assert group.parties[A].disk["record"].known[B].incarnation == 2
@@ -256,18 +262,20 @@ def test_after_the_group_has_moved_away_nothing_is_written(group):
         b"\xc1",
         msgpack.packb([1]),
         msgpack.packb({}),
-        msgpack.packb({"incarnation": 1, "life": 1, "persisted": -1, "known": {}}),
-        msgpack.packb({"incarnation": 1, "life": True, "persisted": 0, "known": {}}),
-        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": [1]}),
-        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": {5: [1, 2, 3]}}),
-        msgpack.packb({"incarnation": 1, "life": 1, "persisted": 0, "known": {5: 3}}),
+        msgpack.packb({"incarnation": 1, "life": 1, "mark": 1, "persisted": -1, "known": {}}),
+        msgpack.packb({"incarnation": 1, "life": True, "mark": 1, "persisted": 0, "known": {}}),
+        msgpack.packb({"incarnation": 1, "life": 1, "mark": 1, "persisted": 0, "known": [1]}),
+        msgpack.packb(
+            {"incarnation": 1, "life": 1, "mark": 1, "persisted": 0, "known": {5: [1, 2, 3]}}
+        ),
+        msgpack.packb({"incarnation": 1, "life": 1, "mark": 1, "persisted": 0, "known": {5: 3}}),
         msgpack.packb({"doubt": 7}),
         msgpack.packb(
             {
                 "incarnation": 1,
                 "life": 1,
                 "persisted": 0,
-                "known": {number: [1, 1, 0, 0] for number in range(2 * MEMBERS_MAX + 1)},
+                "known": {number: [1, 1, 1, 0, 0] for number in range(2 * MEMBERS_MAX + 1)},
             }
         ),
         b"\xc6" + bytes(GREETING_BYTES_MAX),
@@ -292,7 +300,7 @@ def test_a_verdict_before_a_greeting_is_refused():
 
 def test_what_is_remembered_is_bounded(group):
     party = group.parties[A]
-    strangers = {number: Known(number, 1) for number in range(10, 10 + MEMBERS_MAX)}
+    strangers = {number: Known(number, 1, 1) for number in range(10, 10 + MEMBERS_MAX)}
     party.met._learn(B, strangers)
     assert len(party.met.record.known) <= MEMBERS_MAX + len(VOTERS)
     party.met._learn(B, {number + 1000: known for number, known in strangers.items()})
@@ -303,7 +311,7 @@ def test_what_is_remembered_is_bounded(group):
 def test_records_survive_and_damage_is_noticed(tmp_path):
     files, paths = Files(), DataPaths(str(tmp_path))
     assert read_record(files, paths, "g/1") is None
-    record = MemberRecord(2**62 + 1, 3, True, (5, 6), (7,), {5: Known(8, 2, 9, 1)})
+    record = MemberRecord(2**62 + 1, 3, 4, True, (5, 6), (7,), {5: Known(8, 2, 7, 9, 1)})
     write_record(files, paths, "g/1", record)
     assert read_record(files, paths, "g/1") == record
     path = Path(record_path(paths, "g/1"))
