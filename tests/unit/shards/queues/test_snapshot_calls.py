@@ -310,7 +310,18 @@ def test_what_is_captured_is_pinned_at_that_moment(leader: Leader, tmp_path: Pat
     expected: dict[str, bytes] = {}
 
     async def meddle() -> bytes:
+        leader.hosted.checkpointing = True  # as while one is written
         task = asyncio.get_running_loop().create_task(read())
+        directory = Path(DataPaths(str(tmp_path / "leader")).group(GROUP))
+        before = segments_below(directory / "queues")
+        while len(segments_below(directory / "outgoing")) < len(before):  # noqa: ASYNC110 (nobody would set an event)
+            await asyncio.sleep(0)
+        workload = Workload(Random(3), first=1 << 40)
+        while len(segments_below(directory / "queues")) < len(before) + 2:
+            workload._publish(leader.shard)
+            leader.shard.finish()
+            leader.shard.sync()
+        leader.hosted.checkpointing = False
         while not leader.hosted.checkpointing:  # noqa: ASYNC110 (nobody would set an event)
             await asyncio.sleep(0)
         index = leader.hosted.group.applied_index
