@@ -1,0 +1,168 @@
+"""Seeing and changing a running cluster: leaders and members move, and no member is believed that has lost its promises."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.request
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from fluxmq.admin import cli
+from tests.broker import HOST
+from tests.cluster.nodes import Cluster, Node
+from tests.cluster.sides import side
+from tests.conformance.client import eventually
+
+GROUP = "default"
+SETTINGS: dict[str, Any] = {
+    "queues": [
+        {"name": "kept", "replication": {"enabled": True, "group": GROUP}},
+        {"name": "apart", "replication": {"enabled": True, "group": "other"}},
+    ],
+}
+SECONDS = 30.0
+
+
+class Control:
+    """fluxmqctl, asked of one node after another."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, node: Node, *words: str) -> tuple[int, str]:
+        self._capsys.readouterr()
+        code = cli.run(["--data-dir", str(node.folder / "data"), *words])
+        said = self._capsys.readouterr()
+        return code, said.out + said.err
+
+    def members(self, node: Node, group: str = GROUP) -> dict[str, dict[str, Any]]:
+        """The members of a group as its leader has them, by node."""
+        code, text = self(node, "members", group, "--json")
+        assert code == 0, text
+        rows = json.loads(text)["groups"]
+        return {each["node"]: each for row in rows for each in row["members"]}
+
+    def is_voter_with_all(self, asked: Node, node: Node, group: str = GROUP) -> bool:
+        """Whether a node is a voter that lacks nothing."""
+        found = self.members(asked, group).get(node.name)
+        return (
+            found is not None
+            and (found["kind"], found["lag"], found["doubt"]) == ("voter", 0, "")
+            and found["connected"]
+        )
+
+    def led_by(self, node: Node, group: str) -> str:
+        """The node that leads a group, as a node knows; empty for nobody."""
+        _, text = self(node, "raft", group, "--json")
+        return next(row["leader"] for row in json.loads(text)["groups"])
+
+
+@pytest.fixture
+def control(capsys: pytest.CaptureFixture[str]) -> Control:
+    return Control(capsys)
+
+
+def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) -> None:
+    first, second, third = cluster.nodes
+    for group in (GROUP, "other"):
+        code, text = control(third, "transfer", group, "node1")
+        assert (code, text) == (0, f"group {group!r} is led by node1\n")
+    assert eventually(lambda: control.led_by(second, GROUP) == "node1", "all know", SECONDS)
+    code, text = control(second, "rebalance")
+    assert code == 0
+    assert {control.led_by(first, group) for group in (GROUP, "other")} > {"node1"}
+    assert control(second, "rebalance") == (0, "leaders are spread evenly\n")
+    code, text = control(first, "can-stop")
+    assert (code, text) == (0, "this node may stop: 2 groups keep their quorum without it\n")
+    assert control(first, "transfer", "nosuch")[0] == 1
+    assert control(first, "transfer", GROUP, "node9")[1].endswith("node9 is none of its voters\n")
+    assert control(first, "grow", GROUP, "node9")[0] == 1
+
+
+def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
+    first, second, third = cluster.nodes
+    with ExitStack() as stack:
+        publisher = side("mqtt", first, stack)
+        for number in range(20):
+            assert publisher.publish("kept", b"%d" % number)
+        assert control(second, "shrink", GROUP, "node3")[0] == 0
+        assert set(control.members(third)) == {"node1", "node2"}
+        code, text = control(first, "can-stop")
+        assert code == 1
+        assert "1 of 2 voters would be left, and 2 are needed" in text
+
+        record = third.folder / "data" / "groups" / GROUP / "member"
+        eventually(lambda: not json.loads(record.read_bytes())["hosted"], "it closes", SECONDS)
+        for number in range(20, 40):
+            assert publisher.publish("kept", b"%d" % number)
+        code, text = control(second, "forget_node", "node3")
+        assert code == 1
+        assert "in contact as a member of other" in text
+        code, text = control(second, "grow", GROUP, "node3")
+        assert code == 0, text
+        assert text.endswith("node3 is a voter of group 'default'\n")
+        eventually(lambda: control.is_voter_with_all(first, third), "it has all", SECONDS)
+        assert control(third, "transfer", GROUP, "node3")[0] == 0
+        consumer = side("amqp", second, stack).consume("kept", limit=40)
+        came = [consumer.next() for _ in range(40)]
+        assert [int(got.body) for got in came] == list(range(40))
+        assert [consumer.ack(got) for got in came] == [0] * 40
+
+
+def test_who_has_lost_its_directory_or_has_an_old_one_is_filled_anew(
+    cluster: Cluster, control: Control
+) -> None:
+    node = cluster.followers(GROUP)[0]
+    leader = cluster.leader(GROUP)
+    groups = node.folder / "data"
+    with ExitStack() as stack:
+        publisher = side("mqtt", leader, stack)
+        assert publisher.publish("kept", b"first")
+        node.kill()
+        copy = node.folder / "copy"
+        shutil.copytree(groups, copy, symlinks=True, ignore=shutil.ignore_patterns("run"))
+        for what in ("has an earlier directory", "has lost its directory"):
+            if what == "has an earlier directory":
+                node.start()  # another life, of which the copy knows nothing
+                cluster.wait_ready()
+                assert publisher.publish("kept", b"second")
+                eventually(lambda: control.is_voter_with_all(leader, node), "it has all", SECONDS)
+                node.kill()
+            shutil.rmtree(groups)
+            if what == "has an earlier directory":
+                shutil.copytree(copy, groups, symlinks=True)
+            before = leader.broker.log().count(what)
+            node.start()
+            eventually(
+                lambda what=what, before=before: leader.broker.log().count(what) > before,
+                f"the leader sees that it {what}",
+                SECONDS,
+            )
+            eventually(lambda: control.is_voter_with_all(leader, node), "it has all", SECONDS)
+            node.kill()
+        node.start()
+        cluster.wait_ready()
+        eventually(lambda: control.is_voter_with_all(leader, node), "it has all", SECONDS)
+
+
+def test_a_node_without_a_leader_is_not_ready(cluster: Cluster, control: Control) -> None:
+    alone, *others = cluster.nodes
+    for other in others:
+        other.kill()
+
+    def refused() -> str:
+        try:
+            with urllib.request.urlopen(f"http://{HOST}:{alone.http_port}/ready", timeout=5) as got:
+                return "" if got.status == 200 else "?"
+        except urllib.error.HTTPError as answer:
+            return str(json.loads(answer.read())["processes"][0].get("problem", ""))
+
+    eventually(lambda: "2 of 2 groups have no leader" in refused(), "it is not ready", SECONDS)
+    code, text = control(alone, "can-stop")
+    assert code == 1
+    assert "group 'default': has no leader now" in text
+    assert "2 of 2 groups have no leader" in control(alone, "status")[1]
