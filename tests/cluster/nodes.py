@@ -26,8 +26,10 @@ from tests.conformance.client import eventually
 
 NODES = ("node1", "node2", "node3")
 ELECTION_SECONDS = 1.0
-START_SECONDS = 60.0
+START_SECONDS = 100.0
 GROUPS = ("default", "other", "_meta")
+NODE_FOLDER = "NODE_FOLDER"
+"""Stands in settings for the directory of each node."""
 SHARD_PORTS = 64
 """Ports from that of ``cluster.transport`` on that belong to a node's shards, used or not."""
 LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
@@ -90,7 +92,8 @@ class Node:
                 },
             },
         }
-        self.file.write_text(yaml.safe_dump(merged(own, settings)))
+        text = yaml.safe_dump(merged(own, settings))
+        self.file.write_text(text.replace(NODE_FOLDER, str(self.folder)))
 
     @property
     def file(self) -> Path:

@@ -51,7 +51,7 @@ def test_a_vote_leaves_when_it_is_on_disk(trio: Trio) -> None:
     candidate.node.campaign()
     candidate.pump()
     trio.settle()
-    assert not candidate.leading
+    assert candidate.node.status().leader != 1
     trio[2].syncer.held = False
     trio[2].syncer.sync()
     trio.settle()

@@ -25,6 +25,8 @@ from tests.unit.shards.queues.support import StepSyncer
 
 NUMBERS = (1, 2, 3)
 TICKS = 10
+ROUNDS_MAX = 500
+"""Of messages until nobody has any more to say."""
 NOW_US = 1_700_000_000_000_000
 
 
@@ -87,8 +89,10 @@ class Trio:
 
     def settle(self, until: Callable[[], bool] = lambda: False) -> None:
         """Carry messages until there are none."""
-        quiet = 0
+        quiet = rounds = 0
         while quiet < 3 and not until():
+            rounds += 1
+            assert rounds < ROUNDS_MAX, "they do not come to an end"
             moved = False
             for member in self.members.values():
                 member.work()

@@ -1,0 +1,135 @@
+"""Mutations of what a cluster promises: nothing before it is durable, nothing twice, nothing out of order, nothing by nobody."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+FOLDER = "tests/unit/shards/cluster/"
+OF_COPIES = FOLDER + "test_replica_host.py::"
+OF_HOSTS = FOLDER + "test_leader_host.py::"
+OF_KEEPING = FOLDER + "test_keeping.py::"
+CLUSTER = "fluxmq/shards/cluster/"
+QUEUES = "fluxmq/shards/queues/"
+
+MUTATIONS = [
+    Mutation(
+        "cluster_answer_before_persistence",
+        "A member answers others when what it promises is on its disk.",
+        QUEUES + "raft_keeper.py",
+        "            if self._durable < self._written:\n",
+        "            if False:\n",
+        OF_KEEPING + "test_a_follower_promises_nothing_before_its_disk_has_it",
+    ),
+    Mutation(
+        "cluster_vote_before_persistence",
+        "A vote leaves when it is on disk.",
+        QUEUES + "raft_keeper.py",
+        "            if self._durable < self._written:\n",
+        "            if self._durable < self._written and ready.entries:\n",
+        OF_KEEPING + "test_a_vote_leaves_when_it_is_on_disk",
+    ),
+    Mutation(
+        "cluster_early_for_all",
+        "Only queues that ask for it are answered before the commit.",
+        QUEUES + "waiting_answers.py",
+        "    return isinstance(done, Append) and done.wish.early\n",
+        "    return isinstance(done, Append)\n",
+        OF_KEEPING + "test_mode_async_answers_with_the_leaders_own_write",
+    ),
+    Mutation(
+        "cluster_early_where_refused",
+        "A queue that may refuse is answered when it is known whether it does.",
+        QUEUES + "waiting_answers.py",
+        "            wish = wish._replace(early=False)\n",
+        "            pass\n",
+        OF_KEEPING + "test_a_queue_that_may_refuse_is_not_answered_early",
+    ),
+    Mutation(
+        "cluster_in_sync_ignored",
+        "min_in_sync_replicas hold an answer back.",
+        QUEUES + "waiting_answers.py",
+        "        if not members or index <= self.in_sync(members):\n",
+        "        if True:\n",
+        OF_KEEPING + "test_min_in_sync_replicas_hold_the_answers_of_their_queues_only",
+    ),
+    Mutation(
+        "cluster_held_answer_positive",
+        "What too few members held when leadership was lost is not acknowledged.",
+        QUEUES + "waiting_answers.py",
+        "        for answers in waiting.values():\n            for _, done, _ in answers:\n                done(result)\n",
+        "        for answers in waiting.values():\n            for _, done, found in answers:\n                done(found)\n",
+        OF_KEEPING + "test_a_held_answer_of_a_leader_that_is_no_longer_is_never_positive",
+    ),
+    Mutation(
+        "cluster_moved_is_success",
+        "That nobody knows what became of an append is no success.",
+        CLUSTER + "leader_host.py",
+        "        if reason == MOVED:\n            append.sent = 0\n",
+        "        if reason == MOVED:\n            reason = 0\n        if reason == MOVED:\n            append.sent = 0\n",
+        OF_HOSTS + "test_an_answer_of_nobody_knows_is_no_success_and_no_refusal",
+    ),
+    Mutation(
+        "cluster_timeout_is_success",
+        "A timeout is a refusal.",
+        CLUSTER + "leader_host.py",
+        "                    append.done(_REFUSED)\n",
+        "                    append.done(0)\n",
+        OF_HOSTS + "test_a_timeout_is_a_refusal_and_each_queue_has_its_own",
+    ),
+    Mutation(
+        "cluster_sent_again_out_of_order",
+        "What a former leader has not answered goes before what is newer.",
+        CLUSTER + "leader_host.py",
+        "            for append in self._appends.values():\n                append.sent = 0\n            self._unsent = len(self._appends)\n",
+        "            pass\n",
+        OF_HOSTS + "test_what_a_former_leader_has_not_answered_goes_before_what_is_newer",
+    ),
+    Mutation(
+        "cluster_overtaken",
+        "Nothing overtakes an append that came back.",
+        CLUSTER + "leader_host.py",
+        "            if self._unsent >= unsent:\n                return",
+        "            if False:\n                return",
+        OF_HOSTS + "test_nothing_overtakes_what_came_back_at_once",
+    ),
+    Mutation(
+        "cluster_sent_again_as_another",
+        "An append that is sent again has the identity it had.",
+        CLUSTER + "leader_host.py",
+        "        identity = Identity(self._origin, number, min(floor, number))\n",
+        "        identity = Identity(self._origin, number + sending, min(floor, number))\n",
+        OF_HOSTS + "test_it_is_sent_again_with_the_identity_it_had",
+    ),
+    Mutation(
+        "cluster_settled_by_nobody",
+        "A settlement fails while nobody leads.",
+        CLUSTER + "leader_host.py",
+        "            self._held.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(_REFUSED)\n",
+        "            self._held.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(0)\n",
+        OF_HOSTS + "test_a_consumer_follows_the_leader_and_settles_only_there",
+    ),
+    Mutation(
+        "cluster_older_term",
+        "Of several who say that they lead the one of the greatest term is believed.",
+        CLUSTER + "leaders.py",
+        "        if term > leader.term or (term == leader.term and leader.peer is None):\n",
+        "        if True:\n",
+        OF_HOSTS + "test_the_greatest_term_is_believed",
+    ),
+    Mutation(
+        "cluster_taken_before_it_is_there",
+        "A message that was taken is delivered before it is said to be there.",
+        QUEUES + "replica_host.py",
+        "        if found and self._told:\n",
+        "        if False:\n",
+        OF_COPIES + "test_a_message_taken_is_there_before_it_is_said_to_be",
+    ),
+    Mutation(
+        "cluster_read_ahead_of_the_copy",
+        "A consumer of a copy waits for what the copy has not yet.",
+        QUEUES + "replica_host.py",
+        "            if state is None or state.next_offset < offset + count:\n",
+        "            if state is None:\n",
+        OF_COPIES + "test_messages_come_out_of_the_copy_when_they_are_there",
+    ),
+]
