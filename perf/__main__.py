@@ -1,4 +1,4 @@
-"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | cases | micro``; see ``perf/README.md``."""
+"""The command line: ``python -m perf mqtt | nats | compare | queue | amqp | cluster | failover | catch_up | cases | micro``; see ``perf/README.md``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from perf import failover, idle, plots, queue, report
+from perf import catch_up, failover, idle, plots, queue, report
 from perf.brokers import BrokerError
 from perf.cases import CASES, IDLE_CONNECTIONS
 from perf.compare import CaseResult, Plan, run_case
@@ -54,6 +54,8 @@ def parser() -> argparse.ArgumentParser:
         durable = commands.add_parser(suite.name, help=text)
         queue.add_options(durable, suite)
         _timing_options(durable)
+    follower = commands.add_parser("catch_up", help="a follower comes back after a gigabyte")
+    catch_up.add_options(follower)
     failover.add_options(commands.add_parser("failover", help="a leader's node is killed"))
     commands.add_parser("cases", help="list the cases")
     micro = commands.add_parser("micro", help="micro-benchmarks of the codecs, trie and ring")
@@ -203,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return queue.main(options)
         if options.command == "failover":
             return failover.main(options)
+        if options.command == "catch_up":
+            return catch_up.main(options)
         if options.command == "cases":
             suites = (CASES, *(suite.cases for suite in queue.SUITES.values()))
             for case in [case for found in suites for case in found.values()]:

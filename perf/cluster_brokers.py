@@ -187,28 +187,26 @@ def placed(workload: Workload, shard: int, workers: int) -> Workload:
     )
 
 
-def standard() -> Cluster:
-    """One queue in the group ``default``, and one there that consumers get out of their node's copy."""
-    return Fluxmq.start(Shape(named=((f"{COPIED}-0", "default"),), copied=(f"{COPIED}-0",)))
-
-
-def swept(count: int) -> Cluster:
-    """So many queues in groups of their own, and as many in the first of these."""
-    together = tuple((f"{TOGETHER}-{number}", "g0") for number in range(count))
-    return Fluxmq.start(Shape(count, count, together))
-
-
 def workers_apart() -> int:
     """Shards of a node with a hot and a cold queue: two where cores allow, else one."""
     return 2 if len(os.sched_getaffinity(0)) >= CORES_APART else 1
 
 
-def hot_and_cold() -> Cluster:
-    """Two queues in two groups, on shards of their own where there are cores enough."""
+STANDARD = Shape(named=((f"{COPIED}-0", "default"),), copied=(f"{COPIED}-0",))
+"""One queue in the group ``default``, and one there that consumers get out of their node's copy."""
+
+
+def swept(count: int) -> Shape:
+    """So many queues in groups of their own, and as many in the first of these."""
+    together = tuple((f"{TOGETHER}-{number}", "g0") for number in range(count))
+    return Shape(count, count, together)
+
+
+def hot_and_cold(workers: int) -> Shape:
+    """Two queues in two groups, which have shards of their own where there are two."""
     named = ((f"{HOT}-0", HOT), (f"{COLD}-0", COLD))
-    workers = workers_apart()
     pins = ((HOT, 0), (COLD, 1)) if workers > 1 else ()
-    return Fluxmq.start(Shape(0, 0, named, workers=workers, pins=pins), together=True)
+    return Shape(0, 0, named, workers=workers, pins=pins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,19 +220,27 @@ class Name:
     hot: bool = False
 
 
+def _standard() -> Cluster:
+    return Fluxmq.start(STANDARD)
+
+
+def _apart() -> Cluster:
+    return Fluxmq.start(hot_and_cold(workers_apart()), together=True)
+
+
 def _swept(count: int) -> Name:
-    return Name(f"{count} groups", lambda: swept(count))
+    return Name(f"{count} groups", lambda: Fluxmq.start(swept(count)))
 
 
 NAMES: Mapping[str, Name] = {
-    FLUXMQ: Name("standard", standard),
-    FLUXMQ_MQTT: Name("standard", standard),
-    FLUXMQ_FOLLOWER: Name("standard", standard, 1, 1),
-    FLUXMQ_MQTT_FOLLOWER: Name("standard", standard, 1, 1),
-    FLUXMQ_FORWARD: Name("standard", standard, 0, 1),
-    FLUXMQ_REPLICATE: Name("standard", standard, 0, 1),
-    FLUXMQ_COLD: Name("hot and cold", hot_and_cold),
-    FLUXMQ_BESIDE: Name("hot and cold", hot_and_cold, hot=True),
+    FLUXMQ: Name("standard", _standard),
+    FLUXMQ_MQTT: Name("standard", _standard),
+    FLUXMQ_FOLLOWER: Name("standard", _standard, 1, 1),
+    FLUXMQ_MQTT_FOLLOWER: Name("standard", _standard, 1, 1),
+    FLUXMQ_FORWARD: Name("standard", _standard, 0, 1),
+    FLUXMQ_REPLICATE: Name("standard", _standard, 0, 1),
+    FLUXMQ_COLD: Name("hot and cold", _apart),
+    FLUXMQ_BESIDE: Name("hot and cold", _apart, hot=True),
     RABBITMQ: Name("rabbitmq", RabbitMQ.start),
     RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
     NATS: Name("nats", Nats.start),

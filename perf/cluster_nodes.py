@@ -218,10 +218,27 @@ def placement(cores: Sequence[int], nodes: int = NODES) -> list[str | None]:
     return [",".join(str(core) for core in cores[n * each : (n + 1) * each]) for n in range(nodes)]
 
 
-def samples(page: str) -> list[tuple[str, dict[str, str], float]]:
-    """The samples with labels of a metrics page: name, labels, value."""
+Sample = tuple[str, dict[str, str], float]
+"""A name, labels and a value."""
+
+
+def samples(page: str) -> list[Sample]:
+    """The samples with labels of a metrics page."""
     lines = (_SAMPLE.match(line) for line in page.splitlines())
     return [(m[1], dict(_LABEL.findall(m[2])), float(m[3])) for m in lines if m]
+
+
+def leading(told: Mapping[str, Sequence[Sample]]) -> dict[str, str]:
+    """Who leads each group, from the nodes' samples; of two that say so, the one with the higher term."""
+    found: dict[str, tuple[float, str]] = {}
+    for node, listed in told.items():
+        terms = {lab["group"]: value for name, lab, value in listed if name == "fluxmq_raft_term"}
+        for name, labels, value in listed:
+            if name == "fluxmq_raft_leader" and value:
+                own = terms.get(labels["group"], 0.0)
+                if own >= found.get(labels["group"], (-1.0, ""))[0]:
+                    found[labels["group"]] = (own, node)
+    return {group: node for group, (_, node) in found.items()}
 
 
 @dataclass(slots=True)
@@ -278,7 +295,7 @@ class Node:
             error.close()
             raise OSError(f"{self.name}: /{name} was answered {error.code}") from None
 
-    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
+    def metrics(self) -> list[Sample]:
         """Its samples; none while it does not answer."""
         try:
             return samples(self.page("metrics"))
@@ -367,19 +384,10 @@ class Nodes:
         return tuple(node.process.pid for node in self.nodes if node.process is not None)
 
     def leaders(self) -> dict[str, Node]:
-        """Who leads each group now, as far as the nodes tell; of two that say so, the one with the higher term."""
-        terms: dict[str, tuple[float, Node]] = {}
-        for node in self.nodes:
-            found = node.metrics() if node.alive() else []
-            term = {lab["group"]: value for name, lab, value in found if name == "fluxmq_raft_term"}
-            for name, labels, value in found:
-                if name != "fluxmq_raft_leader" or not value:
-                    continue
-                group = labels["group"]
-                own = term.get(group, 0.0)
-                if group not in terms or own > terms[group][0]:
-                    terms[group] = (own, node)
-        return {group: node for group, (_, node) in terms.items()}
+        """Who leads each group now, as far as the nodes tell."""
+        told = {node.name: node.metrics() for node in self.nodes if node.alive()}
+        named = {node.name: node for node in self.nodes}
+        return {group: named[name] for group, name in leading(told).items()}
 
     def leader(self, group: str, timeout_s: float = LEADERS_S) -> Node:
         """Who leads a group. Raises ``RunError`` when nobody does for so long."""

@@ -153,11 +153,19 @@ class Publisher(Client):
         self.measuring = True
         self._finished = False
         self._began = 0.0
+        self._sender: Sender | None = None
 
     @property
     def done(self) -> bool:
         """Whether every message was confirmed."""
         return self._finished
+
+    def begin_phase(self) -> None:
+        """Count times to confirm and pauses anew."""
+        self.latency = Histogram()
+        if self._sender is not None:
+            self._sender.latency = self.latency
+        self.confirms.watch(time.monotonic())
 
     def session(self, port: int) -> None:
         """Publish over one connection."""
@@ -169,6 +177,7 @@ class Publisher(Client):
             capacity = min(self.workload.chunk_messages(len(template.message)), window)
             sender = dialect.sender(template, capacity, window, self.index, self.latency)
             sender.sequence = self.next
+            self._sender = sender
             buffers = bytearray(INBOUND_BYTES), bytearray(INBOUND_BYTES)
             receiver = dialect.receiver(self.workload, buffers, sender, self.latency)
             wire = Wire(connection, receiver, *buffers)

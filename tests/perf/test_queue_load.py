@@ -384,6 +384,28 @@ def test_a_comparison_is_judged_and_written(tmp_path: Path) -> None:
     assert record["cases"][1]["rounds"][durable.FLUXMQ][0]["restart_s"] == 11.0
 
 
+@FORMS
+def test_marks_tell_lost_late_and_repeated_messages_apart(form: Any) -> None:
+    buffers = bytearray(BUFFER), bytearray(BUFFER)
+    receiver = form.AmqpReceiver(*buffers, 0, None, histogram(form), 2)
+    with pytest.raises(ValueError, match="a byte for each"):
+        receiver.mark(bytearray(12), 7)
+    marks = bytearray(12)
+    receiver.mark(marks, 6)
+    data = b""
+    for publisher, number in ((0, 0), (1, 0), (0, 1), (0, 3), (0, 2), (0, 1), (1, 9), (1, 1)):
+        body = struct.pack("=qII", 1, publisher, number) + codec.payload(SIZE)[16:]
+        fields = amqp.short("c") + bytes(9) + amqp.short("") + amqp.short("q")
+        header = struct.pack(">HHQH", 60, 0, len(body), 0)
+        data += amqp.method(1, (60, 60), fields) + amqp.frame(amqp.HEADER, 1, header)
+        data += amqp.frame(amqp.BODY, 1, body)
+    buffers[0][: len(data)] = data
+    assert receiver.feed(len(data), 0, False) == len(data)
+    assert list(marks) == [1, 2, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0]
+    # 2 after 3, and 1 after 9, which has no byte.
+    assert receiver.late == 2
+
+
 def test_a_subject_that_is_missing_is_a_fault() -> None:
     found = CaseResult(QUEUE_CASES["queue_5k"], missing={durable.FLUXMQ: "why", "jetstream": "x"})
     assert queue.faults(found) == ["fluxmq-queue could not be measured: why"]
