@@ -57,8 +57,11 @@ from fluxmq.storage.transfer import (
 from fluxmq.storage.transfer_install import Installed, clean, decide, finish, remove_staging
 
 CHECK_TURN_SECONDS: Final = 0.001
-"""Reading batches through takes turns of this with doing nothing as long: the thread that it runs in shares the interpreter
-with the shard's loop, which would wait 5 ms each time otherwise."""
+"""How long batches are read through without a pause: the thread that does it shares the interpreter with the shard's loop,
+which would wait 5 ms each time otherwise."""
+
+CHECK_PAUSE_SECONDS: Final = 0.0002
+"""The pause: long enough that the loop gets its turn if it wants one."""
 
 
 @dataclass(slots=True)
@@ -394,7 +397,7 @@ class SnapshotTarget:
         turn = time.monotonic() + CHECK_TURN_SECONDS
         for _ in scan:
             if time.monotonic() > turn:
-                self._sleep(CHECK_TURN_SECONDS)
+                self._sleep(CHECK_PAUSE_SECONDS)
                 turn = time.monotonic() + CHECK_TURN_SECONDS
         page = Page(wanted.queue, state.base_offset, state.created)
         footer = footer_of(state) if state.sealed else None

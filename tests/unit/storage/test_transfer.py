@@ -19,6 +19,7 @@ from fluxmq.storage.log_state import LogState
 from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot
 from fluxmq.storage.transfer import Manifest, TransferError
 from fluxmq.storage.transfer_source import LiveLog, Pinned, SnapshotSource
+from fluxmq.storage.transfer_target import SnapshotTarget
 from tests.faults import FailingFiles
 from tests.unit.storage.logs import SECOND, batch, fill, payload
 from tests.unit.storage.transfers import (
@@ -490,6 +491,21 @@ def test_damage_on_the_other_side_does_not_spread(leader: Replica, member: Repli
     with pytest.raises(TransferError, match="damaged"):
         gather(source, again)
     again.close()
+
+
+def test_reading_through_lets_others_have_their_turn(
+    leader: Replica, member: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_target, "CHECK_TURN_SECONDS", 0.0)
+    pauses: list[float] = []
+    source = leader.source(10)
+    target = SnapshotTarget(
+        member.files, member.paths, GROUP, source.manifest(), sleep=pauses.append
+    )
+    gather(source, target)
+    batches = sum(log.next_offset - log.start_offset for log in leader.logs.values())
+    assert len(pauses) >= batches
+    assert set(pauses) == {transfer_target.CHECK_PAUSE_SECONDS}
 
 
 def test_damage_that_both_have_is_found_too(leader: Replica, member: Replica) -> None:
