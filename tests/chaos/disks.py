@@ -142,7 +142,9 @@ class OldDirectory(Fault):
         member.stop()
         kept = member.folder / "kept"
         shutil.rmtree(kept, ignore_errors=True)
-        shutil.copytree(member.image.place / "data", kept, symlinks=True)
+        # Without the sockets of the last start, which are no files.
+        leave = shutil.ignore_patterns("run")
+        shutil.copytree(member.image.place / "data", kept, symlinks=True, ignore=leave)
         member.launch()
 
     def end(self) -> None:
