@@ -31,12 +31,14 @@ IDENTIFIERS = 65_535
 
 @dataclass(frozen=True)
 class Route:
-    """Where a publisher sends: to one queue, or to a topic that several take. ``number`` is its identity."""
+    """Where a publisher sends: to one queue, or to a topic that several take. ``number`` is its identity; ``count``: how
+    many messages, 0 for as many as there is time for."""
 
     number: int
     queues: tuple[str, ...]
     window: int
     rate: float
+    count: int = 0
 
 
 class Attempt:
@@ -70,7 +72,12 @@ class Publisher(Roamer):
 
     def finished(self) -> bool:
         idle = not self.again and not self.under_way
-        return self.board.ending or (self.board.stopping and idle)
+        return self.board.ending or (idle and not self._more())
+
+    def _more(self) -> bool:
+        """Whether it begins new messages."""
+        done = self.route.count and self.next >= self.route.count
+        return not (self.board.stopping or done)
 
     async def talk(self, closed: asyncio.Future[None]) -> str:
         loop = asyncio.get_running_loop()
@@ -101,7 +108,7 @@ class Publisher(Roamer):
             return False
         if self.again:
             sequence = self.again.pop(0)
-        elif not self.board.stopping:
+        elif self._more():
             sequence = self.next
             self.next += 1
         else:

@@ -155,7 +155,6 @@ class Runner:
         ready = asyncio.create_task(asyncio.to_thread(self.cluster.wait_ready, READY_DEADLINE_S))
         probes = self.workload.probes()
         for probe in probes:
-            probe.next = 0
             probe.start()
         taken = [(probe.route.queues[0], (probe.route.number, 0)) for probe in probes]
 

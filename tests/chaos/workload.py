@@ -99,6 +99,6 @@ class Workload:
         found: list[Publisher] = []
         for place, host in enumerate(self.board.hosts):
             for at, queue in enumerate((WORK, QUORUM, STREAM)):
-                route = Route(900 + 10 * place + at, (queue,), 1, 20.0)
+                route = Route(900 + 10 * place + at, (queue,), 1, 20.0, count=1)
                 found.append(MqttPublisher(self.board, f"probe-{host.name}-{queue}", place, route))
         return found
