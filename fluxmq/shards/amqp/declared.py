@@ -3,6 +3,10 @@
 A queue is a row of the topology first; the shard that hosts its group declares it there as the row and the policies
 say, when it learns of the row and again when it begins to lead the group. What ends in the engine by itself (expiry,
 the last consumer's leave) is taken out of the topology from here.
+
+A replicated group may come to be led here before this shard has heard what its leader before did. So nothing is declared or
+deleted in it until the topology is known to be at least as new as when the group came to be led here: what another node
+declared, or deleted and declared again, would be lost with its messages.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.limits import PRODUCERS_MAX
 from fluxmq.queues.states import Queue as State
-from fluxmq.routing.topology.changes import Change, DeleteQueue, QueueUnused
+from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
 from fluxmq.routing.topology.names import DEFAULT_VHOST, public_name
 from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_settings
@@ -57,6 +61,10 @@ class DeclaredQueues:
         self._now = now
         self._reconciled: dict[str, Group] = {}
         """Groups here that have been compared with the topology since they came."""
+        self._current: dict[str, tuple[Group, int]] = {}
+        """Replicated groups led here, by which election, for which the topology is as new as it has to be."""
+        self._asking: dict[str, tuple[Group, int]] = {}
+        """Those for which that is being found out."""
         self._ending: set[str] = set()
         """Queues with deletions under way that were asked for here."""
         self._owners: dict[str, str] = {}
@@ -124,6 +132,8 @@ class DeclaredQueues:
         group = self._group_here(name)
         if group is None or not group.keeper.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
+        if not self._is_current(group):
+            return  # and as soon as it is certain that it is to be
         state = group.machine.queue(internal)
         if state is not None and state.config.type != config.type:
             self._end(group, internal)  # one of its name that went while this shard was away
@@ -200,7 +210,7 @@ class DeclaredQueues:
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or not of_clients(state.config):
             return
-        if self._is_leaving(group):
+        if self._is_leaving(group) or not self._is_current(group):
             return
         self._ending.add(internal)
 
@@ -219,16 +229,44 @@ class DeclaredQueues:
             self._reconciled.pop(group.name, None)
         return group.leaving
 
+    def _is_current(self, group: Group) -> bool:
+        """Whether what this shard knows of the topology may decide about a group that is led here; asks if need be."""
+        if not group.replicated:
+            return True
+        hosted = self._queues.service.groups.get(group.name)
+        if hosted is None or hosted.group is not group:
+            return False
+        name, led = group.name, (group, hosted.keeper.elections)
+        if self._current.get(name) == led:
+            return True
+        if self._asking.get(name) == led:
+            return False
+        self._asking[name] = led
+        self._reconciled.pop(name, None)
+
+        def answered(refusal: Refusal | None) -> None:
+            if self._asking.get(name) == led:
+                del self._asking[name]
+                if refusal is None:
+                    self._current[name] = led  # else it is asked again, with the next look
+
+        # Nobody is called so, so this changes nothing: it is answered when the copy here has what there was at the time.
+        self._change([DropOwner("")], answered)
+        return self._current.get(name) == led
+
     def _reconcile(self) -> None:
         """Groups that came here hold what the topology says, and nothing else of clients' queues."""
         if not self._known():
             return
         groups = self._queues.service.groups
-        for name in [name for name in self._reconciled if name not in groups]:
-            del self._reconciled[name]
+        for known in (self._reconciled, self._current, self._asking):
+            for name in [name for name in known if name not in groups]:
+                del known[name]
         for name, hosted in list(groups.items()):
             group = hosted.group
-            if self._reconciled.get(name) is group or not group.keeper.leading or group.leaving:
+            if not group.keeper.leading or group.leaving or not self._is_current(group):
+                continue
+            if self._reconciled.get(name) is group:
                 continue
             self._reconciled[name] = group
             for config in list(self._queues.names.configured(name)):
@@ -275,8 +313,14 @@ class DeclaredQueues:
         group = self._queues.service.find(self._queues.names.own_name(found.group))
         if group is None or group.machine.queue(internal) is not None:
             return  # it is not here to say, or there again
+        if not self._is_decided_here(group):
+            return  # whoever leads the group says so
         self._left[internal] = self._now() + LEFT_SECONDS
         self._change([DeleteQueue(vhost, name, by_broker=True)], _ignore)
+
+    def _is_decided_here(self, group: Group) -> bool:
+        """Whether what a group here has, or has no longer, is what all its members have."""
+        return not group.replicated or (group.keeper.leading and self._is_current(group))
 
     def _unused(self, internal: str) -> None:
         """The last consumer of a queue has gone."""

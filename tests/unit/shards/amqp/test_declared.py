@@ -342,3 +342,63 @@ def test_a_group_that_has_left_is_not_opened_again(make_amqp: MakeAmqp) -> None:
 def test_whose_queues_are_ended() -> None:
     assert not of_clients(dead_letter_config("dead"))
     assert of_clients(dead_letter_config("other\x1fdead"))
+
+
+def test_a_group_that_came_here_is_not_changed_by_an_old_topology(make_amqp: MakeAmqp) -> None:
+    """Its leader before knew more: what it declared stays, what was deleted goes when that is certain."""
+    node = make_amqp()
+    first = node.queue("first")
+    group = node.group("first")
+    group.replicated = True
+    node.settle()
+    keeper = node[0].queues.service.groups[group.name].keeper
+    control = node.control
+    # What happened while another member led: a queue was declared, and one was deleted and declared again.
+    old = control.topology.revision
+    late = Queue("/", "late", durable=True, group=group.name)
+    rows = [
+        *control.topology.apply(DeclareQueue(late)).rows,
+        *control.topology.apply(DeleteQueue("/", "first")).rows,
+        *control.topology.apply(DeclareQueue(first)).rows,
+    ]
+    config = node.amqp().declared.config_of(late)
+    group.declare(config, lambda _result: None)
+    Publisher(node).publish("", "first", b"1")
+    control.held = True
+    keeper.elections += 1
+    node.advance(0.3)
+    assert node.engine("late") is not None
+    control._tell(node.amqp(), old, rows)
+    node.advance(0.3)
+    assert contents(node, first) == [b"1"], "of the one that was declared again"
+    # It is certain now: what the topology does not have is deleted.
+    stray = Queue("/", "stray", durable=True, group=group.name)
+    group.declare(node.amqp().declared.config_of(stray), lambda _result: None)
+    node.advance(0.3)
+    assert node.engine("stray") is not None
+    control.work()
+    control.held = False
+    node.advance(0.3)
+    assert node.engine("stray") is None
+    assert node.engine("late") is not None
+    assert node.engine("first") is not None
+    control.change(DeleteQueue("/", "late"))
+    node.settle()
+    assert node.engine("late") is None
+
+
+def test_what_a_follower_has_not_is_no_reason_to_delete_it(make_amqp: MakeAmqp) -> None:
+    node = make_amqp()
+    queue = node.queue("work", arguments={"x-expires": 60_000})
+    group = node.group("work")
+    group.replicated = True
+    node.settle()
+    node.control.held = True  # what is asked of it is not heard
+    group.delete(queue.name, False, False, lambda _answer: None)
+    node.settle()
+    node[0].queues.service.groups[group.name].keeper.leading = False
+    node.control._asked.clear()
+    node.control.held = False
+    node.advance(20)
+    assert node.engine("work") is None
+    assert node.control.topology.queue("/", "work") is not None
