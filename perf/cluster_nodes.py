@@ -46,7 +46,8 @@ NODE_PORTS = TRANSPORT_PORTS + OTHER_PORTS + GROUPS_MAX
 START_S = 60.0
 STOP_S = 30.0
 LEADERS_S = 30.0
-TRANSFER_S = 20.0
+TRANSFER_S = 10.0
+CONTROL_S = 30.0
 POLL_S = 0.02
 PAGE_S = 2.0
 
@@ -401,13 +402,22 @@ class Nodes:
             time.sleep(POLL_S)
 
     def lead(self, wanted: Mapping[str, int]) -> dict[str, Node]:
-        """Ask for groups to be led by the nodes with these indexes; who leads them then, which is for the caller to look
-        at. Raises ``RunError`` when nobody leads one."""
+        """Have groups led by the nodes with these indexes; who leads them then, which may be another one where a node
+        would not. Raises ``RunError`` when nobody leads one."""
+        asked = {}
         for group, index in wanted.items():
             leader = self.leader(group)
             if leader.index != index:
-                control(leader, "transfer", group, node_name(index))
-        return {group: self.leader(group) for group in wanted}
+                code, _ = control(leader, "transfer", group, node_name(index))
+                asked[group] = not code
+        found = {group: self.leader(group) for group in wanted}
+        deadline = time.monotonic() + TRANSFER_S
+        while any(asked.get(group) and found[group].index != wanted[group] for group in wanted):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+            found = {group: self.leader(group) for group in wanted}
+        return found
 
 
 def control(node: Node, *arguments: str) -> tuple[int, str]:
@@ -418,7 +428,7 @@ def control(node: Node, *arguments: str) -> tuple[int, str]:
         env=durable.environment(),
         capture_output=True,
         text=True,
-        timeout=TRANSFER_S,
+        timeout=CONTROL_S,
         check=False,
     )
     return done.returncode, (done.stdout + done.stderr).strip()
