@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluxmq.admin.peers import AnsweredError, Peer, PeerError, RequestError
 from fluxmq.control.clusters import (
@@ -24,6 +24,7 @@ from fluxmq.control.clusters import (
     VOTER,
     ForgetNode,
     MemberChange,
+    MemberRow,
     Outcome,
     Outcomes,
     RaftListing,
@@ -40,6 +41,10 @@ from fluxmq.control.messages import (
     Message,
     MessageError,
 )
+from fluxmq.settings.plans import member_number
+
+if TYPE_CHECKING:
+    from fluxmq.admin.meta.agreed import MetaStatus
 
 KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE})
 
@@ -52,11 +57,18 @@ CONTACT_MILLISECONDS_MAX: Final = 2000
 
 
 class Clustering:
-    """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones."""
+    """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones;
+    ``own``: how the group does that control processes have among themselves."""
 
-    def __init__(self, clustered: bool, shards: Callable[[], list[Peer]]) -> None:
+    def __init__(
+        self,
+        clustered: bool,
+        shards: Callable[[], list[Peer]],
+        own: Callable[[], RaftRow | None] = lambda: None,
+    ) -> None:
         self._clustered = clustered
         self._shards = shards
+        self._own = own
 
     async def answer(self, message: Message) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -64,7 +76,7 @@ class Clustering:
             raise RequestError(ERROR_INVALID, "this node is not one of a cluster")
         match message.kind:
             case "raft":
-                return (await self._raft(RaftWanted.from_body(message.body))).to_body()
+                return (await self._told(RaftWanted.from_body(message.body))).to_body()
             case "transfer" | "member_change":
                 return await self._one(message.kind, message.body)
             case "rebalance":
@@ -74,6 +86,16 @@ class Clustering:
             case "forget_node":
                 return (await self._forget(ForgetNode.from_body(message.body))).to_body()
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    async def _told(self, wanted: RaftWanted) -> RaftListing:
+        """What people are told: of the control processes' group as well."""
+        own = self._own()
+        if own is None or wanted.group not in ("", own.group):
+            return await self._raft(wanted)
+        if wanted.group:
+            return RaftListing((own,))
+        listing = await self._raft(wanted)
+        return RaftListing((own, *listing.groups), listing.missing)
 
     async def _raft(self, wanted: RaftWanted) -> RaftListing:
         """Groups as this node's shards tell of them; of a group that none of them has, its leader's word."""
@@ -182,6 +204,42 @@ class Clustering:
                 for row, _member in having
             ]
         )
+
+
+def meta_row(node: str, group: str, status: MetaStatus) -> RaftRow:
+    """The control processes' group as one of them tells of it."""
+    members = tuple(
+        MemberRow(
+            node=name,
+            number=member_number(name),
+            kind=place,
+            leads=name == status.leader,
+            seen_by=node,
+            match=UNKNOWN,
+            lag=UNKNOWN,
+            state="",
+            connected=name == node or heard is not None,
+            contact=UNKNOWN if heard is None else round(heard * 1000),
+            doubt="",
+        )
+        for name, (place, heard) in sorted(status.members.items())
+    )
+    return RaftRow(
+        group=group,
+        node=node,
+        shard=UNKNOWN,
+        role="candidate" if status.role == "pre_candidate" else status.role,
+        problem=status.problem or "",
+        term=status.term,
+        leader=status.leader,
+        commit=status.commit,
+        applied=status.applied,
+        last=status.commit,
+        snapshot=0,
+        elections=0,
+        fsync_p99=0.0,
+        members=members,
+    )
 
 
 async def _asked(shard: Peer, kind: str, body: Body) -> Body | None:

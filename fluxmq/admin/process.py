@@ -36,6 +36,7 @@ from fluxmq.admin.scrape import Scraper
 from fluxmq.admin.topology_keeper import TopologyKeeper
 from fluxmq.control import launch as launching
 from fluxmq.control import unix_socket
+from fluxmq.control.clusters import RaftRow
 from fluxmq.control.framing import FramingError
 from fluxmq.control.launch import Launch, LaunchError
 from fluxmq.control.messages import (
@@ -56,6 +57,7 @@ from fluxmq.logs import configure, flush_all, get_logger
 from fluxmq.metrics.registry import Sample
 from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
+from fluxmq.settings.clustering import META_GROUP
 from fluxmq.settings.plans import GroupPlans
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
@@ -95,7 +97,7 @@ class ControlProcess:
         )
         cluster = settings.cluster
         self._clustering = clustering.Clustering(
-            cluster.enabled and cluster.raft.enabled, self._shards
+            cluster.enabled and cluster.raft.enabled, self._shards, self._meta_row
         )
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
@@ -236,6 +238,12 @@ class ControlProcess:
 
     def _processes(self) -> list[Peer]:
         return self._listener.processes
+
+    def _meta_row(self) -> RaftRow | None:
+        if self._meta is None:
+            return None
+        node = self._settings.cluster.node_id
+        return clustering.meta_row(node, META_GROUP, self._meta.status())
 
     def _shards(self) -> list[Peer]:
         return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]

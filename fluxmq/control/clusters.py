@@ -88,7 +88,7 @@ class RaftRow:
 
     ``role``: of ``node``: leader, follower, candidate, starting (it leads and is not done taking over), leaving, failed.
     ``leader``: a node, empty while nobody is known. ``elections``: times that the node began to lead. ``snapshot``: index.
-    ``fsync_p99``: seconds.
+    ``fsync_p99``: seconds. ``shard``: `UNKNOWN` for the group that control processes have among themselves.
     """
 
     group: str
@@ -119,7 +119,7 @@ class RaftRow:
         return cls(
             fields.text("group", GROUP_CHARACTERS_MAX),
             fields.text("node", NODE_CHARACTERS_MAX),
-            fields.integer("shard"),
+            fields.integer("shard", UNKNOWN),
             fields.text("role", 32),
             fields.text("problem"),
             fields.integer("term"),

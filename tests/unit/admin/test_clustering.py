@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from fluxmq.admin.clustering import Clustering, Placed, rebalanced
+from fluxmq.admin.clustering import Clustering, Placed, meta_row, rebalanced
+from fluxmq.admin.meta.agreed import MetaStatus
 from fluxmq.admin.peers import AnsweredError, RequestError
 from fluxmq.control.clusters import (
     FORGET_NODE,
@@ -139,3 +140,32 @@ def test_a_node_in_contact_is_forgotten_by_force_only():
     assert shard.asked[-1] == (MEMBER_CHANGE, MemberChange("g", "c", "remove").to_body())
     with pytest.raises(RequestError, match="member of no group"):
         ask([shard], FORGET_NODE, ForgetNode("z", force=True))
+
+
+def test_the_control_processes_group_is_shown_and_left_alone():
+    status = MetaStatus(
+        3,
+        "pre_candidate",
+        "",
+        9,
+        8,
+        "member",
+        "no leader",
+        {"a": ("voter", None), "b": ("voter", 0.5)},
+    )
+    own = meta_row("a", "_meta", status)
+    listing = RaftListing((row("g", "a", ABC),)).to_body()
+    told = Clustering(True, lambda: [Shard(0, lambda *_: listing)], lambda: own)
+
+    def groups(kind, wanted):
+        return asyncio.run(told.answer(Message(kind, 1, wanted.to_body())))
+
+    shown = RaftListing.from_body(groups(RAFT, RaftWanted())).groups
+    assert [(each.group, each.role, each.problem) for each in shown] == [
+        ("_meta", "candidate", "no leader"),
+        ("g", "leader", ""),
+    ]
+    assert [member.contact for member in shown[0].members] == [-1, 500]
+    assert RaftListing.from_body(groups(RAFT, RaftWanted("_meta"))).groups == (own,)
+    forgotten = Outcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
+    assert [each.group for each in forgotten] == ["g"]
