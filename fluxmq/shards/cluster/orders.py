@@ -207,7 +207,7 @@ class ClusterOrders:
         reachable = {
             number: peer.match
             for number, peer in status.progress.items()
-            if not peer.learner and replica.carrier.reaches(number)
+            if not peer.learner and replica.acquaintances.believed(number)
         }
         if not node:
             if not reachable:
