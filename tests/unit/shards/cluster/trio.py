@@ -73,6 +73,8 @@ class Replica:
     def close(self) -> None:
         """Let go of the files."""
         self.stores.close()
+        self.syncer.held = False
+        self.syncer.sync()  # closing the log waits for it
         self.shared.close()
         self.syncer.close()
 
