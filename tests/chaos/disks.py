@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from pathlib import Path
 
-from tests.chaos.cluster import Member
+from tests.chaos.cluster import POLL_S, READY_DEADLINE_S, Member
 from tests.chaos.faults import Fault
 from tests.powercut.campaign import failpoint_names
 
@@ -146,6 +147,10 @@ class OldDirectory(Fault):
         leave = shutil.ignore_patterns("run")
         shutil.copytree(member.image.place / "data", kept, symlinks=True, ignore=leave)
         member.launch()
+        # It has to have taken part again: what it then promises is what the old directory does not know.
+        deadline = time.monotonic() + READY_DEADLINE_S
+        while not member.ready() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     def end(self) -> None:
         for member in self.members:
