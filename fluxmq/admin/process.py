@@ -259,7 +259,8 @@ class ControlProcess:
         return 0 if self._directory is None else len(self._directory.users.users)
 
     def _own_samples(self) -> Iterable[Sample]:
-        return () if self._http is None else self._http.samples()
+        http = () if self._http is None else self._http.samples()
+        return http if self._meta is None else [*http, *self._meta.samples()]
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello

@@ -21,7 +21,7 @@ import msgpack  # type: ignore[import-untyped]
 from fluxmq.admin.topology_rows import Write, pack, unpack
 from fluxmq.auth.users import User
 from fluxmq.control.messages import MessageError
-from fluxmq.control.user_messages import user_from_body, user_to_body
+from fluxmq.control.user_messages import Users, user_from_body, user_to_body
 from fluxmq.model.errors import FluxmqError
 from fluxmq.routing.topology.records import VHOST
 from fluxmq.routing.topology.topology import Delta
@@ -60,6 +60,13 @@ class UsersChange(NamedTuple):
     revision: int
     put: tuple[User, ...]
     dropped: tuple[str, ...]
+
+    @staticmethod
+    def between(before: Users, after: Users) -> UsersChange:
+        """What leads from one snapshot to another."""
+        had = {user.name: user for user in before.users}
+        put = tuple(user for user in after.users if had.pop(user.name, None) != user)
+        return UsersChange(after.revision, put, tuple(had))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fluxmq.admin.deciding import LostError, NotLeadingError, Set, Shared
@@ -50,6 +50,7 @@ from fluxmq.control.topology_messages import (
 )
 from fluxmq.control.user_messages import Users
 from fluxmq.logs import get_logger
+from fluxmq.metrics.registry import Sample
 from fluxmq.raft.types import (
     Membership,
     MembershipChange,
@@ -209,22 +210,32 @@ class Meta:
         """The group at a glance."""
         status, now = self.replica.status(), self._now()
         voters, learners = status.membership
+        heard = self.neighbours.streams.heard
         members = {}
         for number, name in self._names.items():
-            heard = self.neighbours.streams.heard.get(number)
-            age = None if heard is None else max(0.0, now - heard)
+            age = None if number not in heard else max(0.0, now - heard[number])
             role = "voter" if number in voters else "learner" if number in learners else "none"
             members[name] = role, age
         return MetaStatus(
-            status.term,
-            status.role.value,
-            self._names.get(status.leader, ""),
-            status.commit,
-            self.replica.applied_index,
-            self.replica.standing.value,
+            *(status.term, status.role.value, self._names.get(self.replica.leader, "")),
+            *(status.commit, self.replica.applied_index, self.replica.standing.value),
             self.problem,
             members,
         )
+
+    def samples(self) -> Iterator[Sample]:
+        """The same in numbers, for /metrics."""
+        status = self.status()
+        yield "fluxmq_meta_term", {}, status.term
+        yield "fluxmq_meta_leader", {}, float(status.leader == self._node)
+        yield "fluxmq_meta_leader_known", {}, float(bool(status.leader))
+        yield "fluxmq_meta_commit_index", {}, status.commit
+        yield "fluxmq_meta_applied_index", {}, status.applied
+        yield "fluxmq_meta_elections_total", {}, self.replica.elections
+        for node, (role, age) in status.members.items():
+            yield "fluxmq_meta_voter", {"member": node}, float(role == "voter")
+            if age is not None:
+                yield "fluxmq_meta_last_contact_seconds", {"member": node}, age
 
     # Deciding, from this node's shards and people
 
@@ -346,7 +357,7 @@ class Meta:
                 raise RequestError(refusal.code, str(refusal)) from refusal
             if self.replica.node.term != term:
                 raise NotLeadingError
-            await self._propose(Decision(users=_difference(before, after)))
+            await self._propose(Decision(users=UsersChange.between(before, after)))
         return after.revision
 
     async def _decide_begun(self, told: Begun) -> int:
@@ -485,9 +496,3 @@ class Meta:
         )
         await self._propose(decision)
         _log.info("the cluster begins", extra={"with_own": brings})
-
-
-def _difference(before: Users, after: Users) -> UsersChange:
-    had = {user.name: user for user in before.users}
-    put = tuple(user for user in after.users if had.pop(user.name, None) != user)
-    return UsersChange(after.revision, put, tuple(had))
