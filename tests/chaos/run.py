@@ -248,7 +248,13 @@ class Runner:
 
     async def _audit(self, auditor: Auditor) -> None:
         auditor.start()
-        await self._drain(STREAM, auditor.group)
+        node = auditor.host.name
+        joined = (STREAM, auditor.group)
+        if await until(lambda: joined in self.board.groups, RECOVERY_S, POLL_S):
+            await self._drain(STREAM, auditor.group)
+        else:
+            # Nothing was read there, which is not to say that anything is lost.
+            self.history.write(Finding("I13", f"{STREAM} cannot be read over {node}"))
         await auditor.stop()
 
 
