@@ -255,6 +255,7 @@ def _successors(row: RaftRow) -> tuple[str, ...]:
         member.node
         for member in row.members
         if member.kind == VOTER
+        and not member.doubt
         and (member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX))
     )
 

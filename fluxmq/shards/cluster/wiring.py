@@ -459,7 +459,7 @@ class Cluster:
         reachable = [
             (peer.match, number)
             for number, peer in status.progress.items()
-            if not peer.learner and replica.carrier.reaches(number) and to in (0, number)
+            if not peer.learner and replica.acquaintances.believed(number) and to in (0, number)
         ]
         if not reachable:
             return False

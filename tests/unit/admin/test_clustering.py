@@ -1,6 +1,7 @@
 """Which leaders move, and what control asks shards about replicated groups."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -128,6 +129,17 @@ def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
         ("h", "c", ""),
     ]
     assert [body["node"] for kind, body in shard.asked if kind == TRANSFER] == ["b", "c"]
+
+
+def test_nobody_is_to_lead_who_is_away_or_not_believed():
+    away = replace(member("b"), connected=False)
+    doubted = replace(member("c"), doubt="has lost its directory")
+    rows = tuple(
+        replace(row(name, "a", ABC), members=(member("a", leads=True), away, doubted))
+        for name in ("g", "h")
+    )
+    listing = RaftListing(rows).to_body()
+    assert Outcomes.from_body(ask([Shard(0, lambda *_: listing)], REBALANCE)).rows == ()
 
 
 def test_a_node_in_contact_is_forgotten_by_force_only():
