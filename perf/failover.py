@@ -128,9 +128,13 @@ class Failover:
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    command.add_argument("--messages", type=int, default=MESSAGES, help="of both publishers")
+    command.add_argument(
+        "--messages",
+        type=int,
+        help=f"of both publishers: {MESSAGES}, with --quick {QUICK_MESSAGES}",
+    )
     command.add_argument("--rounds", type=int, default=1, help="each on three fresh nodes")
-    command.add_argument("--quick", action="store_true", help=f"{QUICK_MESSAGES} messages")
+    command.add_argument("--quick", action="store_true", help="does it work")
     command.add_argument("--name", default="failover", help="of the files written")
     command.add_argument("--results", type=Path, default=report.RESULTS, help="folder for files")
 
@@ -338,7 +342,7 @@ def main(options: argparse.Namespace) -> int:
     """0 when everything asked was so, else 1. Raises ``DiskError``, ``RunError`` and ``BrokerError``."""
     measured = disk.measure()
     say(f"disk: {measured.sentence()}")
-    messages = QUICK_MESSAGES if options.quick else options.messages
+    messages = options.messages or (QUICK_MESSAGES if options.quick else MESSAGES)
     rounds: list[Failover] = []
     with display() as announce:
         for number in range(options.rounds):

@@ -174,7 +174,7 @@ def test_catching_up_is_judged_by_the_load_and_by_what_is_fetched_again() -> Non
     def phase(name: str, p99: float) -> Phase:
         return Phase(name, 1.0, 0.001, {**QUANTILES, "p99": p99})
 
-    found = CatchUp(1_000_000, 1.0, 2.0, 4.0, 1e6, 5.0, 0.0)
+    found = CatchUp(1_000_000, 1.0, 1.0, 2.0, 5.0, 1e6, 5.0, 0.0)
     found.phases = [
         phase(catch_up.BEFORE, 100.0),
         phase(catch_up.RESTART, 150.0),
