@@ -39,6 +39,7 @@ help:
 	@echo "make native    compile the hot path in place"
 	@echo "make bench     compare with the brokers installed here: python -m perf compare"
 	@echo "make sim       simulate replication groups with faults: make sim SEED=7"
+	@echo "make chaos     break a cluster while it works (needs root): make chaos CONFIG=random-node SECONDS=60"
 	@echo "make powercut  cut a running node's power again and again (needs root): make powercut ROUNDS=200"
 	@echo "make spark-demo  start a broker, publish a million messages, report on and export them with Spark (needs Java 17)"
 	@echo "make docs      write the generated pages of docs/ anew"

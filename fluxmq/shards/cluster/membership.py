@@ -39,6 +39,8 @@ from fluxmq.shards.links import FrameLink
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.transfer import TransferPaths
+from fluxmq.storage.transfer_install import clean, forget_install
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster, Replica
@@ -316,6 +318,10 @@ class GroupMembers:
                     delete_directory(self._files, f"{parent}/{name}")
         if self._files.exists(self._paths.snapshots(group)):
             delete_directory(self._files, self._paths.snapshots(group))
+        installing = TransferPaths(self._paths, group).installing
+        if self._files.exists(installing):
+            forget_install(self._files, self._paths, group)  # what it speaks of is gone
+        clean(self._files, self._paths, group)
 
     def _on_removed(self, _link: FrameLink, group: str, term: int) -> None:
         """This node is no member of a group any more, says who leads it."""

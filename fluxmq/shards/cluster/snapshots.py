@@ -55,6 +55,8 @@ class Snapshots:
         """Snapshots of other members that were put in place here."""
         self.fetching: dict[str, SnapshotTarget | None] = {}
         """Groups that are being fetched, and how far, once that is known."""
+        self._sources: dict[str, str] = {}
+        """From which node each of them is fetched."""
         self._cluster = cluster
         self._security = security
         self._service = service
@@ -126,8 +128,8 @@ class Snapshots:
             return
         self._next = now + SAY_SECONDS
         self.calls.housekeeping()
-        for group in self.fetching:
-            self._say("fetching", group)
+        for group, node in self._sources.items():
+            self._say("fetching", group, node)
         for (group, member), heard in list(self._offered.items()):
             if now > heard + SILENT_SECONDS:
                 del self._offered[group, member]
@@ -185,6 +187,7 @@ class Snapshots:
         """Fetch the snapshot of a member and put it in place; what goes wrong is said, and tried again when it is offered."""
         group, carrier = replica.plan.name, replica.carrier
         self.fetching[group] = None
+        self._sources[group] = source.node
         dialer = self._dialer(carrier, source)
         _log.info("fetching a snapshot", extra={"group": group, "node": source.node})
         index = 0
@@ -209,9 +212,9 @@ class Snapshots:
         except (ClusterError, StorageError) as problem:
             _log.warning("no snapshot", extra={"group": group, "problem": str(problem)})
         finally:
-            del self.fetching[group]
+            del self.fetching[group], self._sources[group]
             await dialer.stop()
-        self._say("fetched", group, index)
+        self._say("fetched", group, source.node, index)
 
     def _dialer(self, carrier: Carrier, source: GroupMember) -> Dialer:
         return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
@@ -237,13 +240,12 @@ class Snapshots:
         fetched = {"fetched": target.fetched_bytes, "reused": target.reused_bytes}
         _log.info("snapshot in place", extra={"group": group, "index": target.index, **fetched})
 
-    def _say(self, what: str, group: str, *rest: object) -> None:
-        """Tell who leads."""
+    def _say(self, what: str, group: str, node: str, *rest: object) -> None:
+        """Tell who gives the snapshot: it may be about to lead, and not be known to yet, since it waits for this."""
         replica = self._cluster.replicas.get(group)
-        leader = self._cluster.leaders.of(group).peer
-        link = None if leader is None else self._cluster.links.links.get(leader)
-        if replica is not None and link is not None and link.up:
-            link.send_control(what, group, replica.carrier.number, *rest)
+        if replica is not None:
+            for link in self._cluster.links.of(node):
+                link.send_control(what, group, replica.carrier.number, *rest)
 
     # The end
 
