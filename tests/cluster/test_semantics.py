@@ -393,3 +393,26 @@ def test_an_exclusive_consumer_is_the_only_one_in_the_cluster(case: Case, amqp: 
     after = eventually(again, "the next may consume")
     assert amqp.publish(queue, b"yours")
     assert bodies(after, 1) == [b"yours"]
+
+
+def test_a_quorum_queue_declared_on_one_node_is_used_on_all(cluster: Cluster) -> None:
+    leader, (one, two) = cluster.leader(), cluster.followers()
+    with ExitStack() as stack:
+        here, there = Amqp(one, stack), Amqp(two, stack)
+        arguments = {"x-queue-type": "quorum"}
+        here.channel().queue_declare("declared", durable=True, arguments=arguments)
+        consumer = there.consume("declared")
+        for number, side_ in enumerate((here, there, Amqp(leader, stack), Mqtt(two, stack))):
+            assert side_.publish("declared", b"%d" % number)
+        assert bodies(consumer, 4) == numbered(4)
+        consumer.crash()
+        here.channel().queue_delete("declared")
+
+        def gone() -> bool:
+            try:
+                there.channel().queue_declare("declared", passive=True)
+            except ChannelClosedByBroker as closed:
+                return bool(closed.reply_code == 404)
+            return False
+
+        eventually(gone, "the queue is gone everywhere")
