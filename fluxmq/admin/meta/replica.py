@@ -367,13 +367,17 @@ class Replica:
 
     async def _kept(self, write: Callable[[], Written]) -> Written | None:
         """Write, and again until the disk takes it; meanwhile others lead. None when the process ends."""
+        stalled: str | None = None
         while True:
             try:
                 written = await self._thread.run(write)
             except sqlite3.Error as problem:
-                self._fail(f"the log of _meta cannot be written: {problem}")
+                stalled = f"the log of _meta cannot be written: {problem}"
+                if self.problem is None or self.problem == stalled:
+                    self._fail(stalled)
             else:
-                self.problem = None
+                if stalled is not None and self.problem == stalled:
+                    self.problem = None
                 return written
             if self._failed:
                 return None

@@ -398,12 +398,15 @@ class Meta:
 
     def turned(self) -> None:
         """Role, leader or standing may be others."""
+        about = {"group": self.plan.name, "term": self.replica.node.term}
         if self.replica.leading and self._led_since is None:
             self._led_since = self._now()
-            _log.info("leading _meta", extra={"term": self.replica.node.term})
+            _log.info("leading", extra=about)
         elif self.replica.status().role is not Role.LEADER:
-            self._led_since = None
             self.neighbours.leads_no_longer()
+            if self._led_since is not None:
+                _log.info("leading no longer", extra=about)
+            self._led_since = None
         self._news.set()
         self.neighbours.introduce()
 

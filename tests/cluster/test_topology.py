@@ -1,0 +1,96 @@
+"""Queues, exchanges and users of a cluster: the same on all nodes, whichever of them are there."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pika
+import pytest
+
+from fluxmq.admin.cli import run as fluxmqctl
+from tests.broker import HOST
+from tests.cluster.nodes import Cluster, Node
+from tests.conformance.client import eventually
+
+SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
+PATIENCE = 60
+
+
+def connected(node: Node, name: str = "guest") -> pika.BlockingConnection:
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(
+            HOST,
+            node.amqp_port,
+            credentials=pika.PlainCredentials(name, name),
+            socket_timeout=PATIENCE,
+            blocked_connection_timeout=PATIENCE,
+        )
+    )
+
+
+def declare(node: Node, name: str, **arguments: Any) -> None:
+    """Declare a queue, an exchange and a binding between them at a node."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, durable=True, arguments=arguments)
+        channel.exchange_declare(f"x-{name}", "fanout", durable=True)
+        channel.queue_bind(name, f"x-{name}")
+
+
+def routes(node: Node, name: str) -> bool:
+    """Whether a node has a queue, and an exchange that leads to it."""
+    with connected(node) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, passive=True)
+        channel.confirm_delivery()
+        channel.basic_publish(f"x-{name}", "", b"m", mandatory=True)
+        channel.queue_purge(name)
+    return True
+
+
+def control(node: Node, *arguments: str) -> int:
+    return fluxmqctl(["--data-dir", str(node.folder / "data"), *arguments])
+
+
+def knows(node: Node, queue: str, capsys: pytest.CaptureFixture[str]) -> bool:
+    capsys.readouterr()
+    assert control(node, "list_queues", "name") == 0
+    return queue in capsys.readouterr().out.split()
+
+
+def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, third = cluster.nodes
+    declare(first, "replicated", **{"x-queue-type": "quorum"})
+    declare(second, "at-second")
+    for node in cluster.nodes:
+        assert routes(node, "replicated")
+        assert routes(node, "at-second")
+        assert knows(node, "of-settings", capsys)
+    assert control(third, "add_user", "anna", "anna") == 0
+    assert control(first, "set_permissions", "anna", ".*", ".*", ".*") == 0
+    with connected(second, "anna") as connection:
+        assert connection.is_open
+    # The control process that leads ends with its node; others go on, and it hears of it when it is back.
+    leader = cluster.leader("_meta")
+    here, there = cluster.followers("_meta")
+    leader.kill()
+    declare(here, "meanwhile", **{"x-queue-type": "quorum"})
+    assert routes(there, "meanwhile")
+    leader.start()
+    cluster.wait_ready()
+    assert routes(leader, "meanwhile")
+    # A node whose disk was lost is given everything again.
+    lost = cluster.followers("_meta")[0]
+    lost.kill()
+    shutil.rmtree(lost.folder / "data")
+    lost.start()
+    cluster.wait_ready()
+    eventually(lambda: knows(lost, "meanwhile", capsys), "the lost node is filled", PATIENCE)
+    assert routes(lost, "replicated")
+    declare(lost, "after", **{"x-queue-type": "quorum"})
+    assert routes(first, "after")
+    with connected(lost, "anna") as connection:
+        assert connection.is_open
