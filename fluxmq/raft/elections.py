@@ -100,7 +100,6 @@ class Elections:
         escaped the learner.
         """
         state = self._state
-        log = state.log
         pre_vote = message.kind is MessageKind.PRE_VOTE
         kind = MessageKind.PRE_VOTE_ANSWER if pre_vote else MessageKind.VOTE_ANSWER
         free = (
@@ -108,7 +107,7 @@ class Elections:
             or (state.vote == 0 and state.leader == 0)
             or (pre_vote and message.term > state.term)
         )
-        complete = (message.log_term, message.index) >= (log.last_term, log.last_index)
+        complete = (message.log_term, message.index) >= state.end()
         if not (free and complete):
             state.reject(kind, message)
             return

@@ -26,6 +26,10 @@ class Config:
     * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
     * `max_unstable_bytes`: what a leader keeps in memory of entries not both durable and committed; more is refused.
     * `max_apply_bytes`: data read from disk for one `Ready.committed`.
+    * `floor`: (term, index) up to which the log counts as held when votes are weighed. For a node that has lost what it
+      promised and comes back under its number: a leader gives it what is committed when the node has no vote. Until
+      its log is as complete it does not campaign, and it votes for nobody whose log is not: who was removed long ago
+      still counts its vote.
     """
 
     id: int
@@ -37,6 +41,7 @@ class Config:
     check_quorum: bool = True
     max_unstable_bytes: int = 64 << 20
     max_apply_bytes: int = 16 << 20
+    floor: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         """Our own settings' checks come before; this is the last one."""
@@ -124,7 +129,8 @@ class State:
         A node that an uncommitted change removes still may: it can be the only one that can commit that change
         (dissertation section 4.2.2).
         """
-        if self.log.snapshot is not None:
+        log = self.log
+        if log.snapshot is not None or (log.last_term, log.last_index) < self.config.floor:
             return False
         memberships = self.memberships
         if self.id in memberships.current.voters:
@@ -132,6 +138,11 @@ class State:
         return (
             memberships.since > self.log.commit and self.id in memberships.before_current().voters
         )
+
+    def end(self) -> tuple[int, int]:
+        """Term and index of the log's end, or of the floor above it: what a log must have to be as complete (section 5.4.1)."""
+        log = self.log
+        return max((log.last_term, log.last_index), self.config.floor)
 
     def send(self, message: Message) -> None:
         """Send something that promises nothing about this node's disk."""

@@ -12,6 +12,7 @@ LEADING = "fluxmq/raft/leading.py"
 
 OF_ELECTIONS = "tests/unit/raft/test_elections.py::"
 OF_FIGURES = "tests/unit/raft/test_figures.py::"
+OF_FOUND = "tests/sim/test_found.py::"
 OF_FOLLOWING = "tests/unit/raft/test_following.py::"
 OF_LEADING = "tests/unit/raft/test_leading.py::"
 OF_LOG = "tests/unit/raft/test_log.py::"
@@ -167,6 +168,15 @@ MUTATIONS = [
         OF_FOLLOWING + "test_a_duplicate_append_cuts_nothing",
     ),
     Mutation(
+        "raft_snapshot_is_no_proof",
+        "A snapshot that has been sent proves nothing before the peer answers.",
+        "fluxmq/raft/progress.py",
+        "        self.next = max(self.match, self.pending_snapshot) + 1\n",
+        "        self.match = max(self.match, self.pending_snapshot)\n"
+        "        self.next = self.match + 1\n",
+        "tests/unit/raft/test_progress.py::test_behind_a_snapshot_sending_begins_after_it",
+    ),
+    Mutation(
         "raft_append_answer_waits",
         "The answer to an append leaves after the entries are durable.",
         FOLLOWING,
@@ -262,6 +272,23 @@ MUTATIONS = [
         "            and memberships.since <= self._state.log.commit\n",
         "",
         OF_MEMBERSHIPS + "test_a_leader_that_removes_itself_leads_until_that_is_committed",
+    ),
+    # Members without their promises
+    Mutation(
+        "raft_floor_of_votes",
+        "Who comes back without its log votes as if it held what was committed then.",
+        "fluxmq/raft/state.py",
+        "        return max((log.last_term, log.last_index), self.config.floor)",
+        "        return (log.last_term, log.last_index)",
+        OF_FOUND + "test_who_came_back_votes_as_if_it_held_what_is_committed",
+    ),
+    Mutation(
+        "raft_floor_of_campaigns",
+        "Nor does it campaign before it holds that again.",
+        "fluxmq/raft/state.py",
+        " or (log.last_term, log.last_index) < self.config.floor:",
+        ":",
+        OF_FOUND + "test_who_came_back_campaigns_when_it_holds_that",
     ),
     # Reads
     Mutation(

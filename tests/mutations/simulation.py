@@ -137,7 +137,48 @@ MUTATIONS = [
         "if False:",
         SEEDS,
     ),
+    # Members without their promises
+    Mutation(
+        "simulated_floor_of_votes",
+        "Who comes back without its log votes as if it held what was committed then.",
+        "fluxmq/raft/state.py",
+        "        return max((log.last_term, log.last_index), self.config.floor)",
+        "        return (log.last_term, log.last_index)",
+        "tests/sim/test_found.py::test_what_worn_storage_once_found_stays_away",
+    ),
+    Mutation(
+        "simulated_start_over",
+        "A learner that has lost its log is known anew by its leader.",
+        "fluxmq/raft/leading.py",
+        "        self.peers[peer] = Progress(self._state.log.last_index + 1)\n        return True",
+        "        return True",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_snapshot_answer_before_fsync",
+        "A snapshot is acknowledged when it is durable.",
+        "fluxmq/raft/following.py",
+        "    answer.index = log.commit\n    state.answer(answer)",
+        "    answer.index = log.commit\n    state.send(answer)",
+        SEEDS,
+    ),
     # Liveness
+    Mutation(
+        "simulated_failed_snapshots_are_wanted_again",
+        "A snapshot that was given up is wanted again.",
+        "fluxmq/raft/leading.py",
+        "        if not ok:\n            progress.pending_snapshot = 0\n        progress.probe()",
+        "        if not ok:\n            return\n        progress.probe()",
+        SEEDS,
+    ),
+    Mutation(
+        "simulated_transfer_is_given_up",
+        "A leader whose successor is cut off takes proposals again.",
+        "fluxmq/raft/leading.py",
+        "            if self._transfer_elapsed >= state.config.election_ticks:",
+        "            if self._transfer_elapsed >= 1 << 40:",
+        SEEDS,
+    ),
     Mutation(
         "simulated_lost_appends_are_forgotten",
         "A follower that lost an append is asked again.",

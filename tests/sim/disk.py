@@ -157,6 +157,9 @@ class Disk:
         self.incarnation = 0
         """Raised, here and in the list of members, before every start: an earlier copy has a lower one."""
 
+        self.floor = (0, 0)
+        """See `Config`; durable before the member runs again."""
+
     def write(self, record: Record) -> None:
         """Write without syncing."""
         self.pending.append(record)
@@ -192,4 +195,5 @@ class Disk:
         other.durable = self.durable.copy()
         other.view = self.durable.copy()
         other.incarnation = self.incarnation
+        other.floor = self.floor
         return other

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -122,7 +123,7 @@ class Member:
         self._marks: deque[tuple[int, SnapshotMark]] = deque()
         random = self.random.random
         self.node = self.world.make_node(
-            self.config,
+            replace(self.config, floor=self.disk.floor),
             store,
             store.hard_state,
             self.applied_membership,
@@ -141,12 +142,13 @@ class Member:
         self.node = None
         self.lost = self.removed = True
 
-    def begin_anew(self, incarnation: int, state: HardState) -> Disk:
+    def begin_anew(self, incarnation: int, state: HardState, floor: tuple[int, int]) -> Disk:
         """Be ready to start with what was found in place of the directory, or with nothing; the new disk."""
         self.incarnations += 1
         self.lost = self.removed = False
         self.disk = self.found or Disk(Membership((), ()))
         self.disk.incarnation = incarnation
+        self.disk.floor = floor
         for store in (self.disk.view, self.disk.durable):
             store.hard_state = state
         self.found = self.earlier = None

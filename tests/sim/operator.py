@@ -6,7 +6,8 @@ way, can be taken for the new one's. Or a lost member
 comes back under its own number, with what its directory holds: it may not run before a leader that is one still, says
 that it has no vote by what is committed. By then a majority of the others will neither elect anybody who counts its old
 votes, nor follow a leader who counts its old acknowledgements. It begins in that leader's term, so it does not listen to
-earlier leaders, who think of it as it was; and no stream of its earlier life goes on. The operator sees what leaders say; an old leader's word is as good as a new one's
+earlier leaders, who think of it as it was; no stream of its earlier life goes on; and it
+weighs votes as if it held what is committed, for who was removed long ago may still count its vote. The operator sees what leaders say; an old leader's word is as good as a new one's
 to it. It goes on when faults have ended: a group is whole again when every lost member has been replaced.
 """
 
@@ -122,7 +123,9 @@ class Operator:
         """Whether nobody leads a later term, which a leader knows after a round of reads; removed members must have been
         told, or one that comes back would be told what its earlier life is."""
         world = self._world
-        return world.removals_are_told() and leader.term == max(world.invariants.leaders)
+        commit = world.invariants.committed[-1]
+        newest = leader.term == max(world.invariants.leaders) == commit[0]
+        return world.removals_are_told() and newest
 
     def _bring_back(self, member: Member, leader: Member) -> None:
         """A lost member runs again, in the leader's term; what it sent and was sent before ended with its streams."""
@@ -133,7 +136,9 @@ class Operator:
         leader.node.start_over(member.id)
         world.invariants.began_anew(member.id, member.disk.durable)
         state = HardState(leader.term, leader.id, 0)
-        world.disks[member.id] = member.begin_anew(world.incarnations[member.id], state)
+        floor = (leader.term, leader.node.status().commit)
+        incarnation = world.incarnations[member.id]
+        world.disks[member.id] = member.begin_anew(incarnation, state, floor)
         world.invariants.hard_state_durable(member.id, state)
         world.forget_messages(member)
         world.at(int(world.chance() * 300_000), START, member)

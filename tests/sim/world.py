@@ -452,8 +452,10 @@ class World:
     def _become_calm(self) -> None:
         self.calm = True
         self.cuts.clear()
-        for member in self.members.values():
+        for member in list(self.members.values()):
             member.paused_until = 0
+            if member.node is not None and member.disk.durable.damaged:
+                self.operator.lose(member, "damage found by reading everything")
             self.at(0, START, member)
         self.at(PROBE_US, PROBE)
 
