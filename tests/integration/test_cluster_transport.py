@@ -92,9 +92,10 @@ async def listening(
     safe: Security | None = None,
     accept: Callable[[Hello], str] = lambda _: "",
     address: str = "127.0.0.1:0",
+    own: Hello = NODE2,
 ) -> AsyncIterator[Endpoint]:
     calls: dict[str, CallHandler] = {"answer": answer}
-    found = Endpoint(safe or security("node2"), address, NODE2, side, accept, calls)
+    found = Endpoint(safe or security("node2"), address, own, side, accept, calls)
     await found.start()
     try:
         yield found
@@ -273,14 +274,21 @@ def test_who_proves_nothing_gets_no_stream(
 
 
 def test_a_common_name_will_do_where_there_is_no_other() -> None:
+    """On either side: gRPC compares the names of those that are dialled, and the endpoint those of who dials."""
+
     async def scenario() -> None:
         near, far = Side(), Side()
-        own = NODE1._replace(node="node3")
+        own, safe = NODE1._replace(node="node3"), security("node3", "node3")
         async with (
             listening(far, security("node2", "node2")) as there,
-            dialling(near, there.address, security("node3", "node3"), own),
+            dialling(near, there.address, safe, own),
         ):
             assert (await far.ups.get()).hello.node == "node3"
+        async with (
+            listening(far, safe, own=own) as there,
+            dialling(near, there.address, security("node1", "node1"), node="node3"),
+        ):
+            assert (await far.ups.get()).hello.node == "node1"
 
     run(scenario)
 

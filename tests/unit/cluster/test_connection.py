@@ -177,6 +177,19 @@ def test_nothing_is_received_after_close() -> None:
     assert told.why == "closed"
 
 
+def test_what_has_come_when_it_is_closed_is_not_received() -> None:
+    told = Told()
+
+    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
+        connection.send(b"both tasks run")
+        await wires.outgoing.get()
+        wires.arrive(b"x")
+        connection.close()
+
+    carrying(told, scenario)
+    assert told.events == ["connected", "lost"]
+
+
 @pytest.mark.parametrize("event", ["connected", "received", "lost"])
 def test_a_fault_of_the_listener_ends_the_stream_only(
     event: str, caplog: pytest.LogCaptureFixture
