@@ -62,7 +62,7 @@ def test_the_node_that_has_something_begins_the_cluster(tmp_path):
     async def scenario(cluster):
         await cluster.well()
         for node in cluster.up:
-            assert node.queues_of() == ["mine"]
+            await until(lambda node=node: node.queues_of() == ["mine"])
             assert node.keeper.topology.queue("/", "mine").group == "local-4@node3"
             assert len(node.keeper.topology.bindings("/")) == 1
             assert [user.name for user in node.directory.users.users] == ["admin"]
@@ -77,6 +77,7 @@ def test_users_made_before_the_first_start_are_the_clusters(tmp_path):
     async def scenario(cluster):
         await cluster.well()
         for node in cluster.up:
+            await until(lambda node=node: node.keeper.known)
             assert [user.name for user in node.directory.users.users] == ["root"]
             assert node.keeper.topology.vhost("/") is not None
 
@@ -95,7 +96,7 @@ def test_what_would_be_lost_keeps_a_node_out(tmp_path, monkeypatch):
         await until(lambda: "users or a topology from before" in (late.meta.problem or ""))
         assert not late.keeper.known
         assert await cluster["node1"].change(queue("theirs")) is None
-        assert cluster["node2"].queues_of() == ["theirs"]
+        await until(lambda: cluster["node2"].queues_of() == ["theirs"])
 
     run(Cluster(tmp_path), scenario, "node1", "node2")
     rows, users = stored(tmp_path / "node3")
@@ -120,7 +121,9 @@ def test_a_node_that_comes_later_is_made_a_member(tmp_path, monkeypatch):
     run(Cluster(tmp_path), scenario, "node1", "node2")
 
 
-def test_a_single_new_node_waits_for_others(tmp_path):
+def test_a_single_new_node_waits_for_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(service, "SEED_SECONDS", 0.1)
+
     async def scenario(cluster):
         await asyncio.sleep(0.5)  # two elections and more
         node = cluster["node1"]

@@ -23,8 +23,8 @@ async def all_alike(cluster):
     await cluster.well()
     first, *others = [await cluster.dump(node) for node in cluster.up]
     assert others == [first] * len(others)
-    revisions = {node.keeper.revision for node in cluster.up}
-    assert revisions == {first["state"][0][2]}
+    revision = first["state"][0][2]
+    await until(lambda: {node.keeper.revision for node in cluster.up} == {revision})
     snapshots = [
         sorted(node.keeper.topology.snapshot().rows, key=lambda row: (row.kind, repr(row.key)))
         for node in cluster.up
