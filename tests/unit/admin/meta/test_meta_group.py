@@ -227,7 +227,8 @@ def test_what_ended_with_a_node_goes_when_it_begins_anew(tmp_path):
         node, other = cluster.followers()
         mine = queue("mine", durable=False, group=f"ephemeral-0@{node.name}")
         theirs = queue("theirs", durable=False, group=f"ephemeral-0@{other.name}")
-        assert await node.change(mine, theirs) is None
+        assert await node.change(mine) is None
+        assert await other.change(theirs) is None
         await node.stop()
         # Its control process alone was restarted.
         await node.start(life=False)
