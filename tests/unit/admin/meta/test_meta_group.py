@@ -95,12 +95,12 @@ def test_changes_go_on_when_the_leader_is_gone_and_it_catches_up(tmp_path):
 
 
 def test_without_a_majority_changes_are_refused_and_nothing_of_them_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(service, "REQUEST_SECONDS", 0.5)
-
     async def scenario(cluster):
         await cluster.well()
         leader = cluster.leader
-        assert await leader.change(queue("before")) is None
+        for node in cluster.up:
+            assert await node.change(queue("before")) is None
+        monkeypatch.setattr(service, "REQUEST_SECONDS", 0.5)
         cluster.cut_off(leader)
         for node in (leader, leader):
             with pytest.raises(RequestError) as refused:
@@ -110,6 +110,7 @@ def test_without_a_majority_changes_are_refused_and_nothing_of_them_stays(tmp_pa
         # It led, and had the change in memory already.
         await until(lambda: leader.queues_of() == ["before"])
         await until(lambda: cluster.leader is not None and cluster.leader is not leader)
+        monkeypatch.undo()
         assert await cluster.leader.change(queue("won")) is None
         cluster.join_again(leader)
         await all_alike(cluster)
