@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fluxmq.queues.origins import Identity
-from fluxmq.shards.queues.ports import MOVED, Attached, Wanted
 from fluxmq.shards.queues.once import Once
+from fluxmq.shards.queues.ports import MOVED, Attached, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, RemoteHost
 
 WANTED = Wanted("q", "g", "member", b"", None, 10, 1)

@@ -57,6 +57,9 @@ class Replica:
         member = Member(number, NUMBERS, TICKS, 1)
         hosted = open_group(self.group, self.stores, self.shared, files, paths, member)
         self.keeper = hosted.keeper
+        state = self.keeper.node._state
+        state.random = lambda _ticks: number  # chance is the test's
+        state.timeout = TICKS + number
         self.sent: deque[Message] = deque()
         self.keeper.send = self.sent.extend
         self.group.on_leading = lambda group: group.declare(QueueConfig("work", max_depth=0))
@@ -111,7 +114,18 @@ class Trio:
         for _ in range(50 * TICKS):
             if leader.keeper.leading and leader.group.machine.queue("work") is not None:
                 return leader
-            if not leader.keeper.leading:
+            other = next(
+                (
+                    each
+                    for each in self.members.values()
+                    if each.keeper.leading and each is not leader
+                ),
+                None,
+            )
+            if other is not None and other.number not in self.cut:
+                other.keeper.node.transfer_leadership(number)  # it was faster: timeouts are random
+                other.keeper.pump()
+            elif not leader.keeper.leading:
                 leader.keeper.node.campaign()
                 leader.keeper.pump()
             self.settle()
