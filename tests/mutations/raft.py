@@ -168,15 +168,6 @@ MUTATIONS = [
         OF_FOLLOWING + "test_a_duplicate_append_cuts_nothing",
     ),
     Mutation(
-        "raft_snapshot_is_no_proof",
-        "A snapshot that has been sent proves nothing before the peer answers.",
-        "fluxmq/raft/progress.py",
-        "        self.next = max(self.match, self.pending_snapshot) + 1\n",
-        "        self.match = max(self.match, self.pending_snapshot)\n"
-        "        self.next = self.match + 1\n",
-        "tests/unit/raft/test_progress.py::test_behind_a_snapshot_sending_begins_after_it",
-    ),
-    Mutation(
         "raft_append_answer_waits",
         "The answer to an append leaves after the entries are durable.",
         FOLLOWING,

@@ -155,6 +155,15 @@ MUTATIONS = [
         SEEDS,
     ),
     Mutation(
+        "simulated_sent_snapshot_proves",
+        "A snapshot that has been sent proves nothing before the peer answers.",
+        "fluxmq/raft/progress.py",
+        "        self.next = max(self.match, self.pending_snapshot) + 1\n",
+        "        self.match = max(self.match, self.pending_snapshot)\n"
+        "        self.next = self.match + 1\n",
+        SEEDS,
+    ),
+    Mutation(
         "simulated_snapshot_answer_before_fsync",
         "A snapshot is acknowledged when it is durable.",
         "fluxmq/raft/following.py",

@@ -11,15 +11,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fluxmq.raft.types import Message
+from fluxmq.raft.types import Membership, Message
 from tests.sim.__main__ import main, seed_range
 from tests.sim.campaign import Summary, run_many, run_seeds
 from tests.sim.member import Member
-from tests.sim.swarm import draw, plain, replacing, storm
+from tests.sim.operator import Operator
+from tests.sim.swarm import Swarm, draw, plain, replacing, storm
 from tests.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -220,6 +222,37 @@ def test_hosts_that_trust_their_storage_are_noticed(broken: type[Member]) -> Non
         if not world.run(2_000):
             rules.add(world.history.violations[0].rule)
     assert rules & PROMISES
+
+
+# Members that come back under their own number: see docs/simulation.md
+
+
+class StreamsOutlive(World):
+    """What a member said before it lost its promises arrives after it came back."""
+
+    def forget_messages(self, member: Member) -> None:
+        """Nothing ends."""
+
+
+class RunsAtOnce(Operator):
+    """Lets a member that has lost its promises run while it still has a vote."""
+
+    def _take_vote_away(self, leader: Member, membership: Membership, lost: int) -> None:
+        self._bring_back(self._world.members[lost], leader)
+
+
+def coming_back(seed: int) -> Swarm:
+    """Options under which whoever is lost comes back under its number."""
+    return replace(replacing(seed, plain(seed, 3)), same_number=1.0, straggle=0.05)
+
+
+def test_the_rules_of_coming_back_are_needed() -> None:
+    assert World(360, coming_back(360)).run(2_000)
+    assert not StreamsOutlive(360, coming_back(360)).run(2_000)
+    world = World(0, coming_back(0))
+    world.operator = RunsAtOnce(world)
+    assert not world.run(2_000)
+    assert World(0, coming_back(0)).run(2_000)
 
 
 # The command line
