@@ -307,11 +307,8 @@ class Meta:
                 if not again:
                     text = "leadership was lost meanwhile: it may or may not be done; look"
                     raise RequestError(ERROR_FAILED, text) from problem
-            await self._within(AGAIN_SECONDS, self._wait_for_news())
+            await self._within(AGAIN_SECONDS, self._news.wait())
         raise RequestError(ERROR_FAILED, NO_LEADER)
-
-    async def _wait_for_news(self) -> None:
-        await self._news.wait()
 
     # Deciding, as who leads
 

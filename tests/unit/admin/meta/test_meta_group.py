@@ -20,8 +20,12 @@ from tests.unit.admin.topology_node import GUEST, queue, until
 
 
 async def all_alike(cluster):
-    await cluster.well()
-    first, *others = [await cluster.dump(node) for node in cluster.up]
+    while True:
+        await cluster.well()
+        applied = [node.replica.applied_index for node in cluster.up]
+        first, *others = [await cluster.dump(node) for node in cluster.up]
+        if applied == [node.replica.applied_index for node in cluster.up]:
+            break  # else something was agreed on meanwhile
     assert others == [first] * len(others)
     revision = first["state"][0][2]
     await until(lambda: {node.keeper.revision for node in cluster.up} == {revision})
