@@ -59,6 +59,20 @@ def knows(node: Node, queue: str, capsys: pytest.CaptureFixture[str]) -> bool:
     return queue in capsys.readouterr().out.split()
 
 
+def test_a_queue_of_a_connection_is_reached_from_other_nodes(cluster: Cluster) -> None:
+    first, second, _ = cluster.nodes
+    with connected(first) as owner, connected(second) as other:
+        mine = owner.channel()
+        name = mine.queue_declare("", exclusive=True).method.queue
+        theirs = other.channel()
+        theirs.confirm_delivery()
+        theirs.basic_publish("", name, b"answer", mandatory=True)
+        assert mine.basic_get(name, auto_ack=True)[2] == b"answer"
+    # What a node has for itself does not keep others from hearing of what comes behind it.
+    declare(second, "behind")
+    assert routes(first, "behind")
+
+
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -174,8 +174,9 @@ class DeclaredQueues:
         queues = self._queues
         found = queues.service.find(name)
         places = queues.places
-        here = places.shard_of(name) == queues.shard and not places.is_moving(name)
-        here = here and queues.is_member(name)
+        # Of other nodes' own groups this node has no place.
+        here = queues.is_member(name) and places.shard_of(name) == queues.shard
+        here = here and not places.is_moving(name)
         # One that has left is here by the placement until it is decided where it goes.
         here = here and name not in queues.handovers.departed
         if found is not None or not here or name.startswith(EPHEMERAL):

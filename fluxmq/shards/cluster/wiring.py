@@ -123,6 +123,8 @@ class Cluster:
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed
+        # The shard's memory is open from the beginning: other nodes' clients may use an exclusive queue's name, too.
+        self.leaders.leads(f"{service.ephemeral.name}@{self.node}", 1, OWN)
 
     # Joining
 

@@ -206,6 +206,8 @@ class Queues:
             return handovers.departed[group]
         if self.cluster is not None:
             group = self.cluster.own_name(group)
+            if "@" in group:
+                return NOWHERE  # another node's own
         found = self.service.find(group)
         if found is not None:
             copy = self.cluster.copy_of(found) if self.cluster is not None else None
