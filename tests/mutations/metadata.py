@@ -38,8 +38,8 @@ MUTATIONS = [
         "transient_ends_with_the_node",
         "What is not durable is not there after the node's restart.",
         KEEPER,
-        "durable = self.topology.is_durable(row.kind, row.key) and",
-        "durable =",
+        "return not self.topology.is_durable(row.kind, row.key) or _of_settings(row)",
+        "return _of_settings(row)",
         OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
     ),
     Mutation(
@@ -54,19 +54,19 @@ MUTATIONS = [
         "settings_are_not_written",
         "A queue of the settings that is taken out of them is gone.",
         KEEPER,
-        " and not _of_settings(row)",
-        "",
+        " or _of_settings(row)\n",
+        "\n",
         OF_DISK + "test_queues_of_the_settings_are_rows_that_are_not_written",
     ),
     Mutation(
         "unwritten_is_forgotten",
         "What could not be written did not happen.",
         KEEPER,
-        """        self._damaged = True
-        try:
-            await self._restore()""",
-        """        try:
-            pass""",
+        """            self._damaged = True
+            try:
+                await self._restore()""",
+        """            try:
+                pass""",
         OF_DISK + "test_what_could_not_be_written_did_not_happen",
     ),
     Mutation(
