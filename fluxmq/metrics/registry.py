@@ -207,6 +207,13 @@ _DECLARED: Final = (
     Metric("fluxmq_raft_applied_index", _G, "Index up to which it is applied here.", ("group",)),
     Metric("fluxmq_raft_snapshot_index", _G, "Index of the newest snapshot here.", ("group",)),
     Metric("fluxmq_raft_elections_total", _C, "Times that this node began to lead.", ("group",)),
+    Metric(
+        "fluxmq_raft_mismatches_total",
+        _C,
+        "Times that this node, leading, found a copy to differ from the majority's.",
+        ("group",),
+    ),
+    Metric("fluxmq_raft_snapshots_installed_total", _C, "Snapshots of other members put in place."),
     Metric("fluxmq_raft_bytes_sent_total", _C, "Bytes of Raft messages sent.", ("group",)),
     Metric("fluxmq_raft_bytes_received_total", _C, "Bytes of them received.", ("group",)),
     Metric(

@@ -136,7 +136,7 @@ class Raft(Section):
     auto_provision_groups: bool = False
     """Whether a queue may name a group that groups does not list; it is then made on first use."""
     write_policy: Literal["forward", "reject", "local"] = "forward"
-    """A publish that reaches a node without the leader: forward it, reject it, or append it locally."""
+    """A publish that reaches a node without the leader: forward it or reject it. local, which would append it there, is refused."""
     distribution_mode: Literal["forward", "replicate"] = "forward"
     """Delivery on other nodes: forward messages from the leader, or deliver from the local copy of the log."""
     bind_addr: Address = "127.0.0.1:7100"

@@ -18,6 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("fluxmq", "spark", "tests", "config", "setup.cfg", "pyproject.toml", "setup.py")
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", ".hypothesis", "data")
+EXAMPLES = 1000
+"""Of a property test: the first that fails ends it, so that only a rule that nobody holds costs them all."""
+
 SECONDS_MAX = 120
 """A mutation may make a test hang; that is noticed as well."""
 
@@ -78,6 +81,8 @@ def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
     """Exit code and output of pytest on uncompiled code."""
     environ = {**os.environ, "FLUXMQ_PURE": "1", "PYTHONPATH": f"{root}:{root}/spark"}
     environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    # A property test draws its examples: what it finds in one run of two is to be found in every one.
+    environ["FLUXMQ_EXAMPLES"] = str(EXAMPLES)
     environ.pop("PYTEST_CURRENT_TEST", None)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
     command += [f"--timeout={SECONDS_MAX // 2}", *tests]

@@ -103,7 +103,6 @@ class GroupHosts:
             leader,
             lambda leader: self.target(group, leader),
             lambda leader, queue: self._reader(group, leader, queue),
-            self.is_here,
             lambda queue: self._queue_plans.ack_timeout(group, queue),
             (lambda: self._refusal(group, leader)) if rejects else None,
             self._epoch ^ forwarding,

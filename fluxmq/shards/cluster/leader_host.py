@@ -58,9 +58,8 @@ class LeaderHost:
 
     ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is
     known: a host that answers `MOVED` when it cannot say what became of what it was asked, and keeps nothing itself.
-    ``is_here`` tells whether the group is led on this node, ``ack_timeout`` how long a queue's appends wait, in seconds,
-    ``refusal`` the reason for which appends are not taken now, 0 when they are (``write_policy: reject``). ``origin``: a
-    number of this shard's life.
+    ``ack_timeout`` tells how long a queue's appends wait, in seconds, ``refusal`` the reason for which appends are not
+    taken now, 0 when they are (``write_policy: reject``). ``origin``: a number of this shard's life.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class LeaderHost:
         leader: Leader,
         target: Callable[[Leader], QueueHost | None],
         reader: Callable[[Leader, str], QueueHost | None],
-        is_here: Callable[[Leader], bool],
         ack_timeout: Callable[[str], float],
         refusal: Callable[[], int] | None,
         origin: int,
@@ -77,7 +75,6 @@ class LeaderHost:
         self._leader = leader
         self._target_of = target
         self._reader_of = reader
-        self._is_here = is_here
         self._ack_timeout = ack_timeout
         self._refusal = refusal
         self._now = now
@@ -104,11 +101,6 @@ class LeaderHost:
     def reader(self, queue: str) -> QueueHost | None:
         """Who gives a queue's messages to consumers of this shard: who leads, or a copy on this node."""
         return self._reader_of(self._leader, queue)
-
-    @property
-    def here(self) -> bool:
-        """Whether it is led on this node."""
-        return self._is_here(self._leader)
 
     @property
     def led(self) -> bool:

@@ -100,6 +100,7 @@ class ClusterReports:
         malformed = cluster.links.malformed.events
         malformed += sum(replica.carrier.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
+        yield "fluxmq_raft_snapshots_installed_total", {}, cluster.snapshots.installed
         yield "fluxmq_cluster_append_timeouts_total", {}, cluster.append_timeouts
         yield from self._links()
 
@@ -115,6 +116,7 @@ class ClusterReports:
         yield "fluxmq_raft_applied_index", labels, hosted.group.applied_index
         yield "fluxmq_raft_snapshot_index", labels, hosted.snapshot_index
         yield "fluxmq_raft_elections_total", labels, hosted.keeper.elections
+        yield "fluxmq_raft_mismatches_total", labels, self._cluster.audits.of[name].mismatches
         yield "fluxmq_raft_bytes_sent_total", labels, carrier.sent_bytes
         yield "fluxmq_raft_bytes_received_total", labels, carrier.received_bytes
         membership = status.membership

@@ -87,14 +87,11 @@ class Cluster:
         self.plans = GroupPlans(settings)
         self.leaders = Leaders()
         self.replicas: dict[str, Replica] = {}
-        self.failure = ""
-        """Why this shard cannot take part."""
         self._settings = settings
         self._service = service
         self._places = places
         self._queue_plans = QueuePlans(settings, self.plans)
         self._wake = wake
-        self._now = now
         self.hosts = GroupHosts(
             self.node,
             epoch,
@@ -253,7 +250,7 @@ class Cluster:
             lambda number: self._unreachable(hosted, number),
             acquaintances,
             group.fail,
-            self._now,
+            self.now,
             self.snapshots.call_handlers(group.name),
         )
         keeper.on_snapshot_wanted = lambda member: self.snapshots.wanted(group.name, member)
@@ -355,12 +352,9 @@ class Cluster:
         self.audits.lose(name)
 
     def _say(self, what: str, group: str, term: int) -> None:
-        for link in (*self._shard_links.values(), *self._node_links()):
+        for link in (*self._shard_links.values(), *self.links.links.values()):
             if link.up:
                 link.send_control(what, group, term)
-
-    def _node_links(self) -> tuple[FrameLink, ...]:
-        return tuple(self.links.links.values()) if hasattr(self, "links") else ()
 
     def _tell(self, link: FrameLink) -> None:
         """A shard has come: it learns what is led here."""
@@ -419,7 +413,7 @@ class Cluster:
         self.hosts.housekeeping()
         self.orders.housekeeping()
         self.members.housekeeping()
-        self.audits.housekeeping(self._now())
+        self.audits.housekeeping(self.now())
         self.snapshots.housekeeping()
 
     @property
@@ -427,22 +421,13 @@ class Cluster:
         """Appends refused because nobody had answered in time."""
         return self.hosts.timeouts
 
-    @property
-    def leaderless(self) -> list[str]:
-        """Groups here that nobody is known to lead."""
-        return [
-            name
-            for name, replica in self.replicas.items()
-            if not replica.hosted.group.failed and not replica.hosted.keeper.node.status().leader
-        ]
-
     # The end
 
     async def hand_over(self, turn: Callable[[], None]) -> None:
         """Have other members lead what is led here, for a bounded time."""
         asked: set[str] = set()
-        deadline = self._now() + TRANSFER_SECONDS_MAX
-        while self._now() < deadline:
+        deadline = self.now() + TRANSFER_SECONDS_MAX
+        while self.now() < deadline:
             led = [each for each in self.replicas.values() if each.hosted.keeper.leading]
             if not led:
                 return

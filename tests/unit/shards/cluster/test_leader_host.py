@@ -12,7 +12,7 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.origins import Identity
 from fluxmq.sessions.mqtt.explanations import EXPLANATIONS_MAX, Explanations, code_of
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, WAITING_BYTES_MAX, LeaderHost
-from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
+from fluxmq.shards.cluster.leaders import Leader, Leaders
 from fluxmq.shards.queues.ports import (
     MOVED,
     Answer,
@@ -136,7 +136,6 @@ class Case:
             self.leaders.of("g"),
             self._target,
             lambda leader, _queue: self._target(leader),
-            lambda leader: leader.peer == OWN,
             self.timeouts.__getitem__,
             refusal,
             77,
