@@ -352,7 +352,8 @@ class Cluster:
         self.audits.lose(name)
 
     def _say(self, what: str, group: str, term: int) -> None:
-        for link in (*self._shard_links.values(), *self.links.links.values()):
+        links: list[FrameLink] = [*self._shard_links.values(), *self.links.links.values()]
+        for link in links:
             if link.up:
                 link.send_control(what, group, term)
 
