@@ -46,6 +46,7 @@ class Leadership:
 
     __slots__ = (
         "_alone",
+        "_announces",
         "_heartbeat_elapsed",
         "_read_round",
         "_reads_asked",
@@ -69,6 +70,7 @@ class Leadership:
         self.transferee = 0
         self._transfer_elapsed = 0
         self._heartbeat_elapsed = 0
+        self._announces = False
         self._reads_asked: list[int] = []
         self._reads_waiting = 0
         self._rounds: deque[tuple[int, int, list[int]]] = deque()
@@ -180,6 +182,19 @@ class Leadership:
 
     # Sending
 
+    def announce(self) -> None:
+        """Say with the next `flush` what is committed."""
+        self._announces = True
+
+    @property
+    def unannounced(self) -> bool:
+        """Whether a peer that follows was not told of all that is committed."""
+        commit = self._state.log.commit
+        for progress in self.peers.values():
+            if progress.commit_sent < commit and progress.state is Replication.REPLICATE:
+                return True
+        return False
+
     def flush(self) -> None:
         """Send what every peer is owed and has room for."""
         if self._reads_asked and self._state.log.commit >= self.first_index:
@@ -187,6 +202,7 @@ class Leadership:
         for peer, progress in self.peers.items():
             while self._feed(peer, progress):
                 pass
+        self._announces = False
 
     def _feed(self, peer: int, progress: Progress) -> bool:
         """Send one append if there is reason and room; whether another may follow."""
@@ -202,11 +218,17 @@ class Leadership:
                 return self._append_to(peer, progress, empty=False)
             if not progress.due:
                 return False
-        elif not progress.due and progress.commit_sent >= log.commit:
+        elif not progress.due and not self._owed(progress):
             return False
         # The window is full or nothing is new: the commit index, or the question whether all has arrived.
         self._append_to(peer, progress, empty=True)
         return False
+
+    def _owed(self, progress: Progress) -> bool:
+        """Whether a peer is to be told what is committed though there is nothing else to tell."""
+        if progress.commit_sent >= self._state.log.commit:
+            return False
+        return self._announces or self._state.config.eager_commit
 
     def _append_to(self, peer: int, progress: Progress, *, empty: bool) -> bool:
         """Send an append from `progress.next` on; False when the entries are gone and a snapshot is wanted."""

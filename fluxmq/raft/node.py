@@ -237,6 +237,7 @@ class Node:
     def _step_down_if_removed(self) -> None:
         """A leader that took itself out leads until that is committed (dissertation section 4.2.2)."""
         if self._leadership is not None and self._leadership.removed():
+            self._leadership.announce()
             self._leadership.flush()  # the others learn that it is committed
             self._follow(self._state.term, 0)
 
@@ -295,6 +296,16 @@ class Node:
         """The connection to a peer is gone; what was sent may be lost."""
         if self._leadership is not None:
             self._leadership.report_unreachable(peer)
+
+    def announce(self) -> None:
+        """Tell the others what is committed with the next `ready`; for a leader without `Config.eager_commit`."""
+        if self._leadership is not None:
+            self._leadership.announce()
+
+    @property
+    def unannounced(self) -> bool:
+        """Whether this node leads, and others do not know of all that is committed."""
+        return self._leadership is not None and self._leadership.unannounced
 
     def start_over(self, peer: int) -> bool:
         """A learner has lost its log, or part of it: what it said of it counts no more, and it is filled anew.

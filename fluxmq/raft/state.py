@@ -26,6 +26,8 @@ class Config:
     * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
     * `max_unstable_bytes`: what a leader keeps in memory of entries not both durable and committed; more is refused.
     * `max_apply_bytes`: data read from disk for one `Ready.committed`.
+    * `eager_commit`: a leader says at once what is committed; otherwise with the next entries, with heartbeats, or when it
+      is told to (`Node.announce`): a message each way less per lone entry and peer.
     * `floor`: (term, index) up to which the log counts as held when votes are weighed. For a node that has lost what it
       promised and comes back under its number: a leader gives it what is committed when the node has no vote. Until
       its log is as complete it does not campaign, and it votes for nobody whose log is not: who was removed long ago
@@ -42,6 +44,7 @@ class Config:
     max_unstable_bytes: int = 64 << 20
     max_apply_bytes: int = 16 << 20
     floor: tuple[int, int] = (0, 0)
+    eager_commit: bool = True
 
     def __post_init__(self) -> None:
         """Our own settings' checks come before; this is the last one."""

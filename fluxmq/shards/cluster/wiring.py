@@ -40,6 +40,9 @@ from fluxmq.storage.files import Files
 
 TICKS_PER_ELECTION = 20
 """Ticks of a group's clock in its shortest election timeout: the finer, the seldomer two campaign at once."""
+ANNOUNCE_SECONDS = 0.01
+"""After which other members are told what is committed, unless entries have told them: where nobody reads their copies it
+is wanted only to keep those near the end."""
 TRANSFER_SECONDS_MAX = 2.0
 """How long a shard that stops waits for others to take its groups over."""
 _STEP_SECONDS = 0.005
@@ -57,6 +60,7 @@ class Replica:
     copy: ReplicaHost
     acquaintances: Acquaintances
     timer: asyncio.TimerHandle | None = None
+    announcement: asyncio.TimerHandle | None = None
     starting: asyncio.Task[None] | None = None
     tick_seconds: float = 0.1
     caught_up: dict[int, float] = field(default_factory=dict)
@@ -227,6 +231,7 @@ class Cluster:
             max(TICKS_PER_ELECTION, heartbeat + 1),
             heartbeat,
             plan.data_dir,
+            _reads_copies(plan),
         )
 
     def _opened(self, hosted: Hosted) -> None:
@@ -268,6 +273,8 @@ class Cluster:
 
         group.on_applied = applied
         replica.tick_seconds = tick_seconds(plan)
+        if not _reads_copies(plan):
+            keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.send = carrier.send
         group.answers.configure(wish_of(plan), self._queue_plans.wishes(group.name))
         declare = group.on_leading
@@ -309,8 +316,19 @@ class Cluster:
 
     def still(self, replica: Replica) -> None:
         """A group's clock stops."""
-        if replica.timer is not None:
-            replica.timer.cancel()
+        for timer in (replica.timer, replica.announcement):
+            if timer is not None:
+                timer.cancel()
+
+    def _announce_soon(self, replica: Replica) -> None:
+        """The other members are to know what is committed, though nothing else may be on its way to them."""
+        if replica.announcement is None:
+            loop = asyncio.get_running_loop()
+            replica.announcement = loop.call_later(ANNOUNCE_SECONDS, self._announce, replica)
+
+    def _announce(self, replica: Replica) -> None:
+        replica.announcement = None
+        replica.hosted.keeper.announce()
 
     def _tick(self, replica: Replica) -> None:
         """One tick of a group's clock; a shard that was held up counts one, however long it was."""
@@ -454,6 +472,11 @@ class Cluster:
         asked = node.transfer_leadership(max(reachable)[1])
         replica.hosted.keeper.pump()
         return asked
+
+
+def _reads_copies(plan: GroupPlan) -> bool:
+    """Whether consumers on other nodes wait for what their copy knows to be committed."""
+    return plan.distribution_mode == "replicate"
 
 
 def tick_seconds(plan: GroupPlan) -> float:

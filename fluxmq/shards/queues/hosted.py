@@ -31,14 +31,15 @@ MESSAGE_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """This node as a member of a group: its number, the voters of a new group, how fast the group's clock runs, and where
-    the group's directory is to be; None: with the others."""
+    """This node as a member of a group: its number, the voters of a new group, how fast the group's clock runs, where the
+    group's directory is to be (None: with the others), and whether the others are told at once what is committed."""
 
     number: int = THIS_NODE
     voters: tuple[int, ...] = (THIS_NODE,)
     election_ticks: int = ELECTION_TICKS
     heartbeat_ticks: int = HEARTBEAT_TICKS
     data_dir: str | None = None
+    eager_commit: bool = True
 
     @property
     def alone(self) -> bool:
@@ -136,6 +137,7 @@ def open_group(
         member.heartbeat_ticks,
         INFLIGHT_BYTES_MAX,
         MESSAGE_BYTES_MAX,
+        eager_commit=member.eager_commit,
     )
     try:
         node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)

@@ -49,6 +49,8 @@ class RaftKeeper:
         """Where messages to the group's other members go."""
         self.on_snapshot_wanted: Callable[[int], None] = lambda _member: None
         """Called with a member that needs entries which are only in a snapshot any more."""
+        self.on_unannounced: Callable[[], None] | None = None
+        """Called when others do not know of all that is committed; `announce` tells them."""
         self.alone = True
         """Whether this node is the group's only member, so that it leads by itself."""
         self.elections = 0
@@ -79,6 +81,11 @@ class RaftKeeper:
     def tick(self) -> None:
         """One tick of the group's clock has passed. Errors as in `persisted`."""
         self._guarded(self.node.tick)
+
+    def announce(self) -> None:
+        """Tell the others what is committed, if they do not know. Errors as in `persisted`."""
+        if self.node.unannounced:
+            self._guarded(self.node.announce)
 
     def step(self, messages: Sequence[Message]) -> None:
         """Messages of another member have come. Errors as in `persisted`; what no node sends is refused.
@@ -139,6 +146,8 @@ class RaftKeeper:
                     break  # what a node says at once is all it has, but for what is read in pieces
             if self.leading and self.group.answers.held:
                 self.group.answers.advance()  # also for an answer of a member that leaves nothing to do
+            if self.on_unannounced is not None and self.node.unannounced:
+                self.on_unannounced()
         finally:
             self._pumping = False
 
