@@ -297,6 +297,15 @@ class Node:
         if self._leadership is not None:
             self._leadership.report_unreachable(peer)
 
+    def hold(self, term: int, index: int) -> None:
+        """From now on vote as one whose log ends with that entry, in its term or a later one: see `Config.floor`.
+
+        For a member that has lost what it promised, when a leader of that term takes it back.
+        """
+        self._state.floor = max(self._state.floor, (term, index))
+        if term > self._state.term:
+            self._follow(term, 0)
+
     def announce(self) -> None:
         """Tell the others what is committed with the next `ready`; for a leader without `Config.eager_commit`."""
         if self._leadership is not None:

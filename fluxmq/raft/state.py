@@ -61,6 +61,7 @@ class State:
         "answers",
         "config",
         "elapsed",
+        "floor",
         "id",
         "leader",
         "log",
@@ -84,6 +85,7 @@ class State:
     ) -> None:
         self.config = config
         self.id = config.id
+        self.floor = config.floor
         self.log = log
         self.memberships = memberships
         self.term = term
@@ -133,7 +135,7 @@ class State:
         (dissertation section 4.2.2).
         """
         log = self.log
-        if log.snapshot is not None or (log.last_term, log.last_index) < self.config.floor:
+        if log.snapshot is not None or (log.last_term, log.last_index) < self.floor:
             return False
         memberships = self.memberships
         if self.id in memberships.current.voters:
@@ -145,7 +147,7 @@ class State:
     def end(self) -> tuple[int, int]:
         """Term and index of the log's end, or of the floor above it: what a log must have to be as complete (section 5.4.1)."""
         log = self.log
-        return max((log.last_term, log.last_index), self.config.floor)
+        return max((log.last_term, log.last_index), self.floor)
 
     def send(self, message: Message) -> None:
         """Send something that promises nothing about this node's disk."""

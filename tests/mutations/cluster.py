@@ -7,6 +7,7 @@ from tests.mutations.mutation import Mutation
 FOLDER = "tests/unit/shards/cluster/"
 OF_COPIES = FOLDER + "test_replica_host.py::"
 OF_HOSTS = FOLDER + "test_leader_host.py::"
+OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_KEEPING = FOLDER + "test_keeping.py::"
 CLUSTER = "fluxmq/shards/cluster/"
 QUEUES = "fluxmq/shards/queues/"
@@ -131,5 +132,46 @@ MUTATIONS = [
         "            if state is None or state.next_offset < offset + count:\n",
         "            if state is None:\n",
         OF_COPIES + "test_messages_come_out_of_the_copy_when_they_are_there",
+    ),
+    Mutation(
+        "cluster_taken_back_by_anybody",
+        "Who has lost its promises is taken back only where it is committed that it is no voter.",
+        CLUSTER + "incarnation.py",
+        "        if met is None or not met.doubt or not self._out_of_it(member):\n",
+        "        if met is None or not met.doubt:\n",
+        OF_INCARNATIONS + "test_who_does_not_lead_for_certain_takes_nobody_back",
+    ),
+    Mutation(
+        "cluster_floor_forgotten",
+        "What votes are weighed by is durable, and never lowered.",
+        CLUSTER + "incarnation.py",
+        "            floor = max(self.record.floor, _floor(content))\n",
+        "            floor = _floor(content)\n",
+        OF_INCARNATIONS + "test_who_is_taken_back_votes_as_if_it_held_what_is_committed",
+    ),
+    Mutation(
+        "cluster_hearsay_keeps_the_old_log",
+        "Who hears that a member is another one counts nothing that the earlier one has said.",
+        CLUSTER + "incarnation.py",
+        "                if ours is not None:\n",
+        "                if ours is None:\n",
+        OF_INCARNATIONS + "test_the_others_hear_at_once_who_is_taken_back_and_begin_anew_with_it",
+    ),
+    Mutation(
+        "cluster_floor_in_an_old_term",
+        "Who is taken back begins in the term of who takes it back.",
+        "fluxmq/raft/node.py",
+        "        if term > self._state.term:\n            self._follow(term, 0)\n\n    def announce",
+        "        if False:\n            self._follow(term, 0)\n\n    def announce",
+        "tests/unit/raft/test_floor.py::test_it_begins_in_the_term_of_who_takes_it_back",
+    ),
+    Mutation(
+        "meta_learner_keeps_what_it_said",
+        "What a learner of _meta acknowledged with an earlier directory counts no more.",
+        "fluxmq/admin/meta/admission.py",
+        "        if learner:\n            # What",
+        "        if False:\n            # What",
+        "tests/unit/admin/meta/test_meta_parts.py::"
+        "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
     ),
 ]

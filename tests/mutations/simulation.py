@@ -142,7 +142,7 @@ MUTATIONS = [
         "simulated_floor_of_votes",
         "Who comes back without its log votes as if it held what was committed then.",
         "fluxmq/raft/state.py",
-        "        return max((log.last_term, log.last_index), self.config.floor)",
+        "        return max((log.last_term, log.last_index), self.floor)",
         "        return (log.last_term, log.last_index)",
         "tests/sim/test_found.py::test_what_worn_storage_once_found_stays_away",
     ),

@@ -76,6 +76,9 @@ def _step_for(
     learner = number in status.membership.learners
     returns = told is not None and told.standing is Standing.RETURNING
     if told is not None and returns and (record is None or record.incarnation != told.incarnation):
+        if learner:
+            # What it acknowledged was in the directory it had before.
+            return MembershipChange(ChangeVerb.REMOVE, number)
         queues = () if record is None else record.queues
         return NoteNode(number, NodeRecord(told.incarnation, readmit=True, queues=queues))
     if record is None:

@@ -8,16 +8,22 @@ other, durably, before they take a message from a stream, and so does a leader w
 stream ended. Who comes with another incarnation, an earlier life, or a log that ends too soon is **not believed**: nothing
 is sent to it and nothing of it is taken, so its votes and acknowledgements do not count, and while anybody says so it
 votes for nobody. Once it is committed that it is no voter, nothing that was promised for it counts for anything: any
-majority of the voters without it meets each majority with it in a member that keeps its promises. Then it is believed
-again, as it is now, and filled anew.
+majority of the voters without it meets each majority with it in a member that keeps its promises. Then whoever leads, and
+has heard from a majority that it does, takes it back as it is now, and it is filled anew. Others believe it when they hear
+of that. Some of them may not know yet that it is no voter, and ask for its vote; so it is given a *floor*, the leader's
+term and what is committed there: it keeps that durably, and votes as one whose log ends with it, for nobody who knows less.
+
+What nobody remembers cannot be recognised: of three, a member that has never met another does not know that other's
+successor for one. Then one directory is lost while the only other member that has the group is down.
 
 A control record begins with `GREETING`, where a Raft message has its version, and is a map in MessagePack:
-``incarnation, life, mark, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes.
+``incarnation, life, mark, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes,
+``floor`` with ``incarnation`` and ``life`` to who is taken back, ``news`` to the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +42,7 @@ GREETING_BYTES_MAX: Final = 16 << 10
 """What a member knows of `MEMBERS_MAX` others takes a third of it."""
 DOUBT_CHARACTERS_MAX: Final = 200
 FILE_NAME: Final = "member"
+_OF_MET: Final = frozenset(("doubt", "news", "floor"))
 
 
 class Known(NamedTuple):
@@ -64,6 +71,8 @@ class MemberRecord:
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
     known: Mapping[int, Known] = field(default_factory=dict)
+    floor: tuple[int, int] = (0, 0)
+    """Term and index of the last entry that it votes as if it held."""
 
 
 def record_path(paths: DataPaths, group: str) -> str:
@@ -81,6 +90,7 @@ def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecor
         "voters": list(record.voters),
         "learners": list(record.learners),
         "known": {str(number): list(known) for number, known in sorted(record.known.items())},
+        "floor": list(record.floor),
     }
     content["check"] = _check(content)
     files.make_directory(paths.group(group))
@@ -105,6 +115,7 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
             tuple(content["voters"]),
             tuple(content["learners"]),
             {int(number): Known(*known) for number, known in content["known"].items()},
+            _pair(content["floor"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(path, 0, f"no member record: {error}") from None
@@ -142,8 +153,9 @@ class Acquaintances:
 
     ``save`` makes a record durable, ``persisted`` gives up to which entry the own log is. ``standing`` is where the group
     stands, ``acknowledged`` up to which committed entry a member has acknowledged to this node as leader, 0 for unknown.
-    ``say`` sends a control record to a member. ``readmit`` is called with a member that has lost its promises, before
-    it is believed again.
+    ``say`` sends a control record to a member. ``readmit`` is called with a member that has lost its promises and may be
+    taken back: it calls `take_back` when this node leads for certain. ``start_over`` is called with a member that is another
+    one than it was, before it is believed. ``hold`` is given a floor: what votes are weighed by from then on.
     """
 
     def __init__(
@@ -155,6 +167,8 @@ class Acquaintances:
         acknowledged: Callable[[int], int],
         say: Callable[[int, bytes], None],
         readmit: Callable[[int], None],
+        start_over: Callable[[int], None],
+        hold: Callable[[int, int], None],
     ) -> None:
         self.record = record
         self._save = save
@@ -163,6 +177,8 @@ class Acquaintances:
         self._acknowledged = acknowledged
         self._say = say
         self._readmit = readmit
+        self._start_over = start_over
+        self._hold = hold
         self._met: dict[int, _Met] = {}
         self.closed = False
         """Whether the group is hosted here no longer: another shard may have its record now."""
@@ -209,11 +225,8 @@ class Acquaintances:
     def take(self, member: int, frame: bytes) -> None:
         """A control record of a member has come. Raises MalformedMessage; StorageError when it cannot be remembered."""
         content = _decode(frame)
-        if "doubt" in content:
-            met = self._met.get(member)
-            if met is None:
-                raise MalformedMessage("a verdict before the greeting")
-            met.doubts = _text(content, "doubt")
+        if not content.keys().isdisjoint(_OF_MET):
+            self._take_of_met(member, content)
             return
         met = _Met(
             _number(content, "incarnation"),
@@ -226,6 +239,28 @@ class Acquaintances:
         self._met[member] = met
         if not met.doubt:
             self._learn(member, told)
+        elif self._out_of_it(member):
+            self._readmit(member)
+
+    def _take_of_met(self, member: int, content: Mapping[str, Any]) -> None:
+        """What only a member says that has greeted."""
+        met = self._met.get(member)
+        if met is None:
+            raise MalformedMessage("a verdict before the greeting")
+        if "doubt" in content:
+            met.doubts = _text(content, "doubt")
+        elif "news" in content:
+            if not met.doubt:
+                self._learn(member, _known(content, "news"))
+        elif (_number(content, "incarnation"), _number(content, "life")) == (
+            self.record.incarnation,
+            self.record.life,
+        ):
+            floor = max(self.record.floor, _floor(content))
+            record = replace(self.record, floor=floor)
+            self._save(record)
+            self.record = record
+            self._hold(*floor)
 
     def gone(self, member: int) -> None:
         """The stream to a member has ended. Raises StorageError when what it holds cannot be remembered."""
@@ -241,22 +276,41 @@ class Acquaintances:
         for member in self.doubted:
             met = self._met[member]
             self._judge(member, met)
+            if met.doubt and self._out_of_it(member):
+                self._readmit(member)
+
+    def take_back(self, member: int, term: int) -> None:
+        """A member that may be taken back is believed as it is now: this node leads the term, and a majority has said so
+        since the member came. Raises StorageError."""
+        met = self._met.get(member)
+        if met is None or not met.doubt or not self._out_of_it(member):
+            return
+        index = max(self._standing().commit, 1)
+        known = Known(met.incarnation, met.life, met.mark, 0, index)
+        self._start_over(member)
+        self._remember({member: known})
+        met.doubt = ""
+        floor = {"floor": [term, index], "incarnation": met.incarnation, "life": met.life}
+        self._say(member, _encode(floor))
+        self._say(member, _encode({"doubt": ""}))
+        news = _encode({"news": {member: list(known)}})
+        for other in self._met:
+            if other != member and self.believed(other):
+                self._say(other, news)
+
+    def _out_of_it(self, member: int) -> bool:
+        """Whether it is committed that a member is no voter, and nothing is under way that makes it one."""
+        standing = self._standing()
+        return member not in (*standing.committed_voters, *standing.voters)
 
     # Judging
 
     def _judge(self, member: int, met: _Met) -> None:
         known = self.record.known.get(member)
         why = "" if known is None else self._why_not(member, met, known)
-        if why:
-            standing = self._standing()
-            if member not in (*standing.committed_voters, *standing.voters):
-                self._readmit(member)
-                since = max(standing.commit, 1)
-                self._remember({member: Known(met.incarnation, met.life, met.mark, 0, since)})
-                why = ""
-        elif known is None:
+        if known is None:
             self._remember({member: Known(met.incarnation, met.life, met.mark)})
-        elif met.life > known.life:
+        elif not why and met.life > known.life:
             self._remember({member: known._replace(life=met.life, mark=met.mark)})
         if why != met.doubt:
             met.doubt = why
@@ -281,6 +335,8 @@ class Acquaintances:
             ours = self.record.known.get(member)
             if ours is None or theirs.since > ours.since:
                 news[member] = theirs
+                if ours is not None:
+                    self._start_over(member)
             elif ours.incarnation == theirs.incarnation:
                 later = theirs if theirs.life > ours.life else ours
                 merged = later._replace(held=max(ours.held, theirs.held), since=ours.since)
@@ -325,9 +381,9 @@ def _decode(frame: bytes) -> dict[str, Any]:
 
 def _number(content: Mapping[str, Any], name: str) -> int:
     value = content.get(name)
-    if type(value) is not int or not 0 <= value < 1 << 63:
+    if not _is_number(value):
         raise MalformedMessage(f"a greeting without {name}")
-    return value
+    return int(value)  # type: ignore[arg-type]
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:
@@ -337,16 +393,34 @@ def _text(content: Mapping[str, Any], name: str) -> str:
     return value[:DOUBT_CHARACTERS_MAX]
 
 
-def _known(content: Mapping[str, Any]) -> dict[int, Known]:
-    told = content.get("known")
+def _pair(value: Sequence[Any]) -> tuple[int, int]:
+    term, index = value
+    return int(term), int(index)
+
+
+def _floor(content: Mapping[str, Any]) -> tuple[int, int]:
+    value = content.get("floor")
+    if (
+        not isinstance(value, list)
+        or len(value) != 2
+        or not all(_is_number(each) for each in value)
+    ):
+        raise MalformedMessage("a floor that is none")
+    return _pair(value)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _known(content: Mapping[str, Any], name: str = "known") -> dict[int, Known]:
+    told = content.get(name)
     if not isinstance(told, dict) or len(told) > 2 * MEMBERS_MAX:
         raise MalformedMessage("a greeting without what it knows")
     found: dict[int, Known] = {}
     for number, values in told.items():
         numbers = (number, *values) if isinstance(values, list) else ()
-        if len(numbers) != 1 + len(Known._fields) or not all(
-            type(each) is int and 0 <= each < 1 << 63 for each in numbers
-        ):
+        if len(numbers) != 1 + len(Known._fields) or not all(map(_is_number, numbers)):
             raise MalformedMessage("a greeting that knows what is no member")
         found[number] = Known(*numbers[1:])
     return found

@@ -126,13 +126,28 @@ class GroupMembers:
             peer = status.progress.get(number)
             return 0 if peer is None else min(peer.match, status.commit)
 
+        asked: set[int] = set()
+
         def readmit(number: int) -> None:
-            here = replica()
-            _log.warning(
-                "a member that had lost what it promised is filled anew",
-                extra={"group": name, "node": name_of(here, number)},
-            )
-            here.hosted.keeper.node.start_over(number)
+            keeper = replica().hosted.keeper
+            if number in asked or not keeper.leading:
+                return
+            asked.add(number)
+
+            def told(leads: bool) -> None:
+                asked.discard(number)
+                if leads:
+                    self._take_back(replica(), number)
+
+            keeper.confirm(told)
+
+        def start_over(number: int) -> None:
+            replica().hosted.keeper.node.start_over(number)
+
+        def hold(term: int, index: int) -> None:
+            keeper = replica().hosted.keeper
+            keeper.node.hold(term, index)
+            keeper.pump()
 
         def say(number: int, frame: bytes) -> None:
             replica().carrier.say(number, frame)
@@ -145,6 +160,20 @@ class GroupMembers:
             acknowledged,
             say,
             readmit,
+            start_over,
+            hold,
+        )
+
+    def _take_back(self, replica: Replica, number: int) -> None:
+        """This node leads, as a majority has said: a member that had lost what it promised begins anew."""
+        try:
+            replica.acquaintances.take_back(number, replica.hosted.keeper.node.term)
+        except StorageError as problem:
+            replica.hosted.group.fail(str(problem))
+            return
+        _log.warning(
+            "a member that had lost what it promised is filled anew",
+            extra={"group": replica.plan.name, "node": name_of(replica, number)},
         )
 
     # Time

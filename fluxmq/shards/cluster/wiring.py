@@ -275,6 +275,7 @@ class Cluster:
         replica.tick_seconds = tick_seconds(plan)
         if not _reads_copies(plan):
             keeper.on_unannounced = lambda: self._announce_soon(replica)
+        keeper.node.hold(*acquaintances.record.floor)
         keeper.send = carrier.send
         group.answers.configure(wish_of(plan), self._queue_plans.wishes(group.name))
         declare = group.on_leading

@@ -55,6 +55,9 @@ class RaftKeeper:
         """Whether this node is the group's only member, so that it leads by itself."""
         self.elections = 0
         """Times that this node began to lead."""
+        self._confirming: dict[int, Callable[[bool], None]] = {}
+        """Who waits to hear that this node leads, by the number of the question."""
+        self._asked = 0
         self._after: deque[tuple[int, list[Message]]] = deque()
         """Messages that leave when the write of a number is durable."""
         self._written = 0
@@ -81,6 +84,15 @@ class RaftKeeper:
     def tick(self) -> None:
         """One tick of the group's clock has passed. Errors as in `persisted`."""
         self._guarded(self.node.tick)
+
+    def confirm(self, told: Callable[[bool], None]) -> None:
+        """Tell ``told`` whether this node leads, as a majority says after this call (dissertation section 6.4)."""
+        self._asked += 1
+        if not self.leading or self.node.read_index(self._asked) is not None:
+            told(False)
+            return
+        self._confirming[self._asked] = told
+        self.pump()
 
     def announce(self) -> None:
         """Tell the others what is committed, if they do not know. Errors as in `persisted`."""
@@ -140,6 +152,8 @@ class RaftKeeper:
                 if ready.committed:
                     self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
+                if self._confirming:
+                    self._confirmed(ready)
                 for member in ready.snapshot_wanted:
                     self.on_snapshot_wanted(member)
                 if not self._again and not self.node.behind:
@@ -150,6 +164,12 @@ class RaftKeeper:
                 self.on_unannounced()
         finally:
             self._pumping = False
+
+    def _confirmed(self, ready: Ready) -> None:
+        for question, _index in ready.reads:
+            self._confirming.pop(question)(True)
+        for question in ready.reads_failed:
+            self._confirming.pop(question)(False)
 
     def _persist(self, ready: Ready) -> None:
         log = self.log

@@ -192,7 +192,10 @@ def test_a_node_that_returns_is_taken_out_in_and_made_a_voter():
     assert step(status((1, 2, 3)), {2: done}) is None
     # Another directory in the midst of it: from the start.
     again = replace(BACK, incarnation=10)
-    assert step(status((1, 3), (2,), 400), {2: done}, again).record.incarnation == 10
+    assert step(status((1, 3)), {2: done}, again).record.incarnation == 10
+    # What a learner acknowledged with the directory before counts no more.
+    removed = MembershipChange(ChangeVerb.REMOVE, 2)
+    assert step(status((1, 3), (2,), 400), {2: done}, again) == removed
     assert step(status((1, 2, 3)), before, TOLD) is None
 
 

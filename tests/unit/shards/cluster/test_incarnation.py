@@ -37,7 +37,11 @@ class Party:
         self.held = 0
         self.acknowledged = {}
         self.standing = Standing(0, VOTERS, VOTERS)
-        self.readmitted = []
+        self.term = 0
+        """Of which it is known to be the leader, 0 for none."""
+        self.asked = []
+        self.begun_anew = []
+        self.floors = []
         self.marks = 0
         self.start()
 
@@ -55,8 +59,15 @@ class Party:
             lambda: self.standing,
             lambda number: self.acknowledged.get(number, 0),
             lambda number, frame: self.out.append((number, frame)),
-            self.readmitted.append,
+            self._asked,
+            self.begun_anew.append,
+            lambda term, index: self.floors.append((term, index)),
         )
+
+    def _asked(self, number):
+        self.asked.append(number)
+        if self.term:
+            self.met.take_back(number, self.term)
 
 
 class Group:
@@ -200,22 +211,76 @@ def test_it_is_believed_again_once_it_is_committed_that_it_is_no_voter(group):
     leader.met.look_again()
     assert leader.met.doubted == [C]
     leader.standing = Standing(71, (A, B), (A, B))
-    assert leader.readmitted == []
+    assert leader.asked == []
     leader.met.look_again()
-    assert leader.readmitted == [C]
+    assert (leader.asked, leader.met.doubted) == ([C], [C])
+    leader.term = 6
+    leader.met.look_again()
+    assert leader.begun_anew == [C]
     group.deliver()
     assert group.believe(A, C)
     assert not group.parties[C].met.abstains
     assert leader.disk["record"].known[C] == Known(4, 1, 302, 0, 71)
 
 
+def test_who_does_not_lead_for_certain_takes_nobody_back(group):
+    """What it knows to be committed may be from before the member was a voter for the last time."""
+    group.restart(C, lost=True)
+    follower = group.parties[B]
+    follower.standing = Standing(71, (A, B), (A, B))
+    group.join(B, C)
+    follower.met.look_again()
+    assert follower.asked == [C, C]
+    assert follower.met.doubted == [C]
+    assert group.parties[C].met.abstains
+    # Since it was asked whether it leads, it has become a voter, or another, or has gone.
+    follower.standing = Standing(72, (A, B), VOTERS)
+    follower.met.take_back(C, 6)
+    assert follower.met.doubted == [C]
+    follower.standing = Standing(71, (A, B), (A, B))
+    group.part(B, C)
+    follower.met.take_back(C, 6)
+    assert follower.begun_anew == []
+
+
+def test_who_is_taken_back_votes_as_if_it_held_what_is_committed(group):
+    group.restart(C, lost=True)
+    leader, member = group.parties[A], group.parties[C]
+    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    group.join(A, C)
+    assert member.floors == [(6, 71)]
+    assert member.disk["record"].floor == (6, 71)
+    # It is never lowered, also not by its next life, and one that is meant for another life does not count.
+    late = {"floor": [7, 90], "incarnation": 4, "life": 1}
+    earlier = {**late, "floor": [5, 90], "life": 2}
+    group.restart(C)
+    group.join(A, C)
+    for content in (late, earlier):
+        member.met.take(A, bytes((GREETING,)) + msgpack.packb(content))
+    assert member.disk["record"].floor == (6, 71)
+    assert member.floors == [(6, 71), (6, 71)]
+
+
+def test_the_others_hear_at_once_who_is_taken_back_and_begin_anew_with_it(group):
+    group.restart(C, lost=True)
+    leader, other = group.parties[A], group.parties[B]
+    group.join(B, C)
+    assert other.met.doubted == [C]
+    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    group.join(A, C)
+    group.deliver()
+    assert other.begun_anew == [C]
+    assert group.believe(B, C)
+    assert not group.parties[C].met.abstains
+
+
 def test_who_was_away_meanwhile_hears_of_it_from_who_was_there(group):
     leader = group.parties[A]
     group.restart(C, lost=True)
-    leader.standing = Standing(71, (A, B), (A, B))
+    leader.standing, leader.term = Standing(71, (A, B), (A, B)), 6
+    group.part(A, B)
     group.join(A, C)
     assert group.believe(A, C)
-    group.part(A, B)
     group.restart(B)
     group.join(B, C)
     assert group.parties[B].met.doubted == [C]
@@ -270,6 +335,10 @@ def test_after_the_group_has_moved_away_nothing_is_written(group):
         ),
         msgpack.packb({"incarnation": 1, "life": 1, "mark": 1, "persisted": 0, "known": {5: 3}}),
         msgpack.packb({"doubt": 7}),
+        msgpack.packb({"news": 7}),
+        msgpack.packb({"floor": [1], "incarnation": 1, "life": 1}),
+        msgpack.packb({"floor": [1, -1], "incarnation": 1, "life": 1}),
+        msgpack.packb({"floor": [1, 1], "life": 1}),
         msgpack.packb(
             {
                 "incarnation": 1,
@@ -311,7 +380,7 @@ def test_what_is_remembered_is_bounded(group):
 def test_records_survive_and_damage_is_noticed(tmp_path):
     files, paths = Files(), DataPaths(str(tmp_path))
     assert read_record(files, paths, "g/1") is None
-    record = MemberRecord(2**62 + 1, 3, 4, True, (5, 6), (7,), {5: Known(8, 2, 7, 9, 1)})
+    record = MemberRecord(2**62 + 1, 3, 4, True, (5, 6), (7,), {5: Known(8, 2, 7, 9, 1)}, (3, 9))
     write_record(files, paths, "g/1", record)
     assert read_record(files, paths, "g/1") == record
     path = Path(record_path(paths, "g/1"))
