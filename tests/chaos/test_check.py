@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -392,12 +393,24 @@ def test_bodies_prove_themselves() -> None:
     assert len({len(bodies.build(Identity(1, 1, n))) for n in range(200)}) > 3
 
 
-def test_the_time_it_takes_grows_with_the_history_and_no_faster() -> None:
-    def seconds(count: int) -> float:
-        records = good(count)
-        began = time.process_time()
-        examine(records)
-        return time.process_time() - began
+def lines_run(count: int) -> int:
+    """How many lines run while a history of so many messages is examined: what a slow machine does not change."""
+    records = good(count)
+    lines = 0
 
-    small = min(seconds(1000) for _ in range(3))
-    assert min(seconds(8000) for _ in range(2)) < 8 * 4 * small
+    def trace(_frame: FrameType, event: str, _argument: object) -> Callable[..., Any]:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        examine(records)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_the_work_grows_with_the_history_and_no_faster() -> None:
+    assert lines_run(1600) < 8 * 1.5 * lines_run(200)
