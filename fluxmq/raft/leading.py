@@ -214,7 +214,11 @@ class Leadership:
                 self._append_to(peer, progress, empty=False)
             return False
         if progress.next <= log.last_index:
-            if progress.inflight_bytes < self._state.config.max_inflight_bytes:
+            config = self._state.config
+            if (
+                progress.inflight_bytes < config.max_inflight_bytes
+                and progress.inflight_appends < config.max_inflight_appends
+            ):
                 return self._append_to(peer, progress, empty=False)
             if not progress.due:
                 return False

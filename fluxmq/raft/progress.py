@@ -54,6 +54,11 @@ class Progress:
         self.inflight_bytes = 0
         self._inflight: deque[tuple[int, int]] = deque()
 
+    @property
+    def inflight_appends(self) -> int:
+        """Appends with entries that are not answered."""
+        return len(self._inflight)
+
     def sent(self, entries: Sequence[Entry]) -> None:
         """An append with these entries is on its way."""
         self.due = False

@@ -26,6 +26,8 @@ class Config:
     * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
     * `max_unstable_bytes`: what a leader keeps in memory of entries not both durable and committed; more is refused.
     * `max_apply_bytes`: data read from disk for one `Ready.committed`.
+    * `max_inflight_appends`: unanswered appends with entries per peer. A peer that is slow to answer gets more with each, instead
+      of more of them: what an append costs hardly depends on what is in it.
     * `eager_commit`: a leader says at once what is committed; otherwise with the next entries, with heartbeats, or when it
       is told to (`Node.announce`): a message each way less per lone entry and peer.
     * `floor`: (term, index) up to which the log counts as held when votes are weighed. For a node that has lost what it
@@ -45,12 +47,14 @@ class Config:
     max_apply_bytes: int = 16 << 20
     floor: tuple[int, int] = (0, 0)
     eager_commit: bool = True
+    max_inflight_appends: int = 1 << 20
 
     def __post_init__(self) -> None:
         """Our own settings' checks come before; this is the last one."""
         assert self.id > 0, "0 stands for no node"
         assert 0 < self.heartbeat_ticks < self.election_ticks, "a heartbeat must fit into a timeout"
         assert self.max_inflight_bytes > 0, "nothing could be sent"
+        assert self.max_inflight_appends > 0, "nothing could be sent"
         assert self.max_message_bytes > 0, "nothing could be sent"
 
 

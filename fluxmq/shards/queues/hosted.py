@@ -26,6 +26,8 @@ THIS_NODE = 1
 ELECTION_TICKS = 10
 HEARTBEAT_TICKS = 1
 INFLIGHT_BYTES_MAX = 4 << 20
+INFLIGHT_APPENDS_MAX = 2
+"""One on its way while another is being synced; what is proposed meanwhile goes with the next."""
 MESSAGE_BYTES_MAX = 1 << 20
 
 
@@ -138,6 +140,7 @@ def open_group(
         INFLIGHT_BYTES_MAX,
         MESSAGE_BYTES_MAX,
         eager_commit=member.eager_commit,
+        max_inflight_appends=INFLIGHT_APPENDS_MAX,
     )
     try:
         node = Node(config, log, hard_state, membership, index, random.SystemRandom().randrange)

@@ -75,7 +75,10 @@ class ShardLogs:
                 ),
                 on_sync=times,
             )
-            beside = kind == WAL and self._disk.beside
+            cluster = self._settings.cluster
+            # With others to send to and to hear from there is more to do than to look for the end of a sync.
+            alone = not (cluster.enabled and cluster.raft.enabled)
+            beside = kind == WAL and self._disk.beside and alone
             found = self.opened[kind] = SharedLog(wal, self._wake, times, impatient=beside)
             self.syncers.append(syncer)
             self._reactor.watch(syncer.fileno(), found.ready)

@@ -130,6 +130,34 @@ def test_the_window_is_bounded_in_bytes_and_opens_with_answers() -> None:
     assert cluster[1].node.status().progress[2].inflight_bytes == 0
 
 
+def test_the_window_is_bounded_in_appends_and_each_answer_lets_the_next_take_all() -> None:
+    cluster = Cluster(2, max_inflight_appends=2)
+    cluster.elect(1)
+    for each in range(6):
+        cluster.propose(1, b"%d" % each)
+        cluster[1].collect()
+    assert [len(message.entries) for message in cluster.network] == [1, 1]
+    cluster.deliver()
+    cluster[2].collect()
+    cluster[2].sync(1)
+    cluster.deliver()
+    cluster[1].collect()
+    assert [len(message.entries) for message in cluster.network] == [4]
+    cluster.settle()
+    assert cluster[2].commands == [b"%d" % each for each in range(6)]
+
+
+def test_a_window_full_of_lost_appends_opens_again() -> None:
+    cluster = Cluster(2, max_inflight_appends=1)
+    cluster.elect(1)
+    cluster.propose(1, b"a")
+    cluster[1].collect()
+    cluster.network.clear()
+    cluster.propose(1, b"b")
+    cluster.tick(2)
+    assert cluster[2].commands == [b"a", b"b"]
+
+
 def test_a_message_is_bounded_but_takes_one_entry_of_any_size() -> None:
     cluster = Cluster(2, max_message_bytes=100)
     cluster.elect(1)
