@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,7 +89,7 @@ def spoken(workload: Workload) -> str:
     return {"amqp": "AMQP", "queue": "MQTT"}.get(workload.protocol, workload.protocol)
 
 
-class Client(threading.Thread):
+class Client(threading.Thread, ABC):
     """What both have: nodes to turn to, an end, a count of connections. ``ports``: the nodes', the first at first."""
 
     def __init__(self, name: str, workload: Workload, index: int, ports: Sequence[int]) -> None:
@@ -108,13 +109,13 @@ class Client(threading.Thread):
         self.connected.set()
 
     @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether there is nothing left to do."""
-        raise NotImplementedError
 
+    @abstractmethod
     def session(self, port: int) -> None:
         """One connection's life. Raises ``OSError`` when it ends before all is done."""
-        raise NotImplementedError
 
     def run(self) -> None:
         """Connect, and connect again, until done or told to end."""

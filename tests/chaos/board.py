@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -96,7 +97,7 @@ class Board:
         return self.confirmed[queue] - self.seen[queue, group]
 
 
-class Roamer:
+class Roamer(ABC):
     """A client that goes to another node when its own is away. ``serve`` is one connection's life.
 
     Subclasses connect and talk; ``ended`` is what they are told when a connection is over.
@@ -122,20 +123,20 @@ class Roamer:
         """The name of this connection in the history."""
         return f"{self.name}#{self.connections}"
 
+    @abstractmethod
     async def connect(self) -> asyncio.Future[None]:
         """Connect and begin; what is resolved when the connection ends. Raises ``OSError``, ``ValueError``."""
-        raise NotImplementedError
 
     async def talk(self, closed: asyncio.Future[None]) -> str:
         """Use the connection until it ends or should; why it ended, nothing when that was wanted."""
         await closed
         return "closed by the node"
 
+    @abstractmethod
     def abandon(self) -> None:
         """Give the connection up at once."""
-        raise NotImplementedError
 
-    def ended(self, why: str) -> None:
+    def ended(self, why: str) -> None:  # noqa: B027 (not all have something to do)
         """The connection is over: what was under way is unknown."""
 
     def finished(self) -> bool:

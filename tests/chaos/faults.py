@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from random import Random
 from typing import ClassVar
@@ -49,7 +50,7 @@ class Field:
         return (found, f"leader of {group}") if found else (self.some(), "leader not told")
 
 
-class Fault:
+class Fault(ABC):
     """One fault. ``kind``: its name in the history."""
 
     kind = ""
@@ -69,11 +70,11 @@ class Fault:
         """The nodes it is done to."""
         return tuple(member.name for member in self.members)
 
+    @abstractmethod
     def begin(self) -> None:
         """Do it."""
-        raise NotImplementedError
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 (some are over by themselves)
         """Undo it, as far as it is not over by itself."""
 
 

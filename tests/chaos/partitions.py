@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from tests.chaos.faults import Fault
@@ -15,9 +16,9 @@ class Partition(Fault):
 
     one_way = False
 
+    @abstractmethod
     def cuts(self) -> Sequence[tuple[int, int]]:
         """Pairs of nodes; the first does not reach the second, nor the other way round unless ``one_way``."""
-        raise NotImplementedError
 
     def begin(self) -> None:
         silently = self.place.random.random() < 0.5

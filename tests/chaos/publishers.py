@@ -7,6 +7,7 @@ a publisher's messages stay in its order as far as it can see.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from tests.chaos import bodies
@@ -66,9 +67,9 @@ class Publisher(Roamer):
         self.nacks = 0
         self.resume_at = 0.0
 
+    @abstractmethod
     def send(self, body: bytes) -> int:
         """Publish; the identifier by which it will be answered."""
-        raise NotImplementedError
 
     def finished(self) -> bool:
         idle = not self.again and not self.under_way
