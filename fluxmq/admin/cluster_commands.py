@@ -1,4 +1,5 @@
-"""``fluxmqctl raft``, ``members``, ``transfer``, ``rebalance``, ``can-stop``, ``grow``, ``shrink`` and ``forget_node``.
+"""``fluxmqctl raft``, ``members``, ``transfer``, ``rebalance``, ``can-stop``, ``audit``, ``grow``, ``shrink``
+and ``forget_node``.
 
 Each command takes a connection, its options and whether colours may be used, and returns what to print.
 """
@@ -18,7 +19,10 @@ from fluxmq.admin.queue_commands import ROLES, milliseconds
 from fluxmq.admin.tables import Column, Table, grouped
 from fluxmq.control.clusters import (
     ADD,
+    AUDIT,
     CAN_STOP,
+    DIFFERS,
+    EQUAL,
     FORGET_NODE,
     LEARNER,
     MEMBER_CHANGE,
@@ -27,6 +31,8 @@ from fluxmq.control.clusters import (
     REMOVE,
     TRANSFER,
     UNKNOWN,
+    AuditListing,
+    AuditWanted,
     ForgetNode,
     MemberChange,
     MemberRow,
@@ -213,6 +219,53 @@ def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) 
     return [f"this node may stop: {len(outcomes.rows)} groups keep their quorum without it"]
 
 
+_AUDIT_COLUMNS: Final = (
+    Column("GROUP"),
+    Column("NODE"),
+    Column("PLACE"),
+    Column("INDEX", number=True),
+    Column("HASH"),
+    Column("VERDICT"),
+)
+
+
+def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+    """Compare the copies of a group: exit code 1 when one differs."""
+    wanted = AuditWanted(options.group)
+    listing = AuditListing.from_body(caller.call(AUDIT, wanted.to_body()))
+    lines = (
+        [orjson.dumps(listing.to_body()).decode()]
+        if options.json
+        else audit_lines(listing, colour=colour)
+    )
+    if any(row.verdict == DIFFERS for row in listing.rows):
+        _say("\n".join(lines))
+        raise SystemExit(EXIT_REFUSED)
+    return lines
+
+
+def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
+    """Return the table of copies, and why some were not compared."""
+    table = Table(_AUDIT_COLUMNS)
+    for number, row in enumerate(listing.rows):
+        table.colours[number, 5] = _VERDICTS.get(row.verdict, "yellow")
+        table.rows.append(
+            [
+                listing.group,
+                row.node,
+                row.kind,
+                grouped(row.index),
+                row.rolling or _NONE,
+                row.verdict,
+            ]
+        )
+    remarks = [f"{row.node} was not compared: {row.problem}" for row in listing.rows if row.problem]
+    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+
+
+_VERDICTS: Final = {EQUAL: "green", DIFFERS: "red"}
+
+
 def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Add a node to a group, and wait until it is a voter."""
     wanted = MemberChange(options.group, options.node, ADD)
@@ -276,6 +329,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "transfer": transfer,
     "rebalance": rebalance,
     "can-stop": can_stop,
+    "audit": audit,
     "grow": grow,
     "shrink": shrink,
     "forget_node": forget_node,
@@ -300,6 +354,11 @@ def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         listing = command(name, text)
         listing.add_argument("group", metavar="GROUP", nargs="?", help="one group (default: all)")
         listing.add_argument("--json", action="store_true", help="print one JSON object")
+    comparing = command(
+        "audit", "compare the copies of a replicated group now (exit code 1 when one differs)"
+    )
+    comparing.add_argument("group", metavar="GROUP", help="the group's name")
+    comparing.add_argument("--json", action="store_true", help="print one JSON object")
     moving = command("transfer", "have another node lead a replicated group")
     moving.add_argument("group", metavar="GROUP", help="the group's name")
     moving.add_argument(

@@ -7,12 +7,12 @@ about, on whichever node. Here is what concerns several groups: which leaders sh
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from fluxmq.admin.peers import AnsweredError, Peer, PeerError, RequestError
 from fluxmq.control.clusters import (
+    AUDIT,
     CAN_STOP,
     FORGET_NODE,
     MEMBER_CHANGE,
@@ -41,17 +41,16 @@ from fluxmq.control.messages import (
     Message,
     MessageError,
 )
+from fluxmq.control.spreading import Placed, rebalanced
 from fluxmq.settings.plans import member_number
 
 if TYPE_CHECKING:
     from fluxmq.admin.meta.agreed import MetaStatus
 
-KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE})
+KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
 
 ASK_SECONDS: Final = 4.0
 """For a shard to answer, which may have to ask that of another node: less than fluxmqctl waits."""
-APART: Final = 2
-"""Leaders that one node has more than another before one of them moves: a difference of one is as even as it gets."""
 CONTACT_MILLISECONDS_MAX: Final = 2000
 """A node that was heard of since is in contact, and forgotten only by force."""
 
@@ -77,7 +76,7 @@ class Clustering:
         match message.kind:
             case "raft":
                 return (await self._told(RaftWanted.from_body(message.body))).to_body()
-            case "transfer" | "member_change":
+            case "transfer" | "member_change" | "audit":
                 return await self._one(message.kind, message.body)
             case "rebalance":
                 return (await self._rebalance()).to_body()
@@ -258,57 +257,3 @@ def _successors(row: RaftRow) -> tuple[str, ...]:
         and not member.doubt
         and (member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX))
     )
-
-
-class Placed(NamedTuple):
-    """Who leads a group, and who could."""
-
-    leader: str
-    voters: tuple[str, ...]
-
-
-def rebalanced(groups: Mapping[str, Placed]) -> list[tuple[str, str]]:
-    """The groups to be led by others, and by whom, so that nodes lead as many as each other. Pure; the same every time.
-
-    Leaders move from the node with the most to the one with the fewest while the first has at least `APART` more, over
-    other nodes where no group of the one can be led by the other. Nothing moves that need not, and each group once.
-    """
-    leaders = {group: placed.leader for group, placed in groups.items()}
-    loads = Counter({node: 0 for placed in groups.values() for node in placed.voters})
-    loads.update(leaders.values())
-    while path := _path(groups, leaders, loads):
-        for group, to in path:
-            loads[leaders[group]] -= 1
-            loads[to] += 1
-            leaders[group] = to
-    return [(group, to) for group, to in sorted(leaders.items()) if to != groups[group].leader]
-
-
-def _path(
-    groups: Mapping[str, Placed], leaders: Mapping[str, str], loads: Mapping[str, int]
-) -> list[tuple[str, str]]:
-    """Moves that take one leader from a node with many, perhaps over others, to one with few; none when all is even."""
-    for start in sorted(loads, key=lambda node: (-loads[node], node)):
-        reached: dict[str, tuple[str, str] | None] = {start: None}
-        ahead = deque([start])
-        while ahead:
-            node = ahead.popleft()
-            for group in sorted(name for name, leader in leaders.items() if leader == node):
-                for to in groups[group].voters:
-                    if to not in reached:
-                        reached[to] = (group, node)
-                        ahead.append(to)
-        end = min(reached, key=lambda node: (loads[node], node))
-        if loads[start] - loads[end] >= APART:
-            return _back(reached, end)
-    return []
-
-
-def _back(reached: Mapping[str, tuple[str, str] | None], end: str) -> list[tuple[str, str]]:
-    moves: list[tuple[str, str]] = []
-    step = reached[end]
-    while step is not None:
-        group, node = step
-        moves.append((group, end))
-        end, step = node, reached[node]
-    return moves

@@ -2,8 +2,9 @@
 
 ::
 
-    control -> shard             raft, transfer, member_change, can_stop
-    fluxmqctl -> control         raft, transfer, rebalance, can_stop, member_change, forget_node
+    control -> shard             raft, transfer, member_change, can_stop, audit
+    fluxmqctl -> control         raft, transfer, rebalance, can_stop, member_change, forget_node, audit
+    shard -> shard               hash
 
 Shards of different nodes ask each other the same things with the same bodies: whoever is asked about a group passes the
 question on to the shard that leads it. Pure, like `messages`.
@@ -23,8 +24,11 @@ REBALANCE: Final = "rebalance"
 CAN_STOP: Final = "can_stop"
 MEMBER_CHANGE: Final = "member_change"
 FORGET_NODE: Final = "forget_node"
+AUDIT: Final = "audit"
+HASH: Final = "hash"
 
 NODE_CHARACTERS_MAX: Final = 255
+HASH_CHARACTERS_MAX: Final = 16
 MEMBERS_LISTED_MAX: Final = 64
 """Members of one group: as many as a group may have."""
 UNKNOWN: Final = -1
@@ -216,6 +220,117 @@ class MemberChange:
             fields.text("group", GROUP_CHARACTERS_MAX),
             fields.text("node", NODE_CHARACTERS_MAX),
             change,
+        )
+
+
+EQUAL: Final = "equal"
+DIFFERS: Final = "differs"
+NOT_COMPARED: Final = "not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditWanted:
+    """The copies of a group are to be compared now."""
+
+    group: str
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"group": self.group}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(Fields(body, AUDIT).text("group", GROUP_CHARACTERS_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class HashWanted:
+    """A member is to tell its rolling hash once it has applied an entry. ``passed``: a shard of its node has passed this on."""
+
+    group: str
+    index: int
+    passed: bool = False
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, HASH)
+        return cls(
+            fields.text("group", GROUP_CHARACTERS_MAX),
+            fields.integer("index"),
+            fields.boolean("passed"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HashTold:
+    """A member's rolling hash at the index that was asked for, in hexadecimal: 64 bits are more than messages' integers."""
+
+    rolling: str
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"rolling": self.rolling}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(Fields(body, HASH).text("rolling", HASH_CHARACTERS_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """A member's copy at one index. ``verdict``: `EQUAL`, `DIFFERS` or `NOT_COMPARED`; ``problem``: why it was not."""
+
+    node: str
+    kind: str
+    index: int
+    rolling: str
+    verdict: str
+    problem: str = ""
+
+    def to_body(self) -> dict[str, object]:
+        """Return the row as it travels."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_body(cls, body: object) -> Self:
+        """Read a row. Raises MessageError."""
+        fields = Fields(body, "copy")
+        return cls(
+            fields.text("node", NODE_CHARACTERS_MAX),
+            fields.text("kind", 32),
+            fields.integer("index"),
+            fields.text("rolling", HASH_CHARACTERS_MAX),
+            fields.text("verdict", 32),
+            fields.text("problem"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditListing:
+    """The copies of one group, compared at one index."""
+
+    group: str
+    rows: tuple[AuditRow, ...]
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"group": self.group, "rows": [row.to_body() for row in self.rows]}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, AUDIT)
+        rows = fields.items("rows", MEMBERS_LISTED_MAX)
+        return cls(
+            fields.text("group", GROUP_CHARACTERS_MAX),
+            tuple(AuditRow.from_body(item) for item in rows),
         )
 
 

@@ -14,20 +14,25 @@ EVERY: Final = 64
 """Entries between two indexes at which hashes are noted."""
 NOTED_MAX: Final = 4096
 """Hashes kept: followers further behind than that many are compared when they have come nearer."""
+RECENT_MAX: Final = 4096
+"""Last entries whose hashes are kept each: a member is asked for the one that the leader has just applied, and may have
+applied as many more by then, some seconds of the busiest group."""
 
 
 class Hashes:
     """One member's hashes at the indexes that all members note."""
 
-    __slots__ = ("_noted", "newest")
+    __slots__ = ("_noted", "_recent", "newest")
 
     def __init__(self) -> None:
         self._noted: dict[int, int] = {}
+        self._recent: list[tuple[int, int]] = [(0, 0)] * RECENT_MAX
         self.newest = 0
         """The last index noted; 0 for none."""
 
     def note(self, index: int, rolling: int) -> None:
         """The machine has applied an entry, and its hash is this now."""
+        self._recent[index % RECENT_MAX] = (index, rolling)
         if index % EVERY == 0:
             self._noted[index] = rolling
             self.newest = index
@@ -37,6 +42,11 @@ class Hashes:
     def at(self, index: int) -> int | None:
         """The hash at an index; None when it was not noted, or is forgotten."""
         return self._noted.get(index)
+
+    def recent(self, index: int) -> int | None:
+        """The hash at an index of the last `RECENT_MAX`; None when it was not seen, or is forgotten."""
+        at, rolling = self._recent[index % RECENT_MAX]
+        return rolling if at == index else None
 
 
 class Comparison:

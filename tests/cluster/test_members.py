@@ -66,6 +66,22 @@ def control(capsys: pytest.CaptureFixture[str]) -> Control:
     return Control(capsys)
 
 
+def test_two_groups_are_led_on_two_nodes_without_being_told(
+    cluster: Cluster, control: Control
+) -> None:
+    first, second, third = cluster.nodes
+    eventually(
+        lambda: len({control.led_by(first, group) for group in (GROUP, "other")} - {""}) == 2,
+        "leaders are spread",
+        SECONDS,
+    )
+    for node, group in ((second, GROUP), (third, "other")):
+        code, text = control(node, "audit", group)
+        assert code == 0, text
+        assert [line.split()[-1] for line in text.splitlines()[1:4]] == ["equal"] * 3
+    assert control(third, "audit", "nosuch")[0] == 1
+
+
 def test_leaders_move_when_they_are_told_to(cluster: Cluster, control: Control) -> None:
     first, second, third = cluster.nodes
     for group in (GROUP, "other"):

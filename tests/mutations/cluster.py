@@ -8,6 +8,8 @@ FOLDER = "tests/unit/shards/cluster/"
 OF_COPIES = FOLDER + "test_replica_host.py::"
 OF_HOSTS = FOLDER + "test_leader_host.py::"
 OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
+OF_SPREAD = FOLDER + "test_spread.py::"
+OF_AUDIT = FOLDER + "test_ordered_audit.py::"
 OF_KEEPING = FOLDER + "test_keeping.py::"
 CLUSTER = "fluxmq/shards/cluster/"
 QUEUES = "fluxmq/shards/queues/"
@@ -173,5 +175,45 @@ MUTATIONS = [
         "        if False:\n            # What",
         "tests/unit/admin/meta/test_meta_parts.py::"
         "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
+    ),
+    Mutation(
+        "cluster_spread_while_restless",
+        "Leaders stay while any leader has just changed.",
+        CLUSTER + "spread.py",
+        "        if now - self._changed < QUIET_SECONDS:\n",
+        "        if False:\n",
+        OF_SPREAD + "test_nothing_moves_while_leaders_change",
+    ),
+    Mutation(
+        "cluster_spread_while_lagging",
+        "A group is not handed over while one of its members lags.",
+        CLUSTER + "spread.py",
+        "        if since is None or now - since < QUIET_SECONDS or resting:\n",
+        "        if resting:\n",
+        OF_SPREAD + "test_a_group_of_which_a_member_lags_stays_and_another_moves",
+    ),
+    Mutation(
+        "cluster_spread_to_and_fro",
+        "A group that comes back is not handed over again at once.",
+        CLUSTER + "spread.py",
+        "        if since is None or now - since < QUIET_SECONDS or resting:\n",
+        "        if since is None or now - since < QUIET_SECONDS:\n",
+        OF_SPREAD + "test_a_group_that_came_back_is_not_handed_over_at_once",
+    ),
+    Mutation(
+        "cluster_audit_at_another_index",
+        "Copies are compared at one index.",
+        CLUSTER + "audit.py",
+        "        if group.applied_index == index:\n",
+        "        if group.applied_index <= index:\n",
+        OF_AUDIT + "test_a_member_that_lags_comes_as_far_as_the_leader_or_says_that_it_is_behind",
+    ),
+    Mutation(
+        "cluster_audit_believes_the_leader",
+        "Of copies that differ the majority's is right.",
+        CLUSTER + "ordered_audit.py",
+        "        if count > len(membership.voters) // 2:\n",
+        "        if False:\n",
+        OF_AUDIT + "test_a_leader_that_differs_is_named_and_quarantined",
     ),
 ]

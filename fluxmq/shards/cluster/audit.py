@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from fluxmq.control.clusters import AUDIT, HASH
 from fluxmq.logs import get_logger
 from fluxmq.queues.audits import Comparison, Hashes
+from fluxmq.shards.cluster.ordered_audit import OrderedAudits
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
 
@@ -55,17 +57,28 @@ class Audit:
 
     def compare(self, voters: Iterable[int]) -> None:
         """This node leads: have those quarantined that differ."""
-        name = self._hosted.group.name
         for member in self.comparison.deviating(self._own, self.hashes, voters):
-            self.mismatches += 1
-            _log.error("copies of a group differ", extra={"group": name, "member": member})
-            if member == self._own:
-                self._quarantine("it differs from what a majority holds")
-                return
-            link = self._links.get(member)
             self.comparison.forget(member)
-            if link is not None:
-                link.send_control("quarantine", name)
+            self.found(member, self._links.get(member))
+            if member == self._own:
+                return
+
+    def found(self, member: int, link: FrameLink | None) -> None:
+        """A member's copy differs: it is quarantined, over a link to its node."""
+        name = self._hosted.group.name
+        self.mismatches += 1
+        _log.error("copies of a group differ", extra={"group": name, "member": member})
+        if member == self._own:
+            self._quarantine("it differs from what a majority holds")
+        elif link is not None:
+            link.send_control("quarantine", name)
+
+    def at(self, index: int) -> int | None:
+        """This copy's hash at an index; None when it is not there yet, or is forgotten."""
+        group = self._hosted.group
+        if group.applied_index == index:
+            return group.machine.state_hash()
+        return self.hashes.recent(index)
 
     def lose(self) -> None:
         """This node leads no longer: what others told belongs to that leadership."""
@@ -80,6 +93,9 @@ class Audits:
         self.of: dict[str, Audit] = {}
         self._cluster = cluster
         self._next = 0.0
+        ordered = OrderedAudits(cluster, self.of)
+        cluster.orders.serve(AUDIT, ordered.audit)
+        cluster.orders.serve_member(HASH, ordered.hash)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame."""
@@ -123,7 +139,13 @@ class Audits:
         if audit is not None and replica is not None and replica.hosted.keeper.leading:
             audit.told(link, member, index, rolling)
 
-    def _on_quarantine(self, _link: FrameLink, group: str) -> None:
+    def _on_quarantine(self, link: FrameLink, group: str) -> None:
+        cluster = self._cluster
+        if group not in cluster.replicas and link.peer in cluster.links.links:
+            there = cluster.link_to(cluster.place_of(group))
+            if there is not None and there.up:
+                there.send_control("quarantine", group)
+            return
         self.quarantine(group, "it differs from what who leads holds")
 
     def quarantine(self, group: str, why: str) -> None:

@@ -201,7 +201,9 @@ class GroupMembers:
             replica.caught_up.clear()
             return
         ready = self._caught_up(replica, status, now)
-        change = next_change(status, _committed(replica), replica.acquaintances.doubted, ready)
+        change = next_change(
+            status, committed_membership(replica), replica.acquaintances.doubted, ready
+        )
         if change is not None:
             self._propose(replica, change)
         if now >= replica.next_tell:
@@ -246,7 +248,7 @@ class GroupMembers:
     def _tell(self, replica: Replica, members: Collection[int]) -> None:
         """Nodes learn that they are members, or are none any more."""
         group, keeper = replica.plan.name, replica.hosted.keeper
-        membership = _committed(replica)
+        membership = committed_membership(replica)
         known = replica.acquaintances.record.known
         for node, number, _address in replica.plan.nodes:
             if number == replica.hosted.keeper.node.status().id:
@@ -284,7 +286,7 @@ class GroupMembers:
             replica.next_tell = 0.0
 
             def done() -> Body | Failure | None:
-                membership = _committed(replica)
+                membership = committed_membership(replica)
                 there = found.number in (*membership.voters, *membership.learners)
                 return wanted.to_body() if there is adding else None
 
@@ -403,11 +405,11 @@ def next_change(
 def standing_of(replica: Replica) -> Standing:
     """Where a group stands, as this node's copy has it."""
     status = _status(replica)
-    committed = _committed(replica)
+    committed = committed_membership(replica)
     return Standing(status.commit, committed.voters, status.membership.voters)
 
 
-def _committed(replica: Replica) -> Membership:
+def committed_membership(replica: Replica) -> Membership:
     """The membership that cannot be undone any more."""
     node = replica.hosted.keeper.node
     return node.membership_at(node.status().commit)

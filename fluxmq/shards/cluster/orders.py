@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fluxmq.control.clusters import (
+    AUDIT,
     CAN_STOP,
     MEMBER_CHANGE,
     RAFT,
@@ -40,6 +41,7 @@ from fluxmq.control.placements import GROUP_CHARACTERS_MAX
 from fluxmq.shards.cluster.leaders import OWN
 from fluxmq.shards.cluster.questions import Questions
 from fluxmq.shards.cluster.reports import leader_of, name_of, raft_row
+from fluxmq.shards.links import FrameLink
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster, Replica
@@ -73,6 +75,7 @@ class ClusterOrders:
             TRANSFER: self._transfer,
             CAN_STOP: self._can_stop,
         }
+        self._of_members: dict[str, Order] = {}
 
     def orders(self) -> dict[str, Order]:
         """What control may ask and order."""
@@ -80,6 +83,7 @@ class ClusterOrders:
             RAFT: self._on_raft,
             CAN_STOP: self._on_can_stop,
             TRANSFER: lambda body, answered: self._at_leader(TRANSFER, body, answered),
+            AUDIT: lambda body, answered: self._at_leader(AUDIT, body, answered),
             MEMBER_CHANGE: lambda body, answered: self._at_leader(MEMBER_CHANGE, body, answered),
         }
 
@@ -90,6 +94,14 @@ class ClusterOrders:
     def serve(self, kind: str, verb: Verb) -> None:
         """Have a kind of question answered where a group is led."""
         self._verbs[kind] = verb
+
+    def serve_member(self, kind: str, order: Order) -> None:
+        """Have a kind of question of other shards answered by whoever is asked, leader or not."""
+        self._of_members[kind] = order
+
+    def ask(self, link: FrameLink, kind: str, body: Body, answered: Answered) -> None:
+        """Ask another shard; ``answered`` is called once."""
+        self._questions.ask(link, kind, body, answered)
 
     def wait(self, outcome: Callable[[], Answer | None], late: str, answered: Answered) -> None:
         """Answer when there is something to answer, or when it is too late."""
@@ -131,6 +143,10 @@ class ClusterOrders:
             self._questions.ask(link, kind, body, answered)
 
     def _serve(self, kind: str, body: Body, answered: Answered) -> None:
+        order = self._of_members.get(kind)
+        if order is not None:
+            order(body, answered)
+            return
         verb = self._verbs.get(kind)
         if verb is None:
             answered(Failure(ERROR_UNKNOWN_KIND, f"{kind} is not known here"))

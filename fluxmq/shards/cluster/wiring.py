@@ -26,6 +26,7 @@ from fluxmq.shards.cluster.orders import ClusterOrders
 from fluxmq.shards.cluster.queue_plans import QueuePlans, wish_of
 from fluxmq.shards.cluster.reports import ClusterReports, leader_of
 from fluxmq.shards.cluster.snapshots import Snapshots
+from fluxmq.shards.cluster.spread import LeaderSpread
 from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
@@ -120,6 +121,7 @@ class Cluster:
             self, Files(), DataPaths(settings.storage.data_dir), service.open, service.leave
         )
         self.audits = Audits(self)
+        self.spread = LeaderSpread(self)
         self.snapshots = Snapshots(self, self._security, service, settings.storage.data_dir)
         service.member_of = self.member_of
         service.opened = self._opened
@@ -151,7 +153,7 @@ class Cluster:
             queue_links.received,
             self._wake,
         )
-        self.hosts.join(shard_links, remote, self._node_of)
+        self.hosts.join(shard_links, remote, self.node_of)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
         """Who takes which control frame, from shards of this node and of others."""
@@ -390,7 +392,10 @@ class Cluster:
 
     # Hosts
 
-    def _node_of(self, peer: int) -> str:
+    def node_of(self, peer: int) -> str:
+        """The node of a shard: this one's name for its own shards, empty for one that was never there."""
+        if peer in self._shard_links:
+            return self.node
         link = self.links.links.get(peer)
         return "" if link is None else link.node
 
@@ -435,6 +440,7 @@ class Cluster:
         self.members.housekeeping()
         self.audits.housekeeping(self.now())
         self.snapshots.housekeeping()
+        self.spread.housekeeping(self.now())
 
     @property
     def append_timeouts(self) -> int:

@@ -336,6 +336,7 @@ class Group(Consuming):
         """A committed entry without commands."""
         self._answers_of(index, term)
         self.applied_index, self.applied_term = index, term
+        self.on_applied()
 
     def _answers_of(self, index: int, term: int) -> list[tuple[Done | None, int]]:
         proposed = self._proposed

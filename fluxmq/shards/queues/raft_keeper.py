@@ -99,6 +99,10 @@ class RaftKeeper:
         if self.node.unannounced:
             self._guarded(self.node.announce)
 
+    def campaign(self) -> None:
+        """Try to lead now, without waiting for the election timeout. Errors as in `persisted`."""
+        self._guarded(self.node.campaign)
+
     def step(self, messages: Sequence[Message]) -> None:
         """Messages of another member have come. Errors as in `persisted`; what no node sends is refused.
 

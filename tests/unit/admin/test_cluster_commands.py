@@ -1,11 +1,21 @@
 """What fluxmqctl shows of replicated groups and their members."""
 
+import argparse
+
 import pytest
 
-from fluxmq.admin.cluster_commands import member_lines, raft_lines
+from fluxmq.admin.cluster_commands import audit, audit_lines, member_lines, raft_lines
 from fluxmq.admin.queue_commands import group_lines
 from fluxmq.control.clusters import (
+    DIFFERS,
+    EQUAL,
+    NOT_COMPARED,
+    AuditListing,
+    AuditRow,
+    AuditWanted,
     ForgetNode,
+    HashTold,
+    HashWanted,
     MemberChange,
     MemberRow,
     Outcome,
@@ -68,6 +78,46 @@ def test_groups_show_who_leads_only_where_somebody_else_may():
     assert GroupRow.from_body(alone.to_body()) == alone
 
 
+SOUND = AuditRow("n1", "voter", 1200, "00000000000000aa", EQUAL)
+AUDITED = AuditListing(
+    "hot",
+    (
+        SOUND,
+        AuditRow("n2", "voter", 1200, "00000000000000bb", DIFFERS),
+        AuditRow("n3", "learner", 1200, "", NOT_COMPARED, "it is not connected"),
+    ),
+)
+
+
+def test_copies_side_by_side():
+    lines = audit_lines(AUDITED, colour=False)
+    assert [line.split() for line in lines[1:4]] == [
+        ["hot", "n1", "voter", "1,200", "00000000000000aa", "equal"],
+        ["hot", "n2", "voter", "1,200", "00000000000000bb", "differs"],
+        ["hot", "n3", "learner", "1,200", "-", "not", "compared"],
+    ]
+    assert lines[-1] == "n3 was not compared: it is not connected"
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_an_audit_that_finds_a_difference_fails(capsys, json):
+    class Caller:
+        def __init__(self, listing):
+            self.listing = listing
+
+        def call(self, kind, body):
+            assert (kind, body) == ("audit", {"group": "hot"})
+            return self.listing.to_body()
+
+    options = argparse.Namespace(group="hot", json=json)
+    sound = AuditListing("hot", (SOUND,))
+    assert "equal" in "".join(audit(Caller(sound), options, False))
+    with pytest.raises(SystemExit) as ended:
+        audit(Caller(AUDITED), options, False)
+    assert ended.value.code == 1
+    assert "differs" in capsys.readouterr().out
+
+
 def test_messages_come_back_as_they_were():
     for message in (
         RaftListing((ROW,), ("shard-1",)),
@@ -75,6 +125,10 @@ def test_messages_come_back_as_they_were():
         Transfer("hot", "n1"),
         MemberChange("hot", "n1", "add"),
         ForgetNode("n1", force=True),
+        AuditWanted("hot"),
+        HashWanted("hot", 7, passed=True),
+        HashTold("0123456789abcdef"),
+        AUDITED,
         Outcomes((Outcome("hot", "n1", "why"),)),
     ):
         assert type(message).from_body(message.to_body()) == message

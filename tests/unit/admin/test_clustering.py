@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fluxmq.admin.clustering import Clustering, Placed, meta_row, rebalanced
+from fluxmq.admin.clustering import Clustering, meta_row
 from fluxmq.admin.meta.agreed import MetaStatus
 from fluxmq.admin.peers import AnsweredError, RequestError
 from fluxmq.control.clusters import (
@@ -26,34 +26,6 @@ from fluxmq.control.clusters import (
 from fluxmq.control.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, Hello, Message
 
 ABC = ("a", "b", "c")
-
-
-def moved(groups):
-    return dict(rebalanced({name: Placed(*placed) for name, placed in groups.items()}))
-
-
-def test_leaders_that_are_as_even_as_can_be_stay():
-    assert moved({}) == {}
-    assert moved({"g": ("a", ABC)}) == {}
-    assert moved({"g": ("a", ABC), "h": ("b", ABC), "i": ("c", ABC), "j": ("a", ABC)}) == {}
-
-
-def test_leaders_move_from_the_node_with_most_and_no_more_than_needed():
-    groups = {f"g{number}": ("a", ABC) for number in range(6)}
-    moves = moved(groups)
-    assert sorted(moves.values()) == ["b", "b", "c", "c"]
-    after = {name: (moves.get(name, "a"), ABC) for name in groups}
-    assert moved(after) == {}  # and then they stay
-
-
-def test_a_leader_moves_over_a_node_in_between():
-    # What a leads c has no copy of: a's goes to b, and one of b's to c.
-    groups = {"ab1": ("a", ("a", "b")), "ab2": ("a", ("a", "b")), "bc": ("b", ("b", "c"))}
-    assert moved(groups) == {"ab1": "b", "bc": "c"}
-
-
-def test_nobody_leads_what_it_has_no_copy_of():
-    assert moved({"g": ("a", ("a",)), "h": ("a", ("a",)), "i": ("b", ("b",))}) == {}
 
 
 class Shard:

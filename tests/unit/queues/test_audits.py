@@ -1,6 +1,6 @@
 """Members of a group that have become different are found, and it is said which of them is not to be trusted."""
 
-from fluxmq.queues.audits import EVERY, NOTED_MAX, Comparison, Hashes
+from fluxmq.queues.audits import EVERY, NOTED_MAX, RECENT_MAX, Comparison, Hashes
 
 
 def noted(*hashes: int) -> Hashes:
@@ -23,6 +23,16 @@ def test_only_so_many_are_kept() -> None:
     hashes = noted(*range(NOTED_MAX + 1))
     assert hashes.at(EVERY) is None
     assert hashes.at(2 * EVERY) == 1
+
+
+def test_the_last_hashes_are_kept_each() -> None:
+    hashes = Hashes()
+    for index in range(10, RECENT_MAX + 20):
+        hashes.note(index, 2 * index)
+    assert hashes.recent(RECENT_MAX + 19) == 2 * (RECENT_MAX + 19)
+    assert hashes.recent(20) == 40
+    assert hashes.recent(19) is None
+    assert hashes.recent(RECENT_MAX + 20) is None
 
 
 def test_equal_members_are_equal_as_far_as_they_have_told() -> None:

@@ -1,0 +1,161 @@
+"""Comparing the copies of a group because somebody asks: the rolling hashes of all members at one index, now.
+
+The leader takes the index it has applied last, and asks every member for its hash there; a member answers when it has
+come that far. What is found counts as what the continuous comparison finds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fluxmq.control.clusters import (
+    DIFFERS,
+    EQUAL,
+    HASH,
+    LEARNER,
+    NOT_COMPARED,
+    VOTER,
+    AuditListing,
+    AuditRow,
+    HashTold,
+    HashWanted,
+)
+from fluxmq.control.conversation import Answered
+from fluxmq.control.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
+from fluxmq.raft.types import Membership
+from fluxmq.shards.cluster.reports import name_of
+
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.audit import Audit
+    from fluxmq.shards.cluster.wiring import Cluster, Replica
+
+MEMBER_SECONDS_MAX: Final = 1.0
+"""How long a member takes to come to the index before it says that it is behind."""
+AUDIT_SECONDS_MAX: Final = 1.3
+"""How long the leader waits for all of them: longer than each of them takes, less than an order may."""
+
+Answers = dict[int, int | str]
+"""What each member has answered: its hash, or why there is none."""
+
+
+class OrderedAudits:
+    """One shard's part in audits that are asked for. ``of``: the audits of the groups here."""
+
+    def __init__(self, cluster: Cluster, of: Mapping[str, Audit]) -> None:
+        self._cluster = cluster
+        self._of = of
+
+    def audit(self, replica: Replica, _body: Body, answered: Answered) -> None:
+        """Have the copies of a group that is led here compared."""
+        cluster = self._cluster
+        group = replica.hosted.group
+        own = replica.plan.own or replica.hosted.keeper.node.status().id
+        index = group.applied_index
+        answers: Answers = {own: group.machine.state_hash()}
+        deadline = cluster.now() + AUDIT_SECONDS_MAX
+
+        def told(member: int, answer: Body | Failure) -> None:
+            answers[member] = _read(answer)
+
+        wanted = HashWanted(group.name, index).to_body()
+        others = [number for number in _numbers(replica) if number != own]
+        for number in others:
+            links = cluster.links.of(name_of(replica, number))
+            if links:
+                cluster.orders.ask(links[0], HASH, wanted, partial(told, number))
+            else:
+                answers[number] = "it is not connected"
+
+        def outcome() -> Body | None:
+            if any(number not in answers for number in others) and cluster.now() < deadline:
+                return None
+            return self._compared(replica, own, index, answers).to_body()
+
+        cluster.orders.wait(outcome, "the copies could not be compared in time", answered)
+
+    def _compared(self, replica: Replica, own: int, index: int, answers: Answers) -> AuditListing:
+        status = replica.hosted.keeper.node.status()
+        differing = deviating(own, status.membership, answers)
+        if replica.hosted.keeper.leading:
+            for number in differing:
+                links = self._cluster.links.of(name_of(replica, number))
+                self._of[replica.plan.name].found(number, links[0] if links else None)
+        rows = []
+        for number in _numbers(replica):
+            answer = answers.get(number, "it did not answer in time")
+            rolling, problem = (f"{answer:016x}", "") if isinstance(answer, int) else ("", answer)
+            verdict = NOT_COMPARED if problem else DIFFERS if number in differing else EQUAL
+            kind = VOTER if number in status.membership.voters else LEARNER
+            rows.append(AuditRow(name_of(replica, number), kind, index, rolling, verdict, problem))
+        return AuditListing(replica.plan.name, tuple(sorted(rows, key=lambda row: row.node)))
+
+    def hash(self, body: Body, answered: Answered) -> None:
+        """Answer with the hash of the copy that this node has, once it has come so far."""
+        cluster = self._cluster
+        wanted = HashWanted.from_body(body)
+        replica = cluster.replicas.get(wanted.group)
+        if replica is None:
+            link = cluster.link_to(cluster.place_of(wanted.group))
+            if wanted.passed or link is None:
+                answered(Failure(ERROR_AWAY, "it does not host the group now"))
+                return
+            passed = HashWanted(wanted.group, wanted.index, passed=True)
+            cluster.orders.ask(link, HASH, passed.to_body(), answered)
+            return
+        audit = self._of[wanted.group]
+        group = replica.hosted.group
+        deadline = cluster.now() + MEMBER_SECONDS_MAX
+
+        def outcome() -> Body | Failure | None:
+            if group.failed:
+                return Failure(ERROR_FAILED, f"it has failed: {group.failed}")
+            rolling = audit.at(wanted.index)
+            if rolling is not None:
+                return HashTold(f"{rolling:016x}").to_body()
+            if group.applied_index > wanted.index:
+                return Failure(ERROR_FAILED, "it knows its hash there no longer: ask again")
+            if cluster.now() < deadline:
+                return None
+            behind = wanted.index - group.applied_index
+            return Failure(ERROR_FAILED, f"it is {behind} entries behind")
+
+        if (answer := outcome()) is not None:
+            answered(answer)
+        else:
+            cluster.orders.wait(outcome, "it did not come so far in time", answered)
+
+
+def _numbers(replica: Replica) -> list[int]:
+    membership = replica.hosted.keeper.node.status().membership
+    return [*membership.voters, *membership.learners]
+
+
+def _read(answer: Body | Failure) -> int | str:
+    if isinstance(answer, Failure):
+        return answer.text
+    try:
+        return int(HashTold.from_body(answer).rolling, 16)
+    except (MessageError, ValueError):
+        return "its answer was not understood"
+
+
+def deviating(own: int, membership: Membership, answers: Mapping[int, int | str]) -> list[int]:
+    """Members whose hash is not the one that a majority of the voters has; not the leader's (`own`), where none has a
+    majority: nobody can say then who is right. Pure."""
+    votes = Counter(
+        answer
+        for number, answer in answers.items()
+        if number in membership.voters and isinstance(answer, int)
+    )
+    reference = answers[own]
+    for rolling, count in votes.items():
+        if count > len(membership.voters) // 2:
+            reference = rolling
+    return [
+        number
+        for number, answer in answers.items()
+        if isinstance(answer, int) and answer != reference
+    ]
