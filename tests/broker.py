@@ -53,6 +53,17 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
+def is_free(port: int) -> bool:
+    """Whether nobody has a port of the loopback address at this moment."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
 def merged(base: Settings, extra: Settings) -> dict[str, Any]:
     """`base` with `extra` laid over it, mapping by mapping; None removes a key."""
     result = dict(base)

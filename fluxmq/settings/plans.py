@@ -257,11 +257,11 @@ class GroupPlans:
             return given or raft.bind_addr
         if group not in self._derived:
             try:
-                address = shifted(raft.bind_addr, _offset(group))
+                address = shifted(raft.bind_addr, derived_offset(group))
             except ValueError:
                 raise UnknownGroup(
                     group,
-                    f"would have a port {_offset(group)} above that of cluster.raft.bind_addr,"
+                    f"would have a port {derived_offset(group)} above that of cluster.raft.bind_addr,"
                     f" {raft.bind_addr}, which is none: give it a bind_addr in cluster.raft.groups",
                 ) from None
             claim = Claim(f"the derived address of group {group}", address)
@@ -291,7 +291,7 @@ class GroupPlans:
             ) from None
 
 
-def _offset(group: str) -> int:
+def derived_offset(group: str) -> int:
     """Ports between cluster.raft.bind_addr and the derived address of a group, on every node."""
     if group == META_GROUP:
         return META_PORT

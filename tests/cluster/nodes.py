@@ -43,6 +43,7 @@ class Node:
         self.folder = folder
         self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
         self.groups = dict(zip(GROUPS, rest, strict=True))
+        self.ports = frozenset(ports)
         self.broker: Broker
         self.up = False
         self._lives = 0

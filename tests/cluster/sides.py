@@ -237,6 +237,10 @@ class Amqp:
         """A channel of a new connection."""
         return self.connect().channel()
 
+    def declare(self, queue: str, arguments: dict[str, Any]) -> None:
+        """Declare a durable queue."""
+        self.channel().queue_declare(queue, durable=True, arguments=arguments)
+
     def publish(self, queue: str, body: bytes) -> bool:
         """Publish with confirmation."""
         if self._publisher is None:

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from fluxmq.admin import cli
-from tests.broker import HOST
+from fluxmq.routing.topology.arguments import GROUP_KEY
+from fluxmq.settings.plans import derived_offset
+from tests.broker import HOST, is_free
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import side
 from tests.conformance.client import eventually
@@ -23,6 +25,7 @@ SETTINGS: dict[str, Any] = {
         {"name": "kept", "replication": {"enabled": True, "group": GROUP}},
         {"name": "apart", "replication": {"enabled": True, "group": "other"}},
     ],
+    "cluster": {"raft": {"auto_provision_groups": True}},
 }
 SECONDS = 30.0
 
@@ -127,6 +130,58 @@ def test_a_member_goes_and_comes(cluster: Cluster, control: Control) -> None:
         came = [consumer.next() for _ in range(40)]
         assert [int(got.body) for got in came] == list(range(40))
         assert [consumer.ack(got) for got in came] == [0] * 40
+
+
+def _unused_group(cluster: Cluster) -> str:
+    """A group that is not in the settings, and whose derived address nobody else has on any node."""
+    for number in range(100):
+        name = f"made-{number}"
+        ports = [node.groups[GROUP] + derived_offset(name) for node in cluster.nodes]
+        used = {port for node in cluster.nodes for port in node.ports}
+        if used.isdisjoint(ports) and all(is_free(port) for port in ports):
+            return name
+    raise AssertionError("all derived ports are taken")
+
+
+def test_a_group_that_is_named_first_by_a_client_is_made_on_every_node(
+    cluster: Cluster, control: Control
+) -> None:
+    first, second, third = cluster.nodes
+    group = _unused_group(cluster)
+
+    def whole(asked: Node) -> bool:
+        found = control.members(asked, group)
+        return len(found) == 3 and all(
+            each["kind"] == "voter" and each["connected"] and each["lag"] in (0, -1)
+            for each in found.values()
+        )
+
+    with ExitStack() as stack:
+        amqp = side("amqp", second, stack)
+        amqp.declare("made", {GROUP_KEY: group})
+        assert amqp.publish("made", b"0")
+        for node in cluster.nodes:
+            eventually(lambda node=node: whole(node), "all three are members", SECONDS)
+        leader = cluster.leader(group)
+        leader.kill()
+        others = [node for node in cluster.nodes if node is not leader]
+        publisher = side("mqtt", others[0], stack)
+        assert publisher.publish("made", b"1")
+        leader.start()
+        cluster.wait_ready()
+        eventually(lambda: whole(others[1]), "it is a member again", SECONDS)
+    for node in cluster.nodes:
+        node.kill()
+    for node in cluster.nodes:
+        node.start()
+    cluster.wait_ready()
+    with ExitStack() as stack:
+        assert side("mqtt", first, stack).publish("made", b"2")
+        consumer = side("amqp", third, stack).consume("made")
+        came = [consumer.next() for _ in range(3)]
+        assert [got.body for got in came] == [b"0", b"1", b"2"]
+        assert [consumer.ack(got) for got in came] == [0] * 3
+        eventually(lambda: whole(second), "all are members", SECONDS)
 
 
 def test_who_has_lost_its_directory_or_has_an_old_one_is_filled_anew(
