@@ -37,6 +37,7 @@ from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.session import Client
+from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.amqp.wiring import Amqp
@@ -398,6 +399,10 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:
         fail_boot(f"cluster: {problem}", table, launch.slot)
+    except (
+        UnknownGroup
+    ) as problem:  # there is a copy of it here, made while the settings allowed it
+        fail_boot(f"cluster.raft: replication group {problem}", table, launch.slot)
     await worker.stopping.wait()
     if worker.boot_failure:
         fail_boot(f"storage.data_dir: {worker.boot_failure}", table, launch.slot)

@@ -182,6 +182,19 @@ def test_a_group_that_is_named_first_by_a_client_is_made_on_every_node(
         assert [got.body for got in came] == [b"0", b"1", b"2"]
         assert [consumer.ack(got) for got in came] == [0] * 3
         eventually(lambda: whole(second), "all are members", SECONDS)
+    # It is not forgotten when groups are no longer made: its copy is here, and the settings do not know what of.
+    third.stop()
+    settings = third.file.read_text()
+    third.file.write_text(
+        settings.replace("auto_provision_groups: true", "auto_provision_groups: false")
+    )
+    third.start()
+    assert third.broker.process.wait(SECONDS) != 0
+    third.up = False
+    assert f"cluster.raft: replication group {group} is not in cluster.raft.groups" in (
+        third.broker.log()
+    )
+    third.file.write_text(settings)
 
 
 def test_who_has_lost_its_directory_or_has_an_old_one_is_filled_anew(

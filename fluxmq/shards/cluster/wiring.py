@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
-from fluxmq.logs import get_logger
+from fluxmq.logs import RateLimited, get_logger
 from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.types import Message
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_number
@@ -112,6 +113,7 @@ class Cluster:
         self._own = Hello(self.node, shard, workers, epoch, "shard")
         self._security = Security.of(cluster)
         self._started = False
+        self.unknown = RateLimited(_log, per_second=0.01, burst=1)
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
         self.links: NodeLinks
@@ -218,7 +220,10 @@ class Cluster:
             return True
         try:
             return self.members.is_member(self.plans.of(group))
-        except UnknownGroup:
+        except UnknownGroup as problem:
+            self.unknown.event(
+                logging.WARNING, group, "no such group here", group=group, problem=problem.why
+            )
             return False
 
     def member_of(self, group: str) -> Member:
