@@ -268,7 +268,8 @@ class Attaching:
         return Settlement(proposals, settled, wanted - settled)
 
     def commit(self, consumer: Consumer, offset: int) -> list[bytes]:
-        """Explicit commit: the consumer's stream group needs nothing below `offset` any more.
+        """Explicit commit: the consumer's stream group needs nothing below `offset` any more. What of that the consumer itself
+        held takes no room of it any more; others of the group settle theirs.
 
         Raises `CommitError` for a work group, and for an offset that was not read yet.
         """
@@ -277,6 +278,10 @@ class Attaching:
             raise CommitError("only a stream's group commits")
         if not desk.queue.start <= offset <= desk.cursor:
             raise CommitError(f"offset {offset} is outside of {desk.queue.start} to {desk.cursor}")
+        if offset:
+            consumer.held.remove(0, offset - 1)
+        if desk.feed(consumer):
+            self._woken[consumer.queue_id] = None
         return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
 
     def cancelled(self) -> list[Consumer]:

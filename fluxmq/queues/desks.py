@@ -284,9 +284,12 @@ class Desk:
             given += count
         if not step.bytes_left or given == share:
             return given
-        if self._cursor < self.queue.next_offset and self._may_claim():
+        if self._cursor < self.queue.next_offset and self._may_claim() and self._may_run_ahead():
             given += self._give_new(step, consumer, share - given, now)
         return given
+
+    def _may_run_ahead(self) -> bool:
+        return self._flights.may_reach(self._cursor - max(self.group.cursor, self.queue.start))
 
     def _may_claim(self) -> bool:
         ranges = len(self.group.pending) + self._flights.ranges + _COMMAND_RANGES

@@ -17,6 +17,7 @@ from fluxmq.queues import commands
 from fluxmq.queues.attaching import TEMPORARY, Attaching
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.doubts import Doubts
 from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
@@ -52,13 +53,15 @@ class Dispatch(Attaching):
         self._timers: list[tuple[int, int]] = []
         self._swept: dict[int, int] = {}
         self._dead_retry: dict[int, int] = {}
+        self._doubts = Doubts()
         self._shortened: dict[int, int] = {}
         """By queue id: its next offset when it was last found too long."""
 
     # --- leadership --------------------------------------------------------------------------------------------
 
-    def lead(self, term: int) -> list[bytes]:
-        """Start leading in `term`, all earlier entries being applied.
+    def lead(self, term: int, others: int = 0) -> list[bytes]:
+        """Start leading in `term`, all earlier entries being applied. `others`: the time in µs where another node may have
+        led until now, and may have handed out what nobody knows of; 0 where this one is alone.
 
         Gives the commands by which members that an earlier leader knew leave, so that what they
         held is given again at once. Every queue is due then.
@@ -66,6 +69,8 @@ class Dispatch(Attaching):
         self.reset()
         self._term = term
         left: list[bytes] = []
+        if others:
+            self._doubts.begin(self._machine, others)
         if self._machine.version < VERSION:
             left.append(commands.raise_version(VERSION))
         for queue in self._machine.queues.values():
@@ -96,6 +101,7 @@ class Dispatch(Attaching):
         self._swept.clear()
         self._dead_retry.clear()
         self._shortened.clear()
+        self._doubts.clear()
 
     # --- running -----------------------------------------------------------------------------------------------
 
@@ -131,7 +137,10 @@ class Dispatch(Attaching):
             if id_ == NOBODYS_GROUP and not ownerless:
                 continue
             if given < messages_max:
+                at = len(step.deliveries)
                 given += desk.run(step, now, messages_max - given)
+                if self._doubts:
+                    self._doubts.mark(queue_id, id_, step, at)
             step.more = step.more or (given >= messages_max and desk.can_give())
         self._sweep(queue, step, now)
         if step.more:
@@ -200,6 +209,7 @@ class Dispatch(Attaching):
         for desk in self._desks.pop(queue_id, {}).values():
             self._cancel(desk)
         self._cancelled += self._joining.pop(queue_id, [])
+        self._doubts.forget(queue_id)
         for table in (
             self._known,
             self._alarms,

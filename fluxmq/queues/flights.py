@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fluxmq.queues.commands import Range
+from fluxmq.queues.limits import RUN_AHEAD_MAX
 from fluxmq.queues.spans import Spans
 
 
@@ -35,6 +36,10 @@ class Flights:
 
     def __bool__(self) -> bool:
         return bool(self._under_way)
+
+    def may_reach(self, ahead: int) -> bool:
+        """Whether more may be handed out, so many messages being handed out beyond what is applied."""
+        return ahead < RUN_AHEAD_MAX or not self._under_way
 
     def add_new(self, count: int, target: int) -> None:
         """A claim of new messages is proposed."""

@@ -47,6 +47,13 @@ REASON_BYTES_MAX: Final = 256
 SCANNED_MAX: Final = 65_536
 """Messages that one group's filter may pass over in one run, so that a rare match does not stop a tick."""
 
+RUN_AHEAD_MAX: Final = 65_536
+"""New messages of one group that are handed out while no claim of them is applied yet: far more than a slow disk's commit
+takes at full speed. When leadership is lost nobody can say which of so many were delivered."""
+
+CLOCKS_APART_MAX: Final = 1_000_000
+"""Microseconds by which the clocks of nodes are taken to differ where only a mark depends on it."""
+
 RUN_BYTES_MAX: Final = 4 << 20
 """Bytes handed out of one queue in one run, unless a single message is larger: then others have their turn, and whoever
 writes the messages has time to say that it has enough."""

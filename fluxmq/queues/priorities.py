@@ -153,7 +153,7 @@ class PriorityDesk(Desk):
         """Give one consumer up to `share` messages, those of the highest priority first."""
         new = _New(self._cursor)
         fresh = self._cursor < self.queue.next_offset and not self._is_moving
-        if fresh and self._bands.count < READY_MAX and self._may_claim():
+        if fresh and self._bands.count < READY_MAX and self._may_claim() and self._may_run_ahead():
             self._look_at_new(new, now)
         given = 0
         while given < share and step.bytes_left and (self._bands or new.ready):

@@ -11,6 +11,7 @@ OF_STREAMS = "tests/unit/queues/test_stream_desks.py::"
 OF_DEAD = "tests/unit/queues/test_dead_letters.py::"
 OF_SPARE = "tests/unit/queues/test_spare_room.py::"
 OF_ATTACHING = "tests/unit/queues/test_attaching.py::"
+OF_DOUBTS = "tests/unit/queues/test_doubts.py::"
 OF_COMMANDS = "tests/unit/queues/test_commands.py::"
 GROUPS = "fluxmq/queues/groups.py"
 STATES = "fluxmq/queues/states.py"
@@ -254,5 +255,29 @@ MUTATIONS = [
         "floor = min(floor, consumer.held.firsts[0])",
         "pass",
         OF_STREAMS + "test_a_streams_group_shares_a_cursor_and_commits_what_is_acknowledged",
+    ),
+    Mutation(
+        "nothing_is_in_doubt",
+        "What an earlier leader may have handed out comes as what comes again.",
+        "fluxmq/queues/doubts.py",
+        "                if first <= last:\n                    spans.add(first, last)\n",
+        "",
+        OF_DOUBTS + "test_what_was_handed_out_and_never_claimed_comes_again_as_such",
+    ),
+    Mutation(
+        "delayed_is_never_in_doubt",
+        "What was delayed and has become due may have been handed out.",
+        "fluxmq/queues/doubts.py",
+        "                    if not fate.attempts and fate.due <= now + CLOCKS_APART_MAX:\n",
+        "                    if False:\n",
+        OF_DOUBTS + "test_what_was_delayed_is_in_doubt_once_it_was_due",
+    ),
+    Mutation(
+        "runs_ahead_without_end",
+        "A leader hands out only so much that nobody knows of.",
+        "fluxmq/queues/flights.py",
+        "        return ahead < RUN_AHEAD_MAX or not self._under_way\n",
+        "        return True\n",
+        OF_DOUBTS + "test_a_leader_runs_only_so_far_ahead_of_what_is_applied",
     ),
 ]

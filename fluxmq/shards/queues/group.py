@@ -208,7 +208,8 @@ class Group(Consuming):
 
     def lead(self) -> None:
         """Commands are taken here from now on."""
-        self.submit_quietly(self.dispatch.lead(self.applied_term))
+        others = self.clock() if self.replicated else 0
+        self.submit_quietly(self.dispatch.lead(self.applied_term, others))
         self._attach_early()
         self._mark(self)
         self.on_leading(self)

@@ -91,11 +91,11 @@ class Host:
         self.trims: list[tuple[int, int]] = []
         self.lead(term)
 
-    def lead(self, term: int) -> None:
-        """A new leader, on the same machine."""
+    def lead(self, term: int, others: int = 0) -> None:
+        """A new leader, on the same machine; `others`: the time until when another node may have led."""
         self.term = term
         self.dispatch = Dispatch(self.machine, self.read)
-        self.proposed += self.dispatch.lead(term)
+        self.proposed += self.dispatch.lead(term, others)
 
     def read(self, queue_id: int, offset: int) -> Batch:
         """The batch that holds an offset."""

@@ -69,6 +69,21 @@ def test_manual_commits_alone_move_the_offset() -> None:
         host.dispatch.commit(consumer, 11)
 
 
+def test_a_commit_makes_room_for_who_made_it() -> None:
+    host = Host()
+    queue = stream(host)
+    one = host.attach(queue, "one", mode=Mode.STREAM, auto_commit=False, limit=4)
+    host.run()
+    two = host.attach(queue, "two", mode=Mode.STREAM, auto_commit=False, limit=4)
+    assert offsets(host.run(), "two") == [4, 5, 6, 7]
+    host.do(*host.dispatch.commit(one, 0))
+    assert host.run() == []
+    host.do(*host.dispatch.commit(one, 3))
+    assert host.run() == [("one", 8, 1), ("one", 9, 1)]
+    assert (one.unsettled, two.unsettled) == (3, 4)
+    assert host.settle(one, Verb.ACK, (2, 3)) == (1, 1)
+
+
 def test_a_work_group_does_not_commit() -> None:
     host = Host()
     consumer = host.attach(host.declare())

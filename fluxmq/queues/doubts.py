@@ -1,0 +1,87 @@
+"""Messages of which a new leader cannot know whether an earlier one had handed them out.
+
+A leader hands out before its claim is committed, so that what was under way when it was lost has been given to somebody
+and is in no entry. It runs ahead of what is applied by no more than `REACH` messages of a group, and gives nothing to a
+group without members. So what lies that far from the cursor, and what was delayed and has become due, may have been
+delivered: it is given as what comes again, once, whether it was or not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fluxmq.queues.commands import Mode
+from fluxmq.queues.consumers import Delivery, Step
+from fluxmq.queues.limits import CLOCKS_APART_MAX, RUN_AHEAD_MAX, SCANNED_MAX
+from fluxmq.queues.machine import Machine
+from fluxmq.queues.spans import Spans
+
+REACH: Final = RUN_AHEAD_MAX + SCANNED_MAX
+"""A run begins at most so far from what is applied, and looks through so many messages."""
+AGAIN: Final = 2
+"""The count with which these are delivered, as nobody knows better: the second time."""
+
+
+class Doubts:
+    """What of each work group may have been handed out by an earlier leader."""
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[int, int], Spans] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def begin(self, machine: Machine, now: int) -> None:
+        """This node leads, at `now` in µs, what another may have led until now. Streams say by their offsets what comes again."""
+        for queue in machine.queues.values():
+            for group in queue.groups.values():
+                if group.mode == Mode.STREAM or not group.members:
+                    continue
+                first = max(group.cursor, queue.start)
+                last = min(queue.next_offset, first + REACH) - 1
+                spans = Spans()
+                for low, high, fate in group.pending.overlapping(0, queue.next_offset):
+                    if not fate.attempts and fate.due <= now + CLOCKS_APART_MAX:
+                        spans.add(low, high)
+                if first <= last:
+                    spans.add(first, last)
+                if spans:
+                    self._of[queue.id, group.id] = spans
+
+    def mark(self, queue_id: int, group_id: int, step: Step, at: int) -> None:
+        """Deliveries of a group, those of the step from `at` on: what is in doubt among them comes again."""
+        spans = self._of.get((queue_id, group_id))
+        if spans is None:
+            return
+        marked: list[Delivery] = []
+        for each in step.deliveries[at:]:
+            base = each.batch.base_offset
+            first, last = base + each.first, base + each.first + each.count - 1
+            doubtful = spans.remove(first, last)
+            if not doubtful or each.attempts > 1:
+                marked.append(each)
+                continue
+            for low, high in doubtful:
+                if first < low:
+                    marked.append(_piece(each, first, low - 1, each.attempts))
+                marked.append(_piece(each, low, high, AGAIN))
+                first = high + 1
+            if first <= last:
+                marked.append(_piece(each, first, last, each.attempts))
+        step.deliveries[at:] = marked
+        if not spans:
+            del self._of[queue_id, group_id]
+
+    def forget(self, queue_id: int) -> None:
+        """A queue has gone."""
+        for key in [key for key in self._of if key[0] == queue_id]:
+            del self._of[key]
+
+    def clear(self) -> None:
+        """This node leads no longer."""
+        self._of.clear()
+
+
+def _piece(whole: Delivery, first: int, last: int, attempts: int) -> Delivery:
+    index = first - whole.batch.base_offset
+    return Delivery(whole.consumer, whole.batch, index, last - first + 1, attempts)
