@@ -7,7 +7,7 @@ about, on whichever node. Here is what concerns several groups: which leaders sh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from fluxmq.admin.peers import AnsweredError, Peer, PeerError, RequestError
@@ -15,6 +15,7 @@ from fluxmq.control.clusters import (
     AUDIT,
     CAN_STOP,
     FORGET_NODE,
+    LEARNER,
     MEMBER_CHANGE,
     RAFT,
     REBALANCE,
@@ -57,17 +58,19 @@ CONTACT_MILLISECONDS_MAX: Final = 2000
 
 class Clustering:
     """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones;
-    ``own``: how the group does that control processes have among themselves."""
+    ``own``: how the group does that control processes have among themselves; ``forget_own``: takes a node out of it."""
 
     def __init__(
         self,
         clustered: bool,
         shards: Callable[[], list[Peer]],
         own: Callable[[], RaftRow | None] = lambda: None,
+        forget_own: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._clustered = clustered
         self._shards = shards
         self._own = own
+        self._forget_own = forget_own
 
     async def answer(self, message: Message) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -171,12 +174,16 @@ class Clustering:
         return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
 
     async def _forget(self, wanted: ForgetNode) -> Outcomes:
-        """Remove a node from every group."""
+        """Remove a node from every group: from that of the control processes first, which refuses what would end it."""
+        rows = list((await self._everywhere()).groups)
+        own = self._own()
+        if own is not None:
+            rows.append(own)
         having = [
             (row, member)
-            for row in (await self._everywhere()).groups
+            for row in rows
             for member in row.members
-            if member.node == wanted.node
+            if member.node == wanted.node and member.kind in (VOTER, LEARNER)
         ]
         if not having:
             raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is a member of no group")
@@ -192,7 +199,11 @@ class Clustering:
                 ERROR_INVALID,
                 f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
             )
-        return await self._each(
+        outcomes: tuple[Outcome, ...] = ()
+        if own is not None and self._forget_own is not None and having[-1][0] is own:
+            await self._forget_own(wanted.node)
+            outcomes = (Outcome(own.group, wanted.node),)
+        others = await self._each(
             [
                 (
                     row.group,
@@ -201,8 +212,10 @@ class Clustering:
                     MemberChange(row.group, wanted.node, REMOVE).to_body(),
                 )
                 for row, _member in having
+                if row is not own
             ]
         )
+        return Outcomes((*outcomes, *others.rows))
 
 
 def meta_row(node: str, group: str, status: MetaStatus) -> RaftRow:

@@ -97,7 +97,10 @@ class ControlProcess:
         )
         cluster = settings.cluster
         self._clustering = clustering.Clustering(
-            cluster.enabled and cluster.raft.enabled, self._shards, self._meta_row
+            cluster.enabled and cluster.raft.enabled,
+            self._shards,
+            self._meta_row,
+            self._forget_in_meta,
         )
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
@@ -244,6 +247,10 @@ class ControlProcess:
             return None
         node = self._settings.cluster.node_id
         return clustering.meta_row(node, META_GROUP, self._meta.status())
+
+    async def _forget_in_meta(self, node: str) -> None:
+        if self._meta is not None:
+            await self._meta.forget(node)
 
     def _shards(self) -> list[Peer]:
         return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]

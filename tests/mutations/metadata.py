@@ -177,4 +177,20 @@ MUTATIONS = [
         "",
         OF_PATTERNS + "test_patterns_refused",
     ),
+    Mutation(
+        "meta_forgets_who_is_needed",
+        "A node is not forgotten when the others would have no majority.",
+        "fluxmq/admin/meta/forgetting.py",
+        "    if len(there) >= needed:\n",
+        "    if True:\n",
+        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
+    ),
+    Mutation(
+        "meta_forgets_its_leader",
+        "A refusal is one.",
+        "fluxmq/admin/meta/forgetting.py",
+        "    if why:\n        raise",
+        "    if False:\n        raise",
+        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
+    ),
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fluxmq.admin.deciding import LostError, NotLeadingError
 from fluxmq.admin.meta.tables import CLUSTER, NODE, NodeRecord
 from fluxmq.admin.topology_rows import unpack
 from fluxmq.logs import get_logger
+from fluxmq.metrics.registry import Sample
 
 _log = get_logger(__name__)
 
@@ -26,6 +27,19 @@ class MetaStatus:
     standing: str
     problem: str | None
     members: Mapping[str, tuple[str, float | None]]
+
+    def samples(self, own: str, elections: int) -> Iterator[Sample]:
+        """The same in numbers, for /metrics, of node `own`, which has begun to lead so often."""
+        yield "fluxmq_meta_term", {}, self.term
+        yield "fluxmq_meta_leader", {}, float(self.leader == own)
+        yield "fluxmq_meta_leader_known", {}, float(bool(self.leader))
+        yield "fluxmq_meta_commit_index", {}, self.commit
+        yield "fluxmq_meta_applied_index", {}, self.applied
+        yield "fluxmq_meta_elections_total", {}, elections
+        for node, (role, age) in self.members.items():
+            yield "fluxmq_meta_voter", {"member": node}, float(role == "voter")
+            if age is not None:
+                yield "fluxmq_meta_last_contact_seconds", {"member": node}, age
 
 
 class Agreed:

@@ -18,21 +18,17 @@ from fluxmq.admin.meta import admission, begun, snapshots
 from fluxmq.admin.meta.agreed import Agreed, MetaStatus, Work
 from fluxmq.admin.meta.begun import BEGIN, Begun
 from fluxmq.admin.meta.decisions import Decision, TakenDelta, UsersChange
+from fluxmq.admin.meta.forgetting import forget
 from fluxmq.admin.meta.neighbourhood import Neighbourhood
 from fluxmq.admin.meta.replica import Replica
 from fluxmq.admin.meta.requests import Requests, UnknownOutcomeError
 from fluxmq.admin.meta.streams import Links
-from fluxmq.admin.meta.tables import (
-    NODE,
-    Kept,
-    MetaTables,
-    Standing,
-    Written,
-)
+from fluxmq.admin.meta.tables import NODE, Kept, MetaTables, Standing, Written
 from fluxmq.admin.metadata import ChangeError, MetadataStore, StoreThread
 from fluxmq.admin.peers import RequestError
 from fluxmq.admin.topology_keeper import TopologyKeeper
 from fluxmq.auth.users import User
+from fluxmq.control.clusters import FORGET_NODE, ForgetNode
 from fluxmq.control.messages import (
     ERROR_FAILED,
     ERROR_INVALID,
@@ -51,12 +47,7 @@ from fluxmq.control.topology_messages import (
 from fluxmq.control.user_messages import Users
 from fluxmq.logs import get_logger
 from fluxmq.metrics.registry import Sample
-from fluxmq.raft.types import (
-    Membership,
-    MembershipChange,
-    ProposalAccepted,
-    Role,
-)
+from fluxmq.raft.types import Membership, MembershipChange, ProposalAccepted, Role
 from fluxmq.routing.topology.records import Queue
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Delta
@@ -225,17 +216,7 @@ class Meta:
 
     def samples(self) -> Iterator[Sample]:
         """The same in numbers, for /metrics."""
-        status = self.status()
-        yield "fluxmq_meta_term", {}, status.term
-        yield "fluxmq_meta_leader", {}, float(status.leader == self._node)
-        yield "fluxmq_meta_leader_known", {}, float(bool(status.leader))
-        yield "fluxmq_meta_commit_index", {}, status.commit
-        yield "fluxmq_meta_applied_index", {}, status.applied
-        yield "fluxmq_meta_elections_total", {}, self.replica.elections
-        for node, (role, age) in status.members.items():
-            yield "fluxmq_meta_voter", {"member": node}, float(role == "voter")
-            if age is not None:
-                yield "fluxmq_meta_last_contact_seconds", {"member": node}, age
+        return self.status().samples(self._node, self.replica.elections)
 
     # Deciding, from this node's shards and people
 
@@ -277,6 +258,15 @@ class Meta:
         revision = await self._decided(lambda: self._decide_users(message), remote, again=False)
         await self._reached(self._directory.reached(revision))
         return revision
+
+    async def forget(self, node: str) -> None:
+        """Take a node that is gone out of the group. Raises RequestError."""
+        body, ask = ForgetNode(node).to_body(), self._requests.ask
+        await self._decided(
+            lambda: self._decide_forgotten(body),
+            lambda to, wait: ask(to, FORGET_NODE, body, wait),
+            again=True,
+        )
 
     async def _reached(self, wait: Awaitable[None]) -> None:
         if not await self._within(REQUEST_SECONDS, wait):
@@ -321,6 +311,8 @@ class Meta:
             return {"revision": await self._decide_users(Message(kind, 1, body))}
         if kind == BEGIN:
             return {"revision": await self._decide_begun(Begun.from_body(body))}
+        if kind == FORGET_NODE:
+            return await self._decide_forgotten(body)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not known here")
 
     def check(self) -> None:
@@ -356,6 +348,12 @@ class Meta:
                 raise NotLeadingError
             await self._propose(Decision(users=UsersChange.between(before, after)))
         return after.revision
+
+    async def _decide_forgotten(self, body: Body) -> Mapping[str, Any]:
+        node, heard = ForgetNode.from_body(body).node, self.neighbours.streams.heard
+        number = self._numbers.get(node, 0)
+        await forget(self.replica, self.plan.own, number, node, heard, self._now())
+        return {}
 
     async def _decide_begun(self, told: Begun) -> int:
         """A node runs."""

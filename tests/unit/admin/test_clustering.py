@@ -153,3 +153,40 @@ def test_the_control_processes_group_is_shown_and_left_alone():
     assert RaftListing.from_body(groups(RAFT, RaftWanted("_meta"))).groups == (own,)
     forgotten = Outcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
     assert [each.group for each in forgotten] == ["g"]
+
+
+def forget(meta_refuses=""):
+    """Forget node c, which is gone, as a member of g and of the control processes' group; what was done, in order."""
+    done = []
+    gone = replace(member("c"), connected=False)
+    rows = replace(row("g", "a", ABC), members=(member("a", leads=True), member("b"), gone))
+    own = replace(rows, group="_meta")
+
+    def answers(kind, body):
+        if kind == RAFT:
+            return RaftListing((rows,)).to_body()
+        done.append((body["group"], body["node"], body["change"]))
+        return MemberChange.from_body(body).to_body()
+
+    async def forget_own(node):
+        if meta_refuses:
+            raise RequestError("invalid", meta_refuses)
+        done.append(("_meta", node, "remove"))
+
+    clustering = Clustering(True, lambda: [Shard(0, answers)], lambda: own, forget_own)
+    message = Message(FORGET_NODE, 1, ForgetNode("c").to_body())
+    try:
+        answer = asyncio.run(clustering.answer(message))
+    except RequestError as refusal:
+        return done, str(refusal)
+    return done, [each.group for each in Outcomes.from_body(answer).rows]
+
+
+def test_a_forgotten_node_leaves_the_control_processes_group_as_well():
+    done, groups = forget()
+    assert done == [("_meta", "c", "remove"), ("g", "c", "remove")]
+    assert groups == ["_meta", "g"]
+
+
+def test_a_node_that_the_control_processes_need_stays_everywhere():
+    assert forget("it is needed") == ([], "it is needed")

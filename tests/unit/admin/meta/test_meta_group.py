@@ -1,11 +1,13 @@
 """Three control processes agree: on what they begin with, on changes, and when one of them is away."""
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 
 from fluxmq.admin.meta import log, service
+from fluxmq.admin.meta.forgetting import problem
 from fluxmq.admin.peers import RequestError
 from fluxmq.auth.users import VhostPermission
 from fluxmq.control.messages import USER_ADD, USER_DELETE
@@ -94,6 +96,52 @@ def test_changes_go_on_when_the_leader_is_gone_and_it_catches_up(tmp_path):
         assert await leader.change(queue("c")) is None
         await all_alike(cluster)
         assert leader.queues_of() == ["a", "b", "c"]
+
+    run(Cluster(tmp_path), scenario)
+
+
+def test_a_node_that_is_gone_is_forgotten_and_comes_back_as_a_new_one(tmp_path):
+    async def scenario(cluster):
+        await cluster.well()
+        leader, (gone, other) = cluster.leader, cluster.followers()
+        assert await leader.change(queue("a")) is None
+        await gone.kill()
+        await other.meta.forget(gone.name)  # whoever is asked
+        members = {name: place for name, (place, _) in leader.meta.status().members.items()}
+        assert members == {leader.name: "voter", other.name: "voter", gone.name: "none"}
+        await other.meta.forget(gone.name)  # nothing to be done any more
+        assert await other.change(queue("b")) is None
+
+        await gone.start()
+        await until(lambda: gone.meta.plan.own in leader.meta.neighbours.known)
+        assert await leader.change(queue("c")) is None
+        assert not gone.well  # it is heeded by nobody
+        await gone.stop()
+        gone.wipe()
+        await gone.start()
+        await all_alike(cluster)
+        assert leader.meta.status().members[gone.name][0] == "voter"
+
+    run(Cluster(tmp_path), scenario)
+
+
+def test_a_node_that_is_needed_is_not_forgotten(tmp_path):
+    async def scenario(cluster):
+        await cluster.well()
+        leader, (one, other) = cluster.leader, cluster.followers()
+        with pytest.raises(RequestError, match="it leads _meta"):
+            await one.meta.forget(leader.name)
+        leader.links.heard[one.meta.plan.own] -= 60.0  # for so long nothing was heard of it
+        number, heard = other.meta.plan.own, leader.links.heard
+        why = problem(
+            leader.replica.status().membership,
+            leader.meta.plan.own,
+            number,
+            heard,
+            time.monotonic(),
+        )
+        assert why == "1 of 2 voters of _meta would be in contact, and 2 are needed"
+        assert len(leader.replica.status().membership.voters) == 3
 
     run(Cluster(tmp_path), scenario)
 
