@@ -26,6 +26,7 @@ import fluxmq
 from fluxmq.admin import clustering, listings, placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
+from fluxmq.admin.ending import END_SECONDS_MAX, end
 from fluxmq.admin.first_user import first_user
 from fluxmq.admin.hashing import parameters_of
 from fluxmq.admin.http import HttpServer
@@ -121,9 +122,12 @@ class ControlProcess:
             await self._stopping.wait()
         finally:
             self._table.set_ready(self._launch.slot, False)
-            await self._stop()
+            in_time = await self._stop()
             heart.cancel()
         _log.info("control process stopped")
+        if not in_time:
+            flush_all()
+            os._exit(os.EX_OK)  # the loop would wait for what does not end
 
     async def _start(self) -> None:
         path = Path(self._launch.data_dir) / FILE_NAME
@@ -212,15 +216,19 @@ class ControlProcess:
         self._http = http
         _log.info("http listens", extra={"addr": listener.addr})
 
-    async def _stop(self) -> None:
+    async def _stop(self) -> bool:
+        """End everything; whether it has ended."""
+        steps = {}
         if self._http is not None:
-            await self._http.stop()
+            steps["http"] = self._http.stop()
         if self._meta is not None:
-            await self._meta.stop()
+            steps["the group _meta"] = self._meta.stop()
+        in_time = await end(steps, END_SECONDS_MAX)
         await self._listener.stop()
         if self._store is not None:
             await self._thread.run(self._store.close)
         self._thread.close()
+        return in_time
 
     async def _beat(self) -> None:
         for beat in itertools.count():
