@@ -142,7 +142,7 @@ def append_header_once(queue_id: int, batch_bytes: int, spare: int, identity: Id
     """As `append_header`, of an append that may be asked for again and is to take effect once."""
     length = COMMAND.size + IDENTITY.size + batch_bytes
     header = COMMAND.pack(_APPEND, COMMAND_VERSION_MAX, 0, length, queue_id, spare)
-    return header + IDENTITY.pack(*identity)
+    return header + IDENTITY.pack(identity.origin, identity.number, identity.floor)
 
 
 def append(queue_id: int, batch: bytes) -> bytes:

@@ -17,11 +17,14 @@ IDENTITY: Final = struct.Struct("<QQQ")
 
 
 class Identity(NamedTuple):
-    """Which append of which shard's life it is. ``floor``: below this number nothing is asked again."""
+    """Which append of which shard's life it is. ``floor``: below this number nothing is asked again. ``term``: of the leadership
+    that it was asked of, 0 for whichever; another one does not take it, so that what is late does not overtake what is
+    asked again. It is in no command."""
 
     origin: int
     number: int
     floor: int
+    term: int = 0
 
 
 class Origins:
@@ -42,7 +45,7 @@ class Origins:
 
     def note(self, identity: Identity) -> None:
         """This append has taken effect."""
-        origin, number, floor = identity
+        origin, number, floor, _ = identity
         window = self._windows.pop(origin, None)
         if window is None:
             window = {}

@@ -99,8 +99,8 @@ MUTATIONS = [
         "cluster_sent_again_as_another",
         "An append that is sent again has the identity it had.",
         CLUSTER + "leader_host.py",
-        "        identity = Identity(self._origin, number, min(floor, number))\n",
-        "        identity = Identity(self._origin, number + sending, min(floor, number))\n",
+        "        identity = Identity(self._origin, number, min(floor, number), self._leader.term)\n",
+        "        identity = Identity(self._origin, number + sending, floor, self._leader.term)\n",
         OF_HOSTS + "test_it_is_sent_again_with_the_identity_it_had",
     ),
     Mutation(
@@ -175,6 +175,14 @@ MUTATIONS = [
         "        if False:\n            # What",
         "tests/unit/admin/meta/test_meta_parts.py::"
         "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
+    ),
+    Mutation(
+        "cluster_late_append_overtakes",
+        "What was sent to an earlier leadership of a node is not taken by a later one.",
+        QUEUES + "group.py",
+        "        return self.replicated and not self.absent and term not in (0, self.applied_term)\n",
+        "        return False\n",
+        OF_KEEPING + "test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one",
     ),
     Mutation(
         "cluster_spread_while_restless",

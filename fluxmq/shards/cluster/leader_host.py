@@ -154,7 +154,7 @@ class LeaderHost:
             self._answered(number, sending, reason)
 
         floor = next(iter(self._appends))
-        identity = Identity(self._origin, number, min(floor, number))
+        identity = Identity(self._origin, number, min(floor, number), self._leader.term)
         return target.append(append.queue, append.batch, answered, identity)
 
     def _answered(self, number: int, sending: int, reason: int) -> None:

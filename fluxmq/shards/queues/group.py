@@ -126,6 +126,10 @@ class Group(Consuming):
     ) -> bool:
         """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code. With an ``identity`` it takes
         effect once, however often it is asked for."""
+        if identity is not None and self._is_of_another_term(identity):
+            if done is not None:
+                done(MOVED)
+            return True
         state = self.machine.queue(queue)
         refusal = self.refusal(state, batch)
         if refusal or state is None:
@@ -150,6 +154,12 @@ class Group(Consuming):
         else:
             header = commands.append_header_once(state.id, len(batch), spare, identity)
         return self.submit((header, batch), answer, len(batch))
+
+    def _is_of_another_term(self, identity: Identity) -> bool:
+        """Whether an append was sent to an earlier leadership of this node: those before it were lost with that, and come
+        again behind it."""
+        term = identity.term
+        return self.replicated and not self.absent and term not in (0, self.applied_term)
 
     def _append_apart(
         self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None

@@ -6,8 +6,8 @@ all. Consumers are cancelled and attach themselves anew.
 
 Frames beside the control frames named in ``hosting``::
 
-    APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u16 length of the queue's name, name,
-             batch
+    APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u64 term of the leadership that is asked
+             (0: whichever), u16 length of the queue's name, name, batch
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
     REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
 """
@@ -41,7 +41,7 @@ from fluxmq.shards.queues.ports import (
     Wanted,
 )
 
-APPEND_HEAD = struct.Struct("<BQQQQH")
+APPEND_HEAD = struct.Struct("<BQQQQQH")
 DELIVER_HEAD = struct.Struct("<BQIq")
 REFER = struct.Struct("<BQIqQI")
 NO_IDENTITY = Identity(0, 0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluxmq.queues.config import Overflow, QueueConfig
+from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import MOVED
 from fluxmq.shards.queues.waiting_answers import Wish
 from tests.unit.shards.cluster.trio import Trio, message
@@ -56,6 +57,27 @@ def test_a_vote_leaves_when_it_is_on_disk(trio: Trio) -> None:
     trio[2].syncer.sync()
     trio.settle()
     assert candidate.node.status().leader == 1
+
+
+def test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one(trio: Trio) -> None:
+    earlier = trio.elect(1).keeper.node.term
+    trio.elect(2)
+    group = trio.elect(1).group
+    later = trio[1].keeper.node.term
+    assert later > earlier
+    said: list[tuple[bytes, int]] = []
+
+    def ask(name: bytes, number: int, term: int) -> None:
+        identity = Identity(7, number, 1, term)
+        group.append("work", message(name), lambda reason: said.append((name, reason)), identity)
+        trio.settle()
+
+    ask(b"late", 2, earlier)  # what was sent before it was lost, and comes again with what follows
+    ask(b"first", 1, later)
+    ask(b"late", 2, later)
+    ask(b"whichever", 3, 0)
+    assert said == [(b"late", MOVED), (b"first", 0), (b"late", 0), (b"whichever", 0)]
+    assert depth(trio, 2) == 3
 
 
 def test_what_was_not_committed_is_lost_with_its_leader_and_said_to_be_so(trio: Trio) -> None:

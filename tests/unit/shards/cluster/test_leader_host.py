@@ -199,8 +199,8 @@ def test_it_is_sent_again_with_the_identity_it_had(case: Case) -> None:
     before, after = ([identity for _, identity, _ in each.appends] for each in (one, two))
     assert [identity.number for identity in before] == [identity.number for identity in after]
     assert after == [
-        Identity(77, NUMBERS_APART, NUMBERS_APART),
-        Identity(77, 2 * NUMBERS_APART, NUMBERS_APART),
+        Identity(77, NUMBERS_APART, NUMBERS_APART, term=2),
+        Identity(77, 2 * NUMBERS_APART, NUMBERS_APART, term=2),
     ]
     two.appends[0][2](0)
     case.append(b"3")
