@@ -205,7 +205,7 @@ def test_it_is_sent_again_with_the_identity_it_had(case: Case) -> None:
     two.appends[0][2](0)
     case.append(b"3")
     # Nothing below the floor is asked for again: the second is not answered yet.
-    assert two.appends[-1][1] == Identity(77, 3 * NUMBERS_APART, 2 * NUMBERS_APART)
+    assert two.appends[-1][1] == Identity(77, 3 * NUMBERS_APART, 2 * NUMBERS_APART, term=2)
 
 
 def test_what_a_former_leader_has_not_answered_goes_before_what_is_newer(case: Case) -> None:
