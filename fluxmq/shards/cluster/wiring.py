@@ -221,9 +221,8 @@ class Cluster:
         try:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
-            self.unknown.event(
-                logging.WARNING, group, "no such group here", group=group, problem=problem.why
-            )
+            about = {"group": group, "problem": problem.why}
+            self.unknown.event(logging.WARNING, group, "no such group here", **about)
             return False
 
     def member_of(self, group: str) -> Member:
