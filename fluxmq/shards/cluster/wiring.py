@@ -221,8 +221,7 @@ class Cluster:
         try:
             return self.members.is_member(self.plans.of(group))
         except UnknownGroup as problem:
-            about = {"group": group, "problem": problem.why}
-            self.unknown.event(logging.WARNING, group, "no such group here", **about)
+            self.unknown.event(logging.WARNING, group, "no such group here: %s", problem)
             return False
 
     def member_of(self, group: str) -> Member:
