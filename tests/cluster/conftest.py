@@ -31,6 +31,7 @@ def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
         if not node.up:
             node.start()
     module_cluster.wait_ready()
+    module_cluster.spread_leaders()
     logged = {node.output: len(node.broker.log().encode()) for node in module_cluster.nodes}
     yield module_cluster
     for node in module_cluster.nodes:

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import yaml
 
+from fluxmq.admin.cli import run as fluxmqctl
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import eventually
 
@@ -199,6 +200,17 @@ class Cluster:
 
         node: Node = eventually(found, f"group {group} is led", START_SECONDS)
         return node
+
+    def spread_leaders(self) -> None:
+        """Have the groups of queues led on different nodes now: the nodes would do so by themselves some time during a test."""
+
+        def spread() -> bool:
+            if self.leader(GROUPS[0]) is not self.leader(GROUPS[1]):
+                return True
+            fluxmqctl(["--data-dir", str(self.nodes[0].folder / "data"), "rebalance"])
+            return False
+
+        eventually(spread, "leaders are spread", START_SECONDS)
 
     def followers(self, group: str = "default") -> list[Node]:
         """The nodes that run and do not lead a group."""
