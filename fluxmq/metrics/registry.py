@@ -213,6 +213,17 @@ _DECLARED: Final = (
         "Times that this node, leading, found a copy to differ from the majority's.",
         ("group",),
     ),
+    Metric(
+        "fluxmq_raft_damaged_total",
+        _C,
+        "Times that this node's copy was found damaged, and filled anew by other members.",
+        ("group",),
+    ),
+    Metric(
+        "fluxmq_raft_scrubbed_bytes_total",
+        _C,
+        "Bytes of sealed segments that were read through in the background, to find damage.",
+    ),
     Metric("fluxmq_raft_snapshots_installed_total", _C, "Snapshots of other members put in place."),
     Metric("fluxmq_raft_bytes_sent_total", _C, "Bytes of Raft messages sent.", ("group",)),
     Metric("fluxmq_raft_bytes_received_total", _C, "Bytes of them received.", ("group",)),

@@ -44,6 +44,13 @@ class Corruption(StorageError):  # noqa: N818 (the name of the condition)
         self.what = what
 
 
+class Misfit(Corruption):
+    """Every byte is what was written, but it does not belong here: to these settings, this placement, this version.
+
+    Nothing is mended by itself then: what is wrong is around the files, and may be wrong on every node.
+    """
+
+
 def storage_error(operation: str, path: str, error: OSError, *, reading: bool) -> StorageError:
     """The error of this package for one of the operating system, naming the operation and the file."""
     text = f"{operation} of {path}: {error.strerror or error}"

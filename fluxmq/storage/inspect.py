@@ -7,7 +7,7 @@ the checkpoint promised. Memory is bounded by a stretch of a segment, or one bat
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -201,6 +201,21 @@ class SegmentScan:
             self.next_offset = batch_span(data, at).base_offset
             raise self._wrong(error) from None
         return batch
+
+
+def read_through(
+    files: Files, path: str, queue: str, state: SegmentState, rest: Callable[[int], None]
+) -> None:
+    """Check every byte of a queue's segment that is to be in a state. `rest` is called after each batch with the bytes
+    walked over so far. Raises Corruption, and other StorageErrors when the file cannot be read."""
+    scan = SegmentScan(files, path)
+    for _ in scan:
+        rest(scan.position)
+    page = Page(queue, state.base_offset, state.created)
+    footer = footer_of(state) if state.sealed else None
+    expected = (page, state.length, state.next_offset, state.hash, footer)
+    if (scan.page, scan.position, scan.next_offset, scan.hash, scan.footer) != expected:
+        raise Corruption(path, scan.position, "it is not the segment that it was")
 
 
 def segment_bases(files: Files, directory: str) -> list[int]:

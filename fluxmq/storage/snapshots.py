@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 import xxhash
 
-from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.errors import Corruption, FileMissing, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
 
@@ -101,7 +101,7 @@ def read_snapshot(files: Files, path: str) -> Snapshot:
     if _CHECK.unpack_from(data, _HEADER.size) != (digest.intdigest(),):
         raise Corruption(path, _HEADER.size, "the check fails")
     if version != VERSION:
-        raise Corruption(path, 8, f"version {version}; this program reads {VERSION}")
+        raise Misfit(path, 8, f"version {version}; this program reads {VERSION}")
     return Snapshot(index, term, data[HEADER_BYTES:])
 
 

@@ -50,6 +50,14 @@ class TransferError(StorageError):
     """A snapshot cannot be sent or taken: what was asked for is not there (any more), or what came is not it."""
 
 
+class DamagedSegment(TransferError):  # noqa: N818 (the name of the condition)
+    """A segment came whole, and is not what the manifest says: damaged where it came from. `queue`: its queue's directory."""
+
+    def __init__(self, queue: str, file: str, what: object) -> None:
+        super().__init__(f"what was fetched of {queue}/{file} is damaged: {what}")
+        self.queue, self.file = queue, file
+
+
 class Piece(NamedTuple):
     """Bytes of one segment file: the directory of its queue, its name, where, how many."""
 

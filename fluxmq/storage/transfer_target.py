@@ -39,12 +39,13 @@ from fluxmq.model.segments import (
 from fluxmq.storage.directory import DataPaths, directory_name
 from fluxmq.storage.errors import Corruption, FileMissing
 from fluxmq.storage.files import Files
-from fluxmq.storage.inspect import SegmentScan
+from fluxmq.storage.inspect import read_through
 from fluxmq.storage.log_state import LogState
 from fluxmq.storage.shape import footer_of
 from fluxmq.storage.snapshots import write_snapshot
 from fluxmq.storage.transfer import (
     CHUNK_BYTES,
+    DamagedSegment,
     Manifest,
     Piece,
     TransferError,
@@ -387,23 +388,20 @@ class SnapshotTarget:
             self._read_through(found)
         except Corruption as error:
             self._files.unlink(found.path)
-            raise TransferError(f"what was fetched is damaged: {error}") from error
+            raise DamagedSegment(found.wanted.directory, found.wanted.file, error) from error
         found.checked = True
 
     def _read_through(self, found: _Gathered) -> None:
         """Raises Corruption where a segment's file is not what the manifest says."""
-        wanted, state = found.wanted, found.wanted.state
-        scan = SegmentScan(self._files, found.path)
         turn = time.monotonic() + CHECK_TURN_SECONDS
-        for _ in scan:
+
+        def rest(_bytes: int) -> None:
+            nonlocal turn
             if time.monotonic() > turn:
                 self._sleep(CHECK_PAUSE_SECONDS)
                 turn = time.monotonic() + CHECK_TURN_SECONDS
-        page = Page(wanted.queue, state.base_offset, state.created)
-        footer = footer_of(state) if state.sealed else None
-        expected = (page, state.length, state.next_offset, state.hash, footer)
-        if (scan.page, scan.position, scan.next_offset, scan.hash, scan.footer) != expected:
-            raise Corruption(found.path, scan.position, "it is not the segment of the manifest")
+
+        read_through(self._files, found.path, found.wanted.queue, found.wanted.state, rest)
 
     @property
     def finished(self) -> bool:

@@ -51,9 +51,14 @@ def file_name(sequence: int) -> str:
     return f"{sequence:020}.wal"
 
 
+def numbers_found(files: Files, directory: str) -> list[int]:
+    """Numbers of the log's files that are there, ascending."""
+    return [int(match[1]) for match in map(_NAME.fullmatch, files.listdir(directory)) if match]
+
+
 def sequences(files: Files, directory: str) -> list[int]:
     """Numbers of the log's files, ascending. Raises Corruption where one is missing between others."""
-    found = [int(match[1]) for match in map(_NAME.fullmatch, files.listdir(directory)) if match]
+    found = numbers_found(files, directory)
     for before, after in pairwise(found):
         if after != before + 1:
             raise Corruption(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from fluxmq.storage.errors import Corruption
+from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_files import LogFile, file_name, open_file, open_key, sequences, unpin
 from fluxmq.storage.wal_groups import GroupLog
@@ -78,7 +78,7 @@ def has_first_record(files: Files, file: LogFile) -> bool:
     if found.type != FILE or found.term != file.sequence:
         raise Corruption(file.path, 0, "the first record is another file's")
     if bytes(data[HEADER_BYTES:]) != FORMAT:
-        raise Corruption(file.path, 0, "a format this version does not know")
+        raise Misfit(file.path, 0, "a format this version does not know")
     return True
 
 

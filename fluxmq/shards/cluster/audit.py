@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from fluxmq.control.clusters import AUDIT, HASH
 from fluxmq.logs import get_logger
 from fluxmq.queues.audits import Comparison, Hashes
+from fluxmq.shards.cluster.leaders import OWN
 from fluxmq.shards.cluster.ordered_audit import OrderedAudits
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster
+    from fluxmq.shards.cluster.wiring import Cluster, Replica
 
 AUDIT_SECONDS = 1.0
 """Time between two comparisons of a group."""
@@ -152,6 +153,14 @@ class Audits:
         """A copy here is not to be trusted: it takes and gives nothing any more."""
         replica = self._cluster.replicas.get(group)
         if replica is not None and not replica.hosted.group.failed:
-            _log.error("a copy is quarantined", extra={"group": group, "why": why})
-            replica.hosted.keeper.log_failed(f"quarantined: {why}")
+            self.give_up(replica, why)
             self._cluster.snapshots.refetch(group)
+
+    def give_up(self, replica: Replica, why: str) -> None:
+        """Have a copy take and give nothing until it was replaced; if it led, nobody is known to lead."""
+        hosted = replica.hosted
+        name = hosted.group.name
+        _log.error("a copy is quarantined", extra={"group": name, "why": why})
+        hosted.keeper.log_failed(f"quarantined: {why}")
+        if self._cluster.leaders.of(name).peer == OWN:
+            hosted.group.on_following(hosted.group)

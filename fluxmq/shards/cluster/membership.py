@@ -37,7 +37,7 @@ from fluxmq.shards.cluster.incarnation import (
 from fluxmq.shards.cluster.reports import name_of
 from fluxmq.shards.links import FrameLink
 from fluxmq.storage.directory import DataPaths, delete_directory
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.transfer import TransferPaths
 from fluxmq.storage.transfer_install import clean, forget_install
@@ -90,8 +90,11 @@ class GroupMembers:
         return read_record(self._files, self._paths, group)
 
     def is_member(self, plan: GroupPlan) -> bool:
-        """Whether this node is to have a group: as was decided last, else as the group begins. Raises StorageError."""
-        record = self.record(plan.name)
+        """Whether this node is to have a group: as was decided last, else as the group begins. Raises StorageError, but not for a damaged record."""
+        try:
+            record = self.record(plan.name)
+        except Corruption:
+            record = None  # who opens the group says so, and has it mended
         return bool(plan.own) if record is None else record.hosted
 
     def left(self, group: str) -> bool:

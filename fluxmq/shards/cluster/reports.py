@@ -101,6 +101,7 @@ class ClusterReports:
         malformed += sum(replica.carrier.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
         yield "fluxmq_raft_snapshots_installed_total", {}, cluster.snapshots.installed
+        yield "fluxmq_raft_scrubbed_bytes_total", {}, cluster.scrub.bytes
         yield "fluxmq_cluster_append_timeouts_total", {}, cluster.append_timeouts
         yield from self._links()
 
@@ -117,6 +118,7 @@ class ClusterReports:
         yield "fluxmq_raft_snapshot_index", labels, hosted.snapshot_index
         yield "fluxmq_raft_elections_total", labels, hosted.keeper.elections
         yield "fluxmq_raft_mismatches_total", labels, self._cluster.audits.of[name].mismatches
+        yield "fluxmq_raft_damaged_total", labels, self._cluster.damages.found[name]
         yield "fluxmq_raft_bytes_sent_total", labels, carrier.sent_bytes
         yield "fluxmq_raft_bytes_received_total", labels, carrier.received_bytes
         membership = status.membership

@@ -18,7 +18,7 @@ from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
-from fluxmq.settings.plans import GroupMember
+from fluxmq.settings.plans import GroupMember, member_number
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.shards.queues.snapshot_calls import SnapshotCalls
@@ -26,18 +26,25 @@ from fluxmq.shards.queues.snapshot_fetch import fetch
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.transfer import DamagedSegment
 from fluxmq.storage.transfer_target import SnapshotTarget
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.carrier import Carrier
     from fluxmq.shards.cluster.wiring import Cluster, Replica
 
+UNHEARD_SECONDS: Final = 1.0
+"""After which a snapshot is offered again of which the member has not said a word: the offer was lost, or the member is
+reconnecting. One that fetches already takes no notice."""
 SILENT_SECONDS: Final = 10.0
-"""How long a member that fetches may say nothing before it is offered a snapshot again."""
+"""How long a member that has said that it fetches may say nothing more before it is offered a snapshot again."""
 SAY_SECONDS: Final = 1.0
 """Time between two words of a member that fetches."""
 AGAIN_SECONDS: Final = 2.0
-"""Time before a copy that is to be fetched anew tries again."""
+"""Time before a copy that is to be fetched anew tries again, and before a member says that it could not fetch one: it is
+offered the next at once."""
+HOLD_SECONDS: Final = 600.0
+"""How long a damaged copy takes no checkpoint while it is fetched: a newer one of its own would be in the way."""
 WRITTEN_SECONDS_MAX: Final = 30.0
 """How long the log may take to write what the group gave it, before the group is closed."""
 _STEP_SECONDS: Final = 0.005
@@ -65,9 +72,12 @@ class Snapshots:
         self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self._writing = ThreadPoolExecutor(1, "snapshot-write")
         self._offered: dict[tuple[str, int], float] = {}
-        """By group and member: when a member that was offered a snapshot last said something."""
+        """By group and member that was offered a snapshot: when it is offered one again, unless it says something."""
+        self._refetching: set[str] = set()
+        """Groups whose copy here is not to be trusted, and is fetched until it can be."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0.0
+        self._closed = False
         self.calls = SnapshotCalls(
             self._files,
             self._paths,
@@ -97,12 +107,13 @@ class Snapshots:
         mark = SnapshotMark(index, hosted.log.term(index), node.membership_at(index))
         message = node.offer_snapshot(member, Snapshot(mark, b""))
         if message is not None:
-            self._offered[group, member] = self._cluster.now()
+            self._offered[group, member] = self._cluster.now() + UNHEARD_SECONDS
             replica.carrier.send([message])
 
     def _on_fetching(self, _link: FrameLink, group: str, member: int) -> None:
+        self.calls.is_fetched(group)
         if (group, member) in self._offered:
-            self._offered[group, member] = self._cluster.now()
+            self._offered[group, member] = self._cluster.now() + SILENT_SECONDS
 
     def _on_fetched(self, _link: FrameLink, group: str, member: int, index: int) -> None:
         """A member has a snapshot up to an entry in place; 0: it has not."""
@@ -124,16 +135,16 @@ class Snapshots:
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         now = self._cluster.now()
+        for (group, member), until in list(self._offered.items()):
+            if now >= until:
+                del self._offered[group, member]
+                self._report(group, member, 0)
         if now < self._next:
             return
         self._next = now + SAY_SECONDS
         self.calls.housekeeping()
         for group, node in self._sources.items():
             self._say("fetching", group, node)
-        for (group, member), heard in list(self._offered.items()):
-            if now > heard + SILENT_SECONDS:
-                del self._offered[group, member]
-                self._report(group, member, 0)
 
     # Who lags
 
@@ -151,22 +162,35 @@ class Snapshots:
                 self._begin(replica.plan.name, message.source, offered.mark.index, False)
         return rest
 
-    def refetch(self, group: str) -> None:
-        """A copy here is not to be trusted: fetch it anew from whoever leads, as often as it takes."""
+    def refetch(self, group: str) -> bool:
+        """A copy here is not to be trusted: fetch it anew from whoever leads, as often as it takes; whether that begins now.
+
+        One that has not failed goes on meanwhile, but does not lead.
+        """
         replica = self._cluster.replicas.get(group)
-        if replica is not None:
-            self._run(self._refetch(replica))
+        if replica is None or group in self._refetching:
+            return False
+        self._refetching.add(group)
+        self._run(self._refetch(replica))
+        return True
 
     async def _refetch(self, replica: Replica) -> None:
-        group = replica.plan.name
-        least = replica.hosted.keeper.node.status().last_index
-        while self._cluster.replicas.get(group) is replica:
-            leader = self._cluster.leaders.of(group).peer
-            link = None if leader is None else self._cluster.links.links.get(leader)
-            sources = [each for each in replica.plan.nodes if link and each.node == link.node]
-            if sources and group not in self.fetching:
-                await self._fetch(replica, sources[0], least, True)
-            await asyncio.sleep(AGAIN_SECONDS)
+        group, hosted = replica.plan.name, replica.hosted
+        # What is committed may be answered by now, so it has to be there; what is behind it is in the log.
+        least = hosted.keeper.node.status().commit
+        try:
+            while self._cluster.replicas.get(group) is replica:
+                if hosted.keeper.leading:
+                    self._cluster.transfer(replica)
+                leader = self._cluster.leaders.of(group).peer
+                link = None if leader is None else self._cluster.links.links.get(leader)
+                sources = [each for each in replica.plan.nodes if link and each.node == link.node]
+                if sources and group not in self.fetching:
+                    hosted.not_before = self._cluster.now() + HOLD_SECONDS
+                    await self._fetch(replica, sources[0], least, True)
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            self._refetching.discard(group)
 
     def _begin(self, group: str, source: int, least: int, thorough: bool) -> None:
         replica = self._cluster.replicas.get(group)
@@ -174,6 +198,7 @@ class Snapshots:
             return
         for member in replica.plan.nodes:
             if member.number == source:
+                self._say("fetching", group, member.node)
                 self._run(self._fetch(replica, member, least, thorough))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -211,6 +236,10 @@ class Snapshots:
                 index = target.index
         except (ClusterError, StorageError) as problem:
             _log.warning("no snapshot", extra={"group": group, "problem": str(problem)})
+            if isinstance(problem, DamagedSegment):
+                # What came is as it was sent, so it may be damaged there.
+                self._say("damaged", group, source.node, problem.queue, problem.file)
+            await asyncio.sleep(AGAIN_SECONDS)
         finally:
             del self.fetching[group], self._sources[group]
             await dialer.stop()
@@ -220,37 +249,55 @@ class Snapshots:
         return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
 
     async def _put_in_place(self, replica: Replica, target: SnapshotTarget) -> None:
-        """Close the group, put the snapshot in place of its files, open it. Raises StorageError."""
+        """Close the group, put the snapshot in place of its files, open it. Raises StorageError; it is open then, too, unless
+        it cannot be."""
         group, hosted = replica.plan.name, replica.hosted
         cluster, service = self._cluster, self._service
         cluster.still(replica)
         await replica.carrier.stop()
         deadline = cluster.now() + WRITTEN_SECONDS_MAX
-        while hosted.checkpointing or not (hosted.keeper.settled or hosted.group.failed):
+        while hosted.checkpointing or hosted.shared.owes(hosted.keeper):
             if cluster.now() > deadline:
+                hosted.group.fail("its log does not come to rest")
                 raise StorageError(f"group {group} does not come to rest")
             service.wake()
             await asyncio.sleep(_STEP_SECONDS)
         await self.calls.forget(group)
-        # From here on in one go: nobody may open the group meanwhile.
         service.release(group)
-        target.install()
-        service.open(group)
+        service.replacing.add(group)  # nobody may open it meanwhile
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._writing, target.install)
+        finally:
+            service.replacing.discard(group)
+            self._open(group)
         self.installed += 1
         fetched = {"fetched": target.fetched_bytes, "reused": target.reused_bytes}
         _log.info("snapshot in place", extra={"group": group, "index": target.index, **fetched})
 
+    def _open(self, group: str) -> None:
+        """Open a group whose files have been replaced, or not: then as it was."""
+        cluster, service = self._cluster, self._service
+        if self._closed or cluster.place_of(group) != cluster.shard:
+            return  # whoever opens it next finishes what was begun
+        try:
+            service.open(group)
+        except StorageError as problem:
+            service.broken[group] = str(problem)
+            _log.error("group not opened", extra={"group": group, "problem": str(problem)})
+        else:
+            service.broken.pop(group, None)
+
     def _say(self, what: str, group: str, node: str, *rest: object) -> None:
         """Tell who gives the snapshot: it may be about to lead, and not be known to yet, since it waits for this."""
-        replica = self._cluster.replicas.get(group)
-        if replica is not None:
-            for link in self._cluster.links.of(node):
-                link.send_control(what, group, replica.carrier.number, *rest)
+        own = member_number(self._cluster.node)
+        for link in self._cluster.links.of(node):
+            link.send_control(what, group, own, *rest)
 
     # The end
 
     async def close(self) -> None:
         """Stop fetching and give up what is kept for others."""
+        self._closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -18,6 +18,7 @@ from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_nu
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.carrier import Carrier
+from fluxmq.shards.cluster.damages import Damages
 from fluxmq.shards.cluster.hosts import GroupHosts
 from fluxmq.shards.cluster.incarnation import Acquaintances
 from fluxmq.shards.cluster.leaders import OWN, Leaders
@@ -26,6 +27,7 @@ from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.shards.cluster.orders import ClusterOrders
 from fluxmq.shards.cluster.queue_plans import QueuePlans, wish_of
 from fluxmq.shards.cluster.reports import ClusterReports, leader_of
+from fluxmq.shards.cluster.scrub import Scrub
 from fluxmq.shards.cluster.snapshots import Snapshots
 from fluxmq.shards.cluster.spread import LeaderSpread
 from fluxmq.shards.links import FrameLink, Link
@@ -119,9 +121,10 @@ class Cluster:
         self.links: NodeLinks
         self.reports = ClusterReports(self)
         self.orders = ClusterOrders(self)
-        self.members = GroupMembers(
-            self, Files(), DataPaths(settings.storage.data_dir), service.open, service.leave
-        )
+        files, paths = Files(), DataPaths(settings.storage.data_dir)
+        self.members = GroupMembers(self, files, paths, service.open, service.leave)
+        self.damages = Damages(self, files, paths, service)
+        self.scrub = Scrub(self, files)
         self.audits = Audits(self)
         self.spread = LeaderSpread(self)
         self.snapshots = Snapshots(self, self._security, service, settings.storage.data_dir)
@@ -161,7 +164,8 @@ class Cluster:
         """Who takes which control frame, from shards of this node and of others."""
         frames = {"leads": self._on_leads, "follows": self._on_follows}
         frames |= {**self.orders.handlers(), **self.members.handlers()}
-        return {**frames, **self.audits.handlers(), **self.snapshots.handlers()}
+        frames |= {**self.audits.handlers(), **self.scrub.handlers()}
+        return {**frames, **self.snapshots.handlers()}
 
     def _added(self, link: NodeLink) -> None:
         self._queue_links.add(link.peer, link)
@@ -193,9 +197,11 @@ class Cluster:
         for replica in self.replicas.values():
             await replica.carrier.start()
             self._tick(replica)
+        self.scrub.start()
 
     async def stop(self) -> None:
         """End every stream."""
+        await self.scrub.stop()
         await self.snapshots.close()
         for replica in list(self.replicas.values()):
             self.still(replica)
@@ -292,6 +298,7 @@ class Cluster:
 
         group.on_leading = leading
         group.on_following = lambda _group: self._follows(hosted)
+        group.on_damaged = lambda why: self.damages.met(group.name, why)
         if self._started:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
@@ -317,6 +324,7 @@ class Cluster:
             self._say("follows", f"{name}@{self.node}", 1)
             return
         replica.acquaintances.closed = True
+        replica.copy.close()
         self.still(replica)
         asyncio.get_running_loop().create_task(replica.carrier.stop())
 

@@ -146,8 +146,7 @@ class Checkpoints:
             return
         hosted.checkpointed_at = self._now()
         hosted.snapshot_index = index
-        hosted.log.compact(index)
-        hosted.keeper.node.compact(index, term)
+        trim(hosted)
         self.taken += 1
         self._wake()
 
@@ -169,6 +168,10 @@ class Checkpoints:
         """Groups whose checkpoint is due: those that hold back the log, were written to long ago, or have much behind
         their last one, the most first."""
         now = self._now()
+        groups = list(groups)
+        for each in groups:
+            each.pressed = lagging(each)
+            trim(each)
         found = [
             each
             for each in groups
@@ -193,6 +196,19 @@ class Checkpoints:
             excess -= each.entries_behind
             due.append(each)
         return due
+
+
+def trim(hosted: Hosted) -> None:
+    """Have the log begin behind the last checkpoint; or behind an earlier one, as long as a member fetches that."""
+    until = hosted.snapshot_index
+    if hosted.keep_behind and not hosted.pressed:
+        until = min(until, hosted.keep_behind)
+    log = hosted.log
+    if hosted.group.failed or until < log.first_index():
+        return
+    term = log.term(until)
+    log.compact(until)
+    hosted.keeper.node.compact(until, term)
 
 
 def _has_many_entries(hosted: Hosted, now: float) -> bool:

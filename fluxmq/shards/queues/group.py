@@ -33,7 +33,7 @@ from fluxmq.shards.queues.keeping import Stores
 from fluxmq.shards.queues.ports import MOVED, Answer
 from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
 from fluxmq.shards.queues.writing import StoreWrites
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.errors import Corruption, StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
 """Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
@@ -83,6 +83,8 @@ class Group(Consuming):
         self.on_applied: Callable[[], None] = lambda: None
         """Called when an entry was applied, and what it did to queues was carried out."""
         self.on_following: Callable[[Group], None] = lambda _group: None
+        self.on_damaged: Callable[[str], None] = lambda _why: None
+        """Called when what was read of this group's files is not what was written; it may have failed for that."""
         self.leaving = False
         """Whether it is about to move to another shard: nothing is handed out any more."""
         self.counts = QueueCounts()
@@ -258,6 +260,8 @@ class Group(Consuming):
         except Exception as error:  # noqa: BLE001 (the group's outermost frame)
             _log.exception("a group has failed", extra={"group": self.name})
             self.fail(repr(error))
+            if isinstance(error, Corruption):
+                self.on_damaged(str(error))
             return False
 
     def _work(self) -> bool:

@@ -15,7 +15,7 @@ from fluxmq.shards.queues.raft_keeper import RaftKeeper
 from fluxmq.shards.queues.shared_log import SharedLog
 from fluxmq.shards.queues.stores import DiskStores
 from fluxmq.storage.directory import DataPaths
-from fluxmq.storage.errors import Corruption
+from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot, snapshot_name
 from fluxmq.storage.transfer_install import recover_install, restart_log
@@ -71,6 +71,11 @@ class Hosted:
     entries_max: int = 0
     """0: however many entries there are, they make none due by themselves."""
     looked_at: float = 0.0
+    keep_behind: int = 0
+    """Entry behind which the log is kept although a checkpoint has it: a member is fetching the snapshot up to there. 0:
+    nobody is."""
+    pressed: bool = False
+    """Whether it holds back more of the shard's log than that is to have: then nothing is kept for others."""
 
     @property
     def entries_behind(self) -> int:
@@ -154,11 +159,11 @@ def open_group(
 
 
 def _check_members(directory: str, name: str, membership: Membership, member: Member) -> None:
-    """A group of one node is no group of several, nor the other way round. Raises Corruption."""
+    """A group of one node is no group of several, nor the other way round. Raises Misfit."""
     was_alone = membership.voters == (THIS_NODE,)
     if was_alone != member.alone:
         what = "belongs to this node alone" if was_alone else "has other nodes as members"
-        raise Corruption(
+        raise Misfit(
             directory,
             0,
             f"group {name} {what}, and the settings say otherwise: start it with the settings it was made with, and"
@@ -169,13 +174,11 @@ def _check_members(directory: str, name: str, membership: Membership, member: Me
 def _check_new(files: Files, paths: DataPaths, log: str, name: str) -> None:
     """A group that its log does not know is a new one, with nothing on the disk.
 
-    A group is declared in its log, durably, before anything of it is elsewhere. Raises Corruption.
+    A group is declared in its log, durably, before anything of it is elsewhere. Raises Misfit.
     """
     for path in (paths.snapshots(name), paths.queues(name)):
         if files.exists(path) and files.listdir(path):
-            raise Corruption(
-                log, 0, f"the log knows nothing of group {name}, of which there is {path}"
-            )
+            raise Misfit(log, 0, f"the log knows nothing of group {name}, of which there is {path}")
 
 
 def _check_reaches(directory: str, snapshot: Snapshot | None, recovered: Recovered) -> None:

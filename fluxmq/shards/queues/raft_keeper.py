@@ -17,6 +17,7 @@ from fluxmq.raft.types import COMMAND, Entry, Message, ProposalAccepted, Ready, 
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.group_log import GroupLog
 from fluxmq.shards.queues.shared_log import SharedLog
+from fluxmq.storage.errors import Corruption
 
 _log = get_logger("fluxmq.queues")
 
@@ -131,6 +132,8 @@ class RaftKeeper:
         except Exception as error:  # noqa: BLE001 (the group's outermost frame)
             _log.exception("a group has failed", extra={"group": self.group.name})
             self.log_failed(repr(error))
+            if isinstance(error, Corruption):
+                self.group.on_damaged(str(error))
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Take an entry."""

@@ -29,6 +29,7 @@ from fluxmq.shards.queues.ports import (
     Told,
     Wanted,
 )
+from fluxmq.storage.errors import Corruption
 
 if TYPE_CHECKING:
     from fluxmq.shards.queues.group import Group
@@ -43,6 +44,11 @@ class ReplicaHost:
         self._group = group
         self._leader = leader
         self._waiting: dict[ReplicaPort, None] = {}
+        self._ports: dict[ReplicaPort, None] = {}
+        """All consumers of this copy."""
+        self._closed = False
+        self._forwarding = False
+        """Whether messages are not read from the copy any more: it is damaged."""
 
     def append(
         self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
@@ -56,14 +62,24 @@ class ReplicaHost:
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Attach a consumer to who leads, and give it messages out of the copy."""
-        leader = self._leader()
+        leader = None if self._closed else self._leader()
         if leader is None:
             done(ASTRAY, None)
             return
+        if self._forwarding:
+            leader.attach(wanted, port, done)
+            return
         reading = ReplicaPort(self, wanted.queue, port)
+        self._ports[reading] = None
 
         def attached(answer: Attached, held: Held | None) -> None:
+            if self._closed and held is not None:
+                held.detach()
+                done(ASTRAY, None)
+                return
             reading.held = held
+            if held is None:
+                self.leave(reading)
             done(answer, None if held is None else ReplicaHeld(held, reading))
 
         # What it is told of is no batch: it is taken as one that is handed references.
@@ -94,6 +110,26 @@ class ReplicaHost:
     def forget(self, port: ReplicaPort) -> None:
         """A consumer waits no longer."""
         self._waiting.pop(port, None)
+
+    def leave(self, port: ReplicaPort) -> None:
+        """A consumer has gone."""
+        self._ports.pop(port, None)
+        self.forget(port)
+
+    def close(self) -> None:
+        """There is another copy from now on, or none: every consumer is let go, and has to be attached to that."""
+        self._closed = True
+        self._let_go()
+
+    def damaged(self, why: str) -> None:
+        """The copy is damaged: consumers are let go, and get what the leader itself sends when they come again."""
+        self._forwarding = True
+        self._let_go()
+        self._group.on_damaged(why)
+
+    def _let_go(self) -> None:
+        for port in list(self._ports):
+            port.let_go()
 
     @property
     def group(self) -> Group:
@@ -147,7 +183,7 @@ class ReplicaPort:
     def end(self) -> None:
         """Nothing more is handed on; whoever waits for a message is told that there is none."""
         self._told.clear()
-        self._host.forget(self)
+        self._host.leave(self)
         behind, self._behind = self._behind, deque()
         for done, _ in behind:
             done(False, 0)
@@ -160,8 +196,11 @@ class ReplicaPort:
         while offset < end:
             try:
                 batch = log.read(offset)
+            except Corruption as damage:
+                self._host.damaged(str(damage))
+                return
             except FluxmqError:
-                # Retention has taken it meanwhile, or the copy is damaged: others may be given what is left.
+                # Retention has taken it meanwhile: others may be given what is left.
                 self._missed = True
                 if self.held is not None:
                     span = [(offset, end - 1)]
@@ -182,6 +221,14 @@ class ReplicaPort:
         """Who leads has let the consumer go."""
         self.end()
         self._port.cancelled()
+
+    def let_go(self) -> None:
+        """The copy is closed: what was not handed on is the leader's again, and whoever consumes looks for another host."""
+        held, self.held = self.held, None
+        self.end()
+        if held is not None:
+            held.detach()
+            self._port.cancelled()
 
 
 class ReplicaHeld:

@@ -33,6 +33,7 @@ from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, place_group
+from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.log_reader import OpenSegments
 
 ROOM_SECONDS = 1.0
@@ -79,16 +80,18 @@ class QueueService:
         """Called when the last consumer of a queue here has gone."""
         self.broken: dict[str, str] = {}
         """Groups that are placed here and could not be opened, and why."""
-        self.counts = QueueCounts()
-        self.dead_letters.counts = self.counts
+        self.counts = self.dead_letters.counts = QueueCounts()
         self.member_of: Callable[[str], Member] = lambda _group: ALONE
         """As which member this node is in a group."""
         self.opened: Callable[[Hosted], None] = lambda _hosted: None
         """Called with a group that was opened, before it is started."""
         self.closed: Callable[[Hosted], None] = lambda _hosted: None
         """Called with a group that is hosted here no longer."""
-        self._settings = settings
-        self._paths = paths
+        self.mend: Callable[[str, Corruption], bool] = lambda _group, _damage: False
+        """Called with a group that is damaged and therefore not open; whether it is worth another try."""
+        self.replacing: set[str] = set()
+        """Groups whose files are being replaced by other ones: nobody may open them meanwhile."""
+        self._settings, self._paths = settings, paths
         self._files = disk.files
         self._reactor = reactor
         self._executor = executor
@@ -151,6 +154,18 @@ class QueueService:
 
     def open(self, name: str) -> None:
         """Host a group: recover it and start it. Raises StorageError."""
+        if name in self.replacing:
+            raise StorageError(f"group {name} is being replaced")
+        try:
+            self._open(name)
+        except Corruption as damage:
+            if name in self.groups:
+                self.release(name)
+            if not self.mend(name, damage):
+                raise
+            self._open(name)
+
+    def _open(self, name: str) -> None:
         stores = DiskStores(
             self._files,
             self._paths,
@@ -168,7 +183,11 @@ class QueueService:
         group.on_deleted = self._gone
         member = self.member_of(name)
         place_group(self._files, self._paths, name, member.data_dir)
-        hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
+        try:
+            hosted = open_group(group, stores, self.logs.of(name), self._files, self._paths, member)
+        except StorageError:
+            stores.close()
+            raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
         self.groups[name] = hosted
         if member.alone:

@@ -75,6 +75,10 @@ class SharedLog:
         """A group writes here."""
         self._members.add(group)
 
+    def owes(self, group: Written) -> bool:
+        """Whether something that a group gave is not written and durable, and still may be."""
+        return not self.failed and (group in self._next or group in self._under_way)
+
     def leave(self, group: Written) -> None:
         """A group has moved away."""
         self._members.discard(group)

@@ -13,7 +13,7 @@ is used for the newer one. Files are read in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, ParamSpec, TypeVar
@@ -39,6 +39,9 @@ READ: Final = "snapshot-read"
 
 IDLE_SECONDS: Final = 60.0
 """How long a source is kept that nobody asks for: a member that restarts meanwhile goes on with it."""
+FETCHED_SECONDS: Final = 15.0
+"""How long after somebody asked for a source, or said that it fetches, the group's log keeps what is behind it: who has
+fetched it goes on from there."""
 AGE_SECONDS_MAX: Final = 3600.0
 """How long a source is kept at most: it keeps what retention has removed since on the disk."""
 SOURCES_MAX: Final = 2
@@ -209,6 +212,7 @@ class SnapshotCalls:
             self.made += 1
             kept = _Kept(source, self._now(), self._now())
             found.kept.insert(0, kept)
+            self._keep(group, found.kept)
             for older in found.kept[SOURCES_MAX:]:
                 self._give_up(group, older)
             return kept
@@ -284,8 +288,22 @@ class SnapshotCalls:
             for kept in list(found.kept):
                 if now >= kept.used + IDLE_SECONDS or now >= kept.made + AGE_SECONDS_MAX:
                     self._give_up(group, kept)
+            self._keep(group, found.kept)
             if not found.kept and not found.making.locked():
                 del self._groups[group]
+
+    def _keep(self, group: str, sources: Sequence[_Kept]) -> None:
+        """Have the group's log keep what is behind the sources that somebody is fetching."""
+        hosted, since = self._find(group), self._now() - FETCHED_SECONDS
+        if hosted is not None:
+            used = (each.source.index for each in sources if each.used >= since)
+            hosted.keep_behind = min(used, default=0)
+
+    def is_fetched(self, group: str) -> None:
+        """A member says that it is fetching a snapshot of a group: the newest, as a rule."""
+        found = self._groups.get(group)
+        if found is not None and found.kept:
+            found.kept[0].used = self._now()
 
     async def forget(self, group: str) -> None:
         """A group is hosted here no longer, or is about to be opened anew: give up what is kept of it."""

@@ -1,0 +1,171 @@
+"""Copies that are damaged: who opens one begins anew as a member that has lost its directory, and is filled by the others.
+
+Found when a group is opened: its part of the shard's log, its snapshots, what a snapshot promises of segments. What there
+is of the group is set aside (`storage.set_aside`), and a new member record takes its place, of another incarnation, with
+what the old one remembered of others. **This node is no voter in it**, whatever the settings say: damage may be on several
+nodes at once, and an empty group must never come out of that. So it waits for a leader that remembers it, which sees that
+it has lost what it promised, takes it out, and fills it (see ``incarnation``); without one the group stands still, and
+all that was set aside is there.
+
+A shard's log belongs to all its groups. It is set aside only when no group of this node alone is in it: of those there is
+no other copy, and the shard refuses to start as it would alone.
+
+Found while a group is used, in a segment that is read: the member keeps its promises, which are in the log, and fetches the
+segments anew (`Snapshots`). If it led, another member does meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from fluxmq.logs import get_logger
+from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
+from fluxmq.settings.plans import UnknownGroup, member_number
+from fluxmq.shards.cluster.incarnation import (
+    MemberRecord,
+    read_record,
+    record_path,
+    write_record,
+)
+from fluxmq.shards.queues.names import BUFFERED
+from fluxmq.shards.queues.service import QueueService
+from fluxmq.shards.queues.shard_logs import WAL
+from fluxmq.storage.directory import DataPaths, name_of
+from fluxmq.storage.errors import Corruption, FileMissing, Misfit
+from fluxmq.storage.files import Files
+from fluxmq.storage.set_aside import groups_in_log, is_inside, set_group_aside, set_log_aside
+from fluxmq.storage.snapshots import GroupState, find_snapshots
+
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.wiring import Cluster
+
+_log = get_logger("fluxmq.cluster")
+
+
+class Damages:
+    """What is done about damaged copies of one shard's groups."""
+
+    def __init__(
+        self, cluster: Cluster, files: Files, paths: DataPaths, service: QueueService
+    ) -> None:
+        self.found: Counter[str] = Counter()
+        """How often a copy of a group was found damaged."""
+        self._cluster = cluster
+        self._files = files
+        self._paths = paths
+        self._service = service
+        service.mend = self.mend
+
+    # When a group is opened
+
+    def mend(self, group: str, damage: Corruption) -> bool:
+        """Have a group that cannot be opened, and is not open, begin anew; whether it may be tried again.
+
+        False when nobody else has it, or what is wrong is not in the files. Raises StorageError.
+        """
+        others = self._others(group)
+        if not others or isinstance(damage, Misfit):
+            return False
+        directory = self._service.logs.directory(WAL)
+        if WAL not in self._service.logs.opened and is_inside(damage.path, directory):
+            return self._mend_log(directory, damage)
+        self._begin_anew(group, others, damage)
+        self._service.forget(group)
+        return True
+
+    def _mend_log(self, directory: str, damage: Corruption) -> bool:
+        """The shard's log is damaged: all its groups begin anew, if others have every one of them."""
+        found = groups_in_log(self._files, directory)
+        here = {name for name in found.names | self._directories() if self._is_placed_here(name)}
+        others = {name: self._others(name) for name in here}
+        alone = sorted(name for name in here if not others[name])
+        if alone or not found.whole:
+            _log.error(
+                "a damaged log is not set aside: no other node has all that is in it",
+                extra={"problem": str(damage), "groups": alone or ["a name is lost"]},
+            )
+            return False
+        # The log goes last: until then it is found damaged again, and what is done already is not done twice.
+        for name in sorted(here):
+            self._begin_anew(name, others[name], damage)
+        kept = set_log_aside(self._files, directory)
+        _log.error("a damaged log is set aside", extra={"problem": str(damage), "kept": kept})
+        return True
+
+    def _directories(self) -> set[str]:
+        if not self._files.exists(self._paths.groups):
+            return set()
+        names = (name_of(each) for each in self._files.listdir(self._paths.groups))
+        return {name for name in names if name is not None}
+
+    def _is_placed_here(self, group: str) -> bool:
+        buffered = group.startswith(BUFFERED)  # in the other log
+        return not buffered and self._cluster.place_of(group) == self._cluster.shard
+
+    def _others(self, group: str) -> tuple[int, ...]:
+        """The members but this one that a group begins with; none for a group of this node alone."""
+        if group.startswith(OWN_GROUP_PREFIXES):
+            return ()
+        try:
+            plan = self._cluster.plans.of(group)
+        except UnknownGroup:
+            return ()
+        own = member_number(self._cluster.node)
+        if self._voters(group) == (own,):
+            return ()  # the others were taken out of it
+        members = plan.members if plan.own else plan.nodes
+        return tuple(each.number for each in members if each.number != own)
+
+    def _voters(self, group: str) -> tuple[int, ...]:
+        """Who votes in a group by the newest of its snapshots that can be read; empty if there is none."""
+        found = find_snapshots(self._files, self._paths.snapshots(group))
+        try:
+            return GroupState.decode(found.valid[0].content).voters if found.valid else ()
+        except ValueError:
+            return ()
+
+    def _begin_anew(self, group: str, others: tuple[int, ...], damage: Corruption) -> None:
+        """Set aside what there is of a group, and be another member of it. Raises StorageError."""
+        before, raw = self._record(group)
+        fresh = MemberRecord(
+            int.from_bytes(os.urandom(8), "big") >> 1,
+            0,
+            0,
+            True,
+            others,
+            known={} if before is None else before.known,
+            floor=(0, 0) if before is None else before.floor,
+        )
+        # From here on it says that it has lost what it promised, whatever is still there.
+        write_record(self._files, self._paths, group, fresh)
+        kept = set_group_aside(self._files, self._paths, group, raw)
+        self.found[group] += 1
+        _log.error(
+            "a damaged copy is set aside, and filled anew by other members",
+            extra={"group": group, "problem": str(damage), "kept": kept or "nothing"},
+        )
+
+    def _record(self, group: str) -> tuple[MemberRecord | None, bytes]:
+        """What this node was as a member, and the file that says so."""
+        try:
+            raw = self._files.read_file(record_path(self._paths, group))
+        except FileMissing:
+            return None, b""
+        try:
+            return read_record(self._files, self._paths, group), raw
+        except Corruption:
+            return None, raw
+
+    # While it is used
+
+    def met(self, group: str, why: str) -> None:
+        """What was read of a copy here is damaged. A group that failed for it is quarantined, another one goes on."""
+        replica = self._cluster.replicas.get(group)
+        if replica is None or not self._cluster.snapshots.refetch(group):
+            return
+        self.found[group] += 1
+        _log.error("a copy is damaged, and fetched anew", extra={"group": group, "problem": why})
+        if replica.hosted.group.failed:
+            self._cluster.audits.give_up(replica, why)

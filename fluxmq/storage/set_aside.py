@@ -1,0 +1,114 @@
+"""What is damaged and can be had from others is put out of the way, so that its place is free; nothing of it is lost by that.
+
+::
+
+    groups/<group>/damaged/<number>/          what the group's directory held: queues, snapshots, what was being fetched
+    shards/<shard>/wal.damaged-<number>/      a write-ahead log
+
+The newest `KEPT` of each are kept for whoever wants to look at them, the others removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import Final, NamedTuple
+
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.files import Files
+from fluxmq.storage.transfer import listed
+from fluxmq.storage.wal_files import numbers_found, open_file, open_key
+from fluxmq.storage.wal_records import GROUP, HEADER_BYTES, records_behind
+
+KEPT: Final = 2
+"""Copies kept of one group, and of one log: the last, and the one before, should the last have been damaged while it was
+filled. Each may be as large as the group."""
+
+_FOLDER: Final = "damaged"
+_PARTS: Final = ("snapshots", "installing", "incoming", "queues")
+_LOG_SUFFIX: Final = ".damaged-"
+
+
+class LogGroups(NamedTuple):
+    """The groups that a damaged log speaks of. `whole`: no record was found whose group's name is not known."""
+
+    names: frozenset[str]
+    whole: bool
+
+
+def set_group_aside(files: Files, paths: DataPaths, group: str, record: bytes = b"") -> str | None:
+    """Move away what a group's directory holds of its state; where to, None if there was nothing. The group is not open.
+
+    `record`: kept with it, what this node was as a member. Durable when it returns; after a crash on the way it is done by
+    doing it again, and what was there then lies in two places. Raises StorageError.
+    """
+    root = paths.group(group)
+    if not any(listed(files, f"{root}/{part}") for part in ("snapshots", "queues")):
+        return None
+    parent = f"{root}/{_FOLDER}"
+    numbers = sorted(int(name) for name in listed(files, parent) if name.isdecimal())
+    for number in numbers[: max(0, len(numbers) + 1 - KEPT)]:
+        _remove(files, f"{parent}/{number}")
+    target = f"{parent}/{max(numbers, default=0) + 1}"
+    files.make_directory(target)
+    if record:
+        files.write_whole(f"{target}/member", record)
+    for part in _PARTS:
+        try:
+            files.rename(f"{root}/{part}", f"{target}/{part}")
+        except FileMissing:
+            continue
+    files.fsync_directory(target)
+    files.fsync_directory(root)
+    return target
+
+
+def set_log_aside(files: Files, directory: str) -> str:
+    """Move a write-ahead log's directory away; where to. It is not open. Durable when it returns. Raises StorageError."""
+    parent, _, name = directory.rpartition("/")
+    pattern = re.compile(re.escape(name + _LOG_SUFFIX) + "([0-9]+)")
+    found = filter(None, map(pattern.fullmatch, files.listdir(parent)))
+    numbers = sorted(int(match[1]) for match in found)
+    for number in numbers[: max(0, len(numbers) + 1 - KEPT)]:
+        _remove(files, f"{directory}{_LOG_SUFFIX}{number}")
+    target = f"{directory}{_LOG_SUFFIX}{max(numbers, default=0) + 1}"
+    files.rename(directory, target)
+    files.fsync_directory(parent)
+    return target
+
+
+def groups_in_log(files: Files, directory: str) -> LogGroups:
+    """The groups whose records are in a log that cannot be opened, before and behind what is damaged.
+
+    Groups that have left the log are among them as long as a record of theirs is there. Raises StorageError.
+    """
+    try:
+        key = open_key(files, directory, create=False)
+    except Corruption:
+        return LogGroups(frozenset(), False)
+    names: dict[int, str] = {}
+    seen: set[int] = set()
+    for sequence in numbers_found(files, directory):
+        file = open_file(files, directory, key, sequence, readonly=True)
+        try:
+            data = memoryview(files.pread(file.fd, file.size, 0))
+        finally:
+            files.close(file.fd)
+        for found in records_behind(data, 0, file.tie):
+            seen.add(found.group)
+            if found.type == GROUP:
+                at = found.position + HEADER_BYTES
+                names[found.group] = bytes(data[at : at + found.length]).decode()
+    # Group 0 is nobody's: the records that a file begins and a log ends with.
+    return LogGroups(frozenset(names.values()), bool(names) and seen - {0} <= names.keys())
+
+
+def is_inside(path: str, directory: str) -> bool:
+    """Whether a file is in a directory, as paths go."""
+    return os.path.normpath(path).startswith(os.path.normpath(directory) + os.sep)
+
+
+def _remove(files: Files, path: str) -> None:
+    files.call("remove_tree", path, shutil.rmtree, path)
