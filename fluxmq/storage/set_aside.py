@@ -10,7 +10,6 @@ The newest `KEPT` of each are kept for whoever wants to look at them, the others
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from typing import Final, NamedTuple
@@ -103,11 +102,6 @@ def groups_in_log(files: Files, directory: str) -> LogGroups:
                 names[found.group] = bytes(data[at : at + found.length]).decode()
     # Group 0 is nobody's: the records that a file begins and a log ends with.
     return LogGroups(frozenset(names.values()), bool(names) and seen - {0} <= names.keys())
-
-
-def is_inside(path: str, directory: str) -> bool:
-    """Whether a file is in a directory, as paths go."""
-    return os.path.normpath(path).startswith(os.path.normpath(directory) + os.sep)
 
 
 def _remove(files: Files, path: str) -> None:

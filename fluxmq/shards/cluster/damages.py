@@ -35,7 +35,7 @@ from fluxmq.shards.queues.shard_logs import WAL
 from fluxmq.storage.directory import DataPaths, name_of
 from fluxmq.storage.errors import Corruption, FileMissing, Misfit
 from fluxmq.storage.files import Files
-from fluxmq.storage.set_aside import groups_in_log, is_inside, set_group_aside, set_log_aside
+from fluxmq.storage.set_aside import groups_in_log, set_group_aside, set_log_aside
 from fluxmq.storage.snapshots import GroupState, find_snapshots
 
 if TYPE_CHECKING:
@@ -68,9 +68,12 @@ class Damages:
         others = self._others(group)
         if not others or isinstance(damage, Misfit):
             return False
-        directory = self._service.logs.directory(WAL)
-        if WAL not in self._service.logs.opened and is_inside(damage.path, directory):
-            return self._mend_log(directory, damage)
+        try:
+            self._service.logs.of(group)
+        except Misfit:
+            return False
+        except Corruption as of_log:
+            return self._mend_log(self._service.logs.directory(WAL), of_log)
         self._begin_anew(group, others, damage)
         self._service.forget(group)
         return True

@@ -17,11 +17,13 @@ import pytest
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import CallFailed, CallRefused
 from fluxmq.shards.queues import snapshot_calls, snapshot_fetch
+from fluxmq.shards.queues.checkpoints import trim
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.snapshot_calls import (
     AGE_SECONDS_MAX,
     CHECKPOINT_SECONDS_MAX,
     DIGEST,
+    FETCHED_SECONDS,
     IDLE_SECONDS,
     MANIFEST,
     QUESTIONS_MAX,
@@ -287,6 +289,8 @@ def test_a_snapshot_is_made_only_when_there_is_none_to_go_on_from(leader: Leader
     assert needed > first.snapshot.index
     assert leader.manifest(least=needed).snapshot.index == needed
     leader.work()
+    leader.now += FETCHED_SECONDS + 1
+    leader.calls.housekeeping()  # nobody fetches any more
     leader.shard.checkpoint(GROUP)  # the log lets go
     assert leader.manifest().snapshot.index == leader.hosted.group.applied_index
     assert leader.calls.made == 3
@@ -296,6 +300,34 @@ def test_a_snapshot_is_made_only_when_there_is_none_to_go_on_from(leader: Leader
         leader.ask(READ, first.snapshot.index, first.snapshot.term, "x", "y", 0, 1)
     with pytest.raises(CallRefused, match="only"):
         leader.manifest(least=leader.hosted.group.applied_index + 1)
+
+
+def test_the_log_keeps_what_is_behind_a_snapshot_that_is_fetched(leader: Leader) -> None:
+    index = leader.manifest().snapshot.index
+    leader.work()
+    leader.shard.checkpoint(GROUP)
+    assert leader.hosted.snapshot_index > index
+    assert leader.hosted.log.first_index() == index + 1
+    leader.now += FETCHED_SECONDS / 2
+    leader.calls.is_fetched(GROUP)
+    leader.now += FETCHED_SECONDS
+    leader.calls.housekeeping()
+    trim(leader.hosted)
+    assert leader.hosted.log.first_index() == index + 1
+    leader.now += 1
+    leader.calls.housekeeping()
+    trim(leader.hosted)
+    assert leader.hosted.log.first_index() == leader.hosted.snapshot_index + 1
+
+
+def test_the_log_keeps_nothing_for_others_when_it_has_too_much(leader: Leader) -> None:
+    index = leader.manifest().snapshot.index
+    leader.work()
+    leader.shard.checkpoint(GROUP)
+    assert leader.hosted.log.first_index() == index + 1
+    leader.hosted.pressed = True
+    trim(leader.hosted)
+    assert leader.hosted.log.first_index() == leader.hosted.snapshot_index + 1
 
 
 def test_a_snapshot_is_made_also_when_nothing_was_applied_since_the_last(leader: Leader) -> None:
