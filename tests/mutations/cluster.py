@@ -11,6 +11,10 @@ OF_INCARNATIONS = FOLDER + "test_incarnation.py::"
 OF_SPREAD = FOLDER + "test_spread.py::"
 OF_AUDIT = FOLDER + "test_ordered_audit.py::"
 OF_KEEPING = FOLDER + "test_keeping.py::"
+OF_DAMAGES = FOLDER + "test_damages.py::"
+OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
+OF_SCRUBS = FOLDER + "test_scrub.py::"
+OF_CALLS = "tests/unit/shards/queues/test_snapshot_calls.py::"
 CLUSTER = "fluxmq/shards/cluster/"
 QUEUES = "fluxmq/shards/queues/"
 
@@ -166,6 +170,118 @@ MUTATIONS = [
         "        if term > self._state.term:\n            self._follow(term, 0)\n\n    def announce",
         "        if False:\n            self._follow(term, 0)\n\n    def announce",
         "tests/unit/raft/test_floor.py::test_it_begins_in_the_term_of_who_takes_it_back",
+    ),
+    Mutation(
+        "damaged_member_is_a_voter",
+        "A member whose copy was set aside is no voter by itself: an empty group never comes out of that.",
+        CLUSTER + "damages.py",
+        "            True,\n            others,\n",
+        "            True,\n            (*others, member_number(self._cluster.node)),\n",
+        OF_DAMAGES + "test_who_begins_anew_does_not_lead_however_long_nobody_else_does",
+    ),
+    Mutation(
+        "damaged_member_keeps_its_incarnation",
+        "A member whose copy was set aside is another one: it has lost what it promised.",
+        CLUSTER + "damages.py",
+        '            int.from_bytes(os.urandom(8), "big") >> 1,\n',
+        "            0 if before is None else before.incarnation,\n",
+        OF_DAMAGES + "test_a_copy_that_cannot_be_opened_begins_anew",
+    ),
+    Mutation(
+        "damaged_log_of_this_node_alone",
+        "A log with what no other node has is never set aside.",
+        CLUSTER + "damages.py",
+        "        if alone or not found.whole:\n",
+        "        if not found.whole:\n",
+        OF_DAMAGES + "test_a_log_with_what_only_this_node_has_is_never_set_aside",
+    ),
+    Mutation(
+        "damaged_copy_of_the_last_member",
+        "The copy of a group whose other members were taken out is never set aside.",
+        CLUSTER + "damages.py",
+        "        if self._voters(group) == (own,):\n",
+        "        if False:\n",
+        OF_DAMAGES + "test_a_group_whose_others_were_taken_out_is_never_set_aside",
+    ),
+    Mutation(
+        "damage_that_is_none",
+        "What does not fit the settings is not taken for damage.",
+        CLUSTER + "damages.py",
+        "        if not others or isinstance(damage, Misfit):\n",
+        "        if not others:\n",
+        OF_DAMAGES + "test_what_does_not_fit_the_settings_is_not_set_aside",
+    ),
+    Mutation(
+        "damaged_log_with_lost_names",
+        "A log in which a name is lost may hold what no other node has.",
+        "fluxmq/storage/set_aside.py",
+        "bool(names) and seen - {0} <= names.keys()",
+        "bool(names)",
+        "tests/unit/storage/test_set_aside.py::test_a_log_whose_names_or_key_are_lost_is_not_whole",
+    ),
+    Mutation(
+        "damage_met_and_forgotten",
+        "A group that fails for damage is fetched anew.",
+        QUEUES + "raft_keeper.py",
+        "            if isinstance(error, Corruption):\n",
+        "            if False:\n",
+        OF_DAMAGES + "test_a_group_that_failed_for_damage_is_quarantined",
+    ),
+    Mutation(
+        "group_opened_while_replaced",
+        "Nobody opens a group whose files are being replaced.",
+        QUEUES + "service.py",
+        "        if name in self.replacing:\n",
+        "        if False:\n",
+        OF_DAMAGES + "test_nobody_opens_a_group_whose_files_are_being_replaced",
+    ),
+    Mutation(
+        "scrub_finds_nothing",
+        "A bit that was turned in a sealed segment is found before somebody reads it.",
+        CLUSTER + "scrub.py",
+        '            return str(damage) if self._files.exists(path) else ""\n',
+        '            return ""\n',
+        OF_SCRUBS + "test_a_bit_that_was_turned_is_found",
+    ),
+    Mutation(
+        "snapshot_offered_again_late",
+        "A snapshot of which nobody speaks is offered again soon.",
+        CLUSTER + "snapshots.py",
+        "self._cluster.now() + UNHEARD_SECONDS\n",
+        "self._cluster.now() + SILENT_SECONDS\n",
+        OF_OFFERS + "test_an_offer_of_which_not_a_word_is_heard_is_repeated",
+    ),
+    Mutation(
+        "snapshot_trimmed_behind",
+        "The log keeps what is behind a snapshot that is being fetched.",
+        QUEUES + "checkpoints.py",
+        "        until = min(until, hosted.keep_behind)\n",
+        "        pass\n",
+        OF_CALLS + "test_the_log_keeps_what_is_behind_a_snapshot_that_is_fetched",
+    ),
+    Mutation(
+        "snapshot_kept_without_bound",
+        "A log that has too much keeps nothing for others.",
+        QUEUES + "checkpoints.py",
+        "    if hosted.keep_behind and not hosted.pressed:\n",
+        "    if hosted.keep_behind:\n",
+        OF_CALLS + "test_the_log_keeps_nothing_for_others_when_it_has_too_much",
+    ),
+    Mutation(
+        "copy_replaced_under_its_readers",
+        "Consumers of a copy that is replaced are attached to the next.",
+        QUEUES + "replica_host.py",
+        "        self._closed = True\n        self._let_go()\n",
+        "        self._closed = True\n",
+        OF_COPIES + "test_consumers_of_a_copy_that_is_replaced_are_let_go",
+    ),
+    Mutation(
+        "damaged_copy_read_again",
+        "Messages of a damaged copy come from who leads.",
+        QUEUES + "replica_host.py",
+        "        self._forwarding = True\n",
+        "        pass\n",
+        OF_COPIES + "test_a_damaged_copy_is_not_read_any_more",
     ),
     Mutation(
         "meta_learner_keeps_what_it_said",

@@ -25,6 +25,7 @@ from fluxmq.shards.queues.ports import (
 )
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from fluxmq.shards.queues.replica_host import ReplicaHost
+from fluxmq.storage.errors import Corruption
 from tests.unit.shards.cluster.trio import NOW_US, message
 
 WANTED = Wanted("work", "g", "member", b"", None, 10, 1)
@@ -221,3 +222,56 @@ def test_everything_else_is_the_leaders(copy: Copy) -> None:
     copy.leader = None
     copy.host.attach(WANTED, copy.port, lambda answer, _held: said.append(answer.reason))
     assert said[4:] == [MOVED]
+
+
+def test_consumers_of_a_copy_that_is_replaced_are_let_go(copy: Copy) -> None:
+    leader, held = copy.attach()
+    said: list[bool] = []
+    held.take(lambda found, _ready: said.append(found))
+    leader.port.refer(0, 1, 1, -1)
+    leader.taken[0](True, 0)
+    copy.host.close()
+    assert (said, copy.port.ended, leader.detached) == ([False], True, True)
+    copy.append(b"0")
+    assert copy.port.got == []
+    answers: list[tuple[Attached, Held | None]] = []
+    copy.host.attach(WANTED, copy.port, lambda *answer: answers.append(answer))
+    assert [(each.reason, held) for each, held in answers] == [(MOVED, None)]
+
+
+def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy) -> None:
+    leader = copy.leader
+    assert leader is not None
+    waiting: list[Callable[[], None]] = []
+
+    def attach(_wanted: Wanted, _port: Any, done: Callable[[Attached, Held | None], None]) -> None:
+        waiting.append(lambda: done(Attached(0, "g"), leader))
+
+    leader.attach = attach  # type: ignore[method-assign]
+    answers: list[tuple[Attached, Held | None]] = []
+    copy.host.attach(WANTED, copy.port, lambda *answer: answers.append(answer))
+    copy.host.close()
+    waiting[0]()
+    assert leader.detached
+    assert [(each.reason, held) for each, held in answers] == [(MOVED, None)]
+
+
+def test_a_damaged_copy_is_not_read_any_more(copy: Copy) -> None:
+    told: list[str] = []
+    copy.group.on_damaged = told.append
+    leader, _ = copy.attach()
+    copy.append(b"0", b"1")
+    state = copy.group.machine.queue("work")
+    assert state is not None
+
+    def read(_offset: int) -> Any:
+        raise Corruption("file", 7, "a bit was turned")
+
+    copy.group.logs[state.id].read = read  # type: ignore[method-assign]
+    leader.port.refer(0, 2, 1, -1)
+    assert (copy.port.got, copy.port.ended, leader.detached) == ([], True, True)
+    assert told == ["file, byte 7: a bit was turned"]
+    assert leader.settled == []  # detached: all of it goes to who is attached next
+    copy.attach()
+    assert leader.wanted == WANTED  # messages themselves are asked for
+    assert leader.port is copy.port
