@@ -10,6 +10,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from fluxmq.raft.types import Message
 from fluxmq.shards.cluster.incarnation import Known, MemberRecord, read_record, write_record
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
@@ -127,9 +128,12 @@ def test_who_begins_anew_does_not_lead_however_long_nobody_else_does(
     member.checkpoint()
     flip(snapshot(paths), 200)
     member = start()
+    sent: list[Message] = []
+    member.hosted.keeper.send = sent.extend
     for _ in range(200):
         member.within(member.hosted.keeper.tick)
         member.work()
+    assert sent == []
     assert member.hosted.keeper.node.status().term == 0
 
 
