@@ -18,7 +18,8 @@ from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 AUDIT_SECONDS = 1.0
 """Time between two comparisons of a group."""

@@ -43,7 +43,8 @@ from fluxmq.storage.transfer import TransferPaths
 from fluxmq.storage.transfer_install import clean, forget_install
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 LOOK_SECONDS: Final = 0.2
 """Time between two looks at who belongs to the groups here."""

@@ -30,7 +30,8 @@ from fluxmq.shards.cluster.reports import name_of
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.audit import Audit
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 MEMBER_SECONDS_MAX: Final = 1.0
 """How long a member takes to come to the index before it says that it is behind."""

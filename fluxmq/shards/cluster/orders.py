@@ -44,7 +44,8 @@ from fluxmq.shards.cluster.reports import leader_of, name_of, raft_row
 from fluxmq.shards.links import FrameLink
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 ORDER_SECONDS_MAX = 1.5
 """How long an order may take before it has failed: less than a question is waited for."""

@@ -12,7 +12,8 @@ from fluxmq.raft.types import Status
 from fluxmq.shards.queues.listing import role_of
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 
 def raft_row(cluster: Cluster, replica: Replica) -> RaftRow:

@@ -26,7 +26,8 @@ from fluxmq.storage.inspect import read_through
 from fluxmq.storage.log_state import SegmentState
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 BYTES_PER_SECOND: Final = 8 << 20
 """Read at most: little beside what disks give, and a terabyte in a day and a half."""

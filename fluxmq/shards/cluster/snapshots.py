@@ -31,7 +31,8 @@ from fluxmq.storage.transfer_target import SnapshotTarget
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.carrier import Carrier
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 UNHEARD_SECONDS: Final = 1.0
 """After which a snapshot is offered again of which the member has not said a word: the offer was lost, or the member is

@@ -21,7 +21,8 @@ from fluxmq.shards.cluster.membership import committed_membership
 from fluxmq.shards.cluster.reports import contact_seconds, name_of
 
 if TYPE_CHECKING:
-    from fluxmq.shards.cluster.wiring import Cluster, Replica
+    from fluxmq.shards.cluster.replica import Replica
+    from fluxmq.shards.cluster.wiring import Cluster
 
 QUIET_SECONDS: Final = 10.0
 """For so long no group has changed its leader, and the voters of one that moves were there and had everything: after a

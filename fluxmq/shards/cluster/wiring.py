@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import ClusterError
@@ -20,12 +19,18 @@ from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.carrier import Carrier
 from fluxmq.shards.cluster.damages import Damages
 from fluxmq.shards.cluster.hosts import GroupHosts
-from fluxmq.shards.cluster.incarnation import Acquaintances
 from fluxmq.shards.cluster.leaders import OWN, Leaders
 from fluxmq.shards.cluster.membership import GroupMembers
 from fluxmq.shards.cluster.node_links import NodeLink, NodeLinks
 from fluxmq.shards.cluster.orders import ClusterOrders
 from fluxmq.shards.cluster.queue_plans import QueuePlans, wish_of
+from fluxmq.shards.cluster.replica import (
+    TICKS_PER_ELECTION,
+    Replica,
+    heartbeat_ticks,
+    reads_copies,
+    tick_seconds,
+)
 from fluxmq.shards.cluster.reports import ClusterReports, leader_of
 from fluxmq.shards.cluster.scrub import Scrub
 from fluxmq.shards.cluster.snapshots import Snapshots
@@ -42,8 +47,6 @@ from fluxmq.shards.queues.service import QueueService
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 
-TICKS_PER_ELECTION = 20
-"""Ticks of a group's clock in its shortest election timeout: the finer, the seldomer two campaign at once."""
 ANNOUNCE_SECONDS = 0.01
 """After which other members are told what is committed, unless entries have told them: where nobody reads their copies it
 is wanted only to keep those near the end."""
@@ -52,25 +55,6 @@ TRANSFER_SECONDS_MAX = 2.0
 _STEP_SECONDS = 0.005
 
 _log = get_logger("fluxmq.cluster")
-
-
-@dataclass(slots=True)
-class Replica:
-    """A replicated group on this shard."""
-
-    plan: GroupPlan
-    hosted: Hosted
-    carrier: Carrier
-    copy: ReplicaHost
-    acquaintances: Acquaintances
-    timer: asyncio.TimerHandle | None = None
-    announcement: asyncio.TimerHandle | None = None
-    starting: asyncio.Task[None] | None = None
-    tick_seconds: float = 0.1
-    caught_up: dict[int, float] = field(default_factory=dict)
-    """Since when learners are close to the log's end; where it is led."""
-    next_tell: float = 0.0
-    """When nodes are told next that they are members, or are none."""
 
 
 class Cluster:
@@ -242,7 +226,7 @@ class Cluster:
             max(TICKS_PER_ELECTION, heartbeat + 1),
             heartbeat,
             plan.data_dir,
-            _reads_copies(plan),
+            reads_copies(plan),
         )
 
     def _opened(self, hosted: Hosted) -> None:
@@ -284,7 +268,7 @@ class Cluster:
 
         group.on_applied = applied
         replica.tick_seconds = tick_seconds(plan)
-        if not _reads_copies(plan):
+        if not reads_copies(plan):
             keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.node.hold(*acquaintances.record.floor)
         keeper.send = carrier.send
@@ -490,18 +474,3 @@ class Cluster:
         asked = node.transfer_leadership(max(reachable)[1])
         replica.hosted.keeper.pump()
         return asked
-
-
-def _reads_copies(plan: GroupPlan) -> bool:
-    """Whether consumers on other nodes wait for what their copy knows to be committed."""
-    return plan.distribution_mode == "replicate"
-
-
-def tick_seconds(plan: GroupPlan) -> float:
-    """How long a tick of a group's clock takes."""
-    return plan.election_timeout / TICKS_PER_ELECTION
-
-
-def heartbeat_ticks(plan: GroupPlan) -> int:
-    """Ticks between two heartbeats."""
-    return min(max(1, int(plan.heartbeat_timeout / tick_seconds(plan))), TICKS_PER_ELECTION - 1)

@@ -17,7 +17,8 @@ from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.raft.types import COMMAND, Entry, Message, MessageKind
 from fluxmq.settings.plans import member_number
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.cluster.wiring import Cluster, Replica
+from fluxmq.shards.cluster.replica import Replica
+from fluxmq.shards.cluster.wiring import Cluster
 from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.placement import placement_of
