@@ -74,6 +74,8 @@ class Snapshots:
         self._writing = ThreadPoolExecutor(1, "snapshot-write")
         self._offered: dict[tuple[str, int], float] = {}
         """By group and member that was offered a snapshot: when it is offered one again, unless it says something."""
+        self._unsaid: dict[str, tuple[str, int]] = {}
+        """By group: which node could not be told yet up to which entry its snapshot is in place; 0: it is not."""
         self._refetching: set[str] = set()
         """Groups whose copy here is not to be trusted, and is fetched until it can be."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -146,6 +148,9 @@ class Snapshots:
         self.calls.housekeeping()
         for group, node in self._sources.items():
             self._say("fetching", group, node)
+        for group, (node, index) in list(self._unsaid.items()):
+            if group in self.fetching or self._say("fetched", group, node, index):
+                del self._unsaid[group]
 
     # Who lags
 
@@ -156,9 +161,12 @@ class Snapshots:
         rest = []
         for message in messages:
             offered = message.snapshot
-            stale = message.term < replica.hosted.keeper.node.term
+            node = replica.hosted.keeper.node
+            stale = message.term < node.term
             if message.kind is not MessageKind.SNAPSHOT or offered is None or stale:
                 rest.append(message)
+            elif offered.mark.index <= node.status().commit:
+                rest.append(message)  # it is here already, and the answer says so
             else:
                 self._begin(replica.plan.name, message.source, offered.mark.index, False)
         return rest
@@ -244,7 +252,8 @@ class Snapshots:
         finally:
             del self.fetching[group], self._sources[group]
             await dialer.stop()
-        self._say("fetched", group, source.node, index)
+        if not self._say("fetched", group, source.node, index):
+            self._unsaid[group] = (source.node, index)
 
     def _dialer(self, carrier: Carrier, source: GroupMember) -> Dialer:
         return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
@@ -288,11 +297,13 @@ class Snapshots:
         else:
             service.broken.pop(group, None)
 
-    def _say(self, what: str, group: str, node: str, *rest: object) -> None:
-        """Tell who gives the snapshot: it may be about to lead, and not be known to yet, since it waits for this."""
-        own = member_number(self._cluster.node)
-        for link in self._cluster.links.of(node):
+    def _say(self, what: str, group: str, node: str, *rest: object) -> bool:
+        """Tell who gives the snapshot: it may be about to lead, and not be known to yet, since it waits for this. Whether it
+        could be reached."""
+        own, links = member_number(self._cluster.node), self._cluster.links.of(node)
+        for link in links:
             link.send_control(what, group, own, *rest)
+        return bool(links)
 
     # The end
 

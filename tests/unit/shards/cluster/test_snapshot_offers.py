@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.raft.types import Message, MessageKind
+from fluxmq.raft.types import Membership, Message, MessageKind, Snapshot, SnapshotMark
 from fluxmq.settings.plans import member_number
 from fluxmq.shards.cluster.snapshots import SILENT_SECONDS, UNHEARD_SECONDS
-from tests.unit.shards.cluster.member import GROUP, LEADER, OWN, LoneMember
+from tests.unit.shards.cluster.member import GROUP, LEADER, OWN, TERM, LoneMember
 
 LAGGING = member_number("node3")
 
@@ -124,3 +124,21 @@ def test_who_has_it_gets_entries(leading: Leading) -> None:
     leading.turn()
     assert leading.offers() == 1
     assert leading.appends()[before].index == 60
+
+
+def test_what_is_here_already_is_not_fetched_again(tmp_path: Path) -> None:
+    with asyncio.Runner() as runner:
+        member = LoneMember(tmp_path / "data", runner)
+        member.append(60)
+        said: list[Message] = []
+        member.hosted.keeper.send = said.extend
+        for index in (50, 60):
+            mark = SnapshotMark(index, TERM, Membership((LEADER, OWN, LAGGING)))
+            offer = Message(MessageKind.SNAPSHOT, LEADER, OWN, TERM)
+            offer.snapshot = Snapshot(mark, b"")
+            member.within(lambda offer=offer: member.cluster._step(member.hosted, [offer]))
+            member.work()
+            assert [(each.kind, each.index) for each in said] == [(MessageKind.APPEND_ANSWER, 60)]
+            said.clear()
+        assert member.cluster.snapshots.fetching == {}
+        member.kill()
