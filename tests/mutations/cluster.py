@@ -228,6 +228,22 @@ MUTATIONS = [
         OF_DAMAGES + "test_a_group_that_failed_for_damage_is_quarantined",
     ),
     Mutation(
+        "damaged_start_is_refused",
+        "A shard that begins goes on when a copy is damaged that others have.",
+        QUEUES + "service.py",
+        "not (hosted.shared.failed or hosted.mending)",
+        "not hosted.shared.failed",
+        OF_DAMAGES + "test_a_segment_that_a_start_finds_damaged_does_not_end_it",
+    ),
+    Mutation(
+        "snapshot_fetched_twice",
+        "A snapshot that is in place already is not fetched again.",
+        CLUSTER + "snapshots.py",
+        "            elif offered.mark.index <= node.status().commit:\n",
+        "            elif False:\n",
+        OF_OFFERS + "test_what_is_here_already_is_not_fetched_again",
+    ),
+    Mutation(
         "group_opened_while_replaced",
         "Nobody opens a group whose files are being replaced.",
         QUEUES + "service.py",

@@ -180,6 +180,7 @@ class Snapshots:
         if replica is None or group in self._refetching:
             return False
         self._refetching.add(group)
+        replica.hosted.mending = True
         self._run(self._refetch(replica))
         return True
 

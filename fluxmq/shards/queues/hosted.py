@@ -74,6 +74,8 @@ class Hosted:
     keep_behind: int = 0
     """Entry behind which the log is kept although a checkpoint has it: a member is fetching the snapshot up to there. 0:
     nobody is."""
+    mending: bool = False
+    """Whether its files are being fetched anew from another member: if it has failed, that is not the end of it."""
     pressed: bool = False
     """Whether it holds back more of the shard's log than that is to have: then nothing is kept for others."""
 

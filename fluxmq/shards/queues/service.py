@@ -272,9 +272,9 @@ class QueueService:
 
     @property
     def failure(self) -> str:
-        """Why a group here has failed although its log has not; empty when none has."""
+        """Why a group here has failed although its log has not, and nobody mends it; empty when none has."""
         for hosted in self.groups.values():
-            if hosted.group.failed and not hosted.shared.failed:
+            if hosted.group.failed and not (hosted.shared.failed or hosted.mending):
                 return f"group {hosted.group.name}: {hosted.group.failed}"
         return ""
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from fluxmq.raft.types import Message
+from fluxmq.raft.types import EMPTY, Entry, Message, MessageKind
 from fluxmq.shards.cluster.incarnation import Known, MemberRecord, read_record, write_record
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.snapshots import find_snapshots, write_snapshot
 from fluxmq.storage.wal_files import file_name
-from tests.unit.shards.cluster.member import GROUP, LEADER, OWN, LoneMember
+from tests.unit.shards.cluster.member import GROUP, LEADER, OWN, TERM, LoneMember
 
 Start = Callable[..., LoneMember]
 ENTRIES = 60
@@ -244,6 +244,31 @@ def test_a_group_that_failed_for_damage_is_quarantined(start: Start) -> None:
         member.hosted.keeper._guarded(damaged)
         assert member.hosted.group.failed.startswith("quarantined: file, byte 1")
         assert member.cluster.damages.found[GROUP] == 1
+        assert member.queues.service.failure == ""  # a shard that begins goes on for it
+        await member.cluster.snapshots.close()
+
+    member.runner.run(met())
+
+
+def test_a_segment_that_a_start_finds_damaged_does_not_end_it(
+    start: Start, paths: DataPaths
+) -> None:
+    member = start()
+    member.append(ENTRIES)
+    member.checkpoint()
+    flip(segment(paths), 20)
+    member = start()
+
+    async def met() -> None:
+        first = member.hosted.log.last_index() + 1
+        entry = Entry(TERM, first, EMPTY, b"")
+        told = Message(MessageKind.APPEND, LEADER, OWN, TERM, first - 1, TERM, [entry], first)
+        member.hosted.keeper.step([told])
+        assert member.hosted.group.failed.startswith("quarantined")
+        assert (member.queues.service.failure, member.hosted.mending) == ("", True)
+        member.hosted.keeper.log_failed("for another reason")
+        member.hosted.mending = False
+        assert member.queues.service.failure
         await member.cluster.snapshots.close()
 
     member.runner.run(met())
