@@ -13,14 +13,12 @@ from fluxmq.queues import commands
 from fluxmq.queues.commands import FIRST, Mode, Range, Start
 from fluxmq.queues.consumers import Consumer, Settlement
 from fluxmq.queues.desks import Desk, Read
+from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import NAME_BYTES_MAX, RANGES_PER_COMMAND_MAX, UNLIMITED, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.priorities import PriorityDesk
 from fluxmq.queues.states import Queue
 from fluxmq.queues.stream_desks import StreamDesk
-
-TEMPORARY: Final = "\x01"
-"""What the name of a group that ends with its only consumer begins with; no client can name a group so."""
 
 
 class AttachError(FluxmqError):
@@ -180,6 +178,8 @@ class Attaching:
     def counts(self, queue_id: int) -> tuple[int, int, int]:
         """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
         queue = self._machine.queues[queue_id]
+        if queue.closed:
+            return queue.ready(), 0, 0
         consumers = list(self.consumers_of(queue_id))
         counting = sum(each.counts for each in consumers)
         if queue.owns_itself() or queue.is_stream:

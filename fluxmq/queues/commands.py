@@ -69,6 +69,11 @@ class Kind(IntEnum):
     TRIM = 28
     RAISE_VERSION = 29
     TOUCH = 30
+    FENCE = 31
+    UNFENCE = 32
+    ADOPT = 33
+    IMPORT = 34
+    INSTALL = 35
 
 
 _CLAIM: Final = int(Kind.CLAIM)
@@ -303,6 +308,16 @@ def trim(queue_id: int, offset: int) -> bytes:
 def raise_version(version: int) -> bytes:
     """From this entry on every replica behaves as machine version `version`."""
     return _packed(Kind.RAISE_VERSION, 0, 0, version)
+
+
+def fence(queue_id: int) -> bytes:
+    """The queue is about to be moved to another group: nothing is taken or given any more."""
+    return _packed(Kind.FENCE, queue_id, 0, None)
+
+
+def unfence(queue_id: int) -> bytes:
+    """The queue is not moved after all."""
+    return _packed(Kind.UNFENCE, queue_id, 0, None)
 
 
 def unpack_body(data: bytes, position: int, end: int) -> Any:

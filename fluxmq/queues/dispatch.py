@@ -14,10 +14,11 @@ from heapq import heappop, heappush
 from typing import Final
 
 from fluxmq.queues import commands
-from fluxmq.queues.attaching import TEMPORARY, Attaching
+from fluxmq.queues.attaching import Attaching
 from fluxmq.queues.consumers import Step
 from fluxmq.queues.desks import Desk, Read
 from fluxmq.queues.doubts import Doubts
+from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import RUN_BYTES_MAX
 from fluxmq.queues.machine import VERSION, Machine
 from fluxmq.queues.results import Applied
@@ -116,7 +117,7 @@ class Dispatch(Attaching):
         """
         step = Step(bytes_left=bytes_max)
         queue = self._machine.queues.get(queue_id)
-        if queue is None:
+        if queue is None or queue.closed:
             return step
         now = max(now, self._machine.time)  # the host's clock may have been set back
         if self._joining:
@@ -174,6 +175,8 @@ class Dispatch(Attaching):
     def applied(self, applied: Applied) -> list[int]:
         """An entry was applied to the machine: merge what was under way. Gives the queues to run."""
         for queue_id, _ in applied.deleted:
+            self._forget_queue(queue_id)
+        for queue_id in applied.voided:
             self._forget_queue(queue_id)
         ours = applied.term == self._term
         for queue_id, group_id, whole in applied.claims:

@@ -26,6 +26,9 @@ _ACK: Final = int(Verb.ACK)
 EXPIRED_AT: Final = -1
 """Time of a range in a claim's others: it has expired."""
 
+TEMPORARY: Final = "\x01"
+"""What the name of a group that ends with its only consumer begins with; no client can name a group so."""
+
 _FOREVER: Final = 1 << 62
 
 

@@ -20,6 +20,7 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from fluxmq._hot.batches import BatchError
 from fluxmq.model.errors import FluxmqError
+from fluxmq.queues import migration
 from fluxmq.queues.commands import (
     COMMAND,
     COMMAND_VERSION,
@@ -43,6 +44,7 @@ from fluxmq.queues.limits import (
     NAME_BYTES_MAX,
     QUEUES_MAX,
 )
+from fluxmq.queues.moves import Move
 from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
@@ -52,7 +54,6 @@ VERSION: Final = 3
 the payloads of ready messages alone, and hold when messages come back too; with 3 the rolling hash covers entries whole."""
 FIRST_VERSION: Final = 1
 """What a group begins as."""
-_EXACT: Final = 2
 _WHOLE: Final = 3
 SNAPSHOT_VERSION: Final = 4
 """Version 1 had no members that do not count as consumers, 2 none with a time of their own, 3 no origins of appends; they are
@@ -91,6 +92,8 @@ class Machine:
         """By id, in order of id."""
         self.changed: set[int] = set()
         """Ids of queues that entries have changed since somebody last cleared this."""
+        self.closed: set[int] = set()
+        """Ids of queues that are being moved, from here or to here."""
         self._ids: dict[str, int] = {}
         self._next_queue = 1
         self._hash = 0
@@ -131,7 +134,8 @@ class Machine:
         for queue_id, queue in touched.items():
             if queue_id in self.queues:
                 self.changed.add(queue_id)
-                queue.follow_floors(applied)
+                if not queue.closed:
+                    queue.follow_floors(applied)
         self._roll(applied, data)
         return applied
 
@@ -149,7 +153,7 @@ class Machine:
                 raise CommandError(f"a command of version {version} and {length} bytes")
             queue = self.queues.get(queue_id)
             body = position + COMMAND.size
-            if queue is None or not _APPEND <= kind <= _SETTLE:
+            if queue is None or queue.closed or not _APPEND <= kind <= _SETTLE:
                 place = (data, body, stop)
                 results.append(self._cold(applied, kind, queue_id, group_id, place))
             elif kind == _APPEND:
@@ -172,7 +176,8 @@ class Machine:
     def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
         """An append that may have been asked for before. One that was refused may be tried again."""
         identity = Identity(*IDENTITY.unpack_from(data, body))
-        if self._origins.known(identity):
+        move = queue.move
+        if self._origins.known(identity) or (move is not None and move.came_with.known(identity)):
             return Result(Code.DUPLICATE)
         result = queue.append(applied, data, body + IDENTITY.size)
         if result.ok:
@@ -203,11 +208,17 @@ class Machine:
             return self._declare(applied, QueueConfig.unpack(unpack_body(*place)))
         if kind == Kind.RAISE_VERSION:
             return self._raise_version(unpack_body(*place))
+        if kind == Kind.ADOPT:
+            return self._adopt(applied, unpack_body(*place))
         queue = self.queues.get(queue_id)
         if queue is None:
             if kind == Kind.CLAIM:
                 applied.claims.append((queue_id, group_id, False))
             return _NO_QUEUE
+        if queue.closed and kind not in migration.WHILE_CLOSED:
+            return migration.refuse(applied, kind, queue_id, group_id)
+        if kind == Kind.IMPORT:
+            return migration.take_in(applied, queue, place[0], place[1])
         return _COLD[kind](self, applied, queue, group_id, unpack_body(*place))
 
     def _raise_version(self, version: int) -> Result:
@@ -219,7 +230,7 @@ class Machine:
     def _behave_as(self, version: int) -> None:
         self.version = version
         for queue in self.queues.values():
-            queue.exact = version >= _EXACT
+            queue.exact = version >= migration.EXACT
 
     # --- queues ------------------------------------------------------------------------------------------------
 
@@ -228,6 +239,8 @@ class Machine:
         if existing is not None:
             if existing.config.type != config.type:
                 return Result(Code.CONFLICT, existing.id)
+            if migration.is_arriving(existing) and not migration.activate(self, applied, existing):
+                return Result(Code.CLOSED, existing.id)
             existing.configure(config)
             applied.configured.append(existing.id)
             if existing.idle_since:
@@ -236,16 +249,21 @@ class Machine:
             return Result(Code.EXISTS, existing.id)
         if len(self.queues) >= QUEUES_MAX:
             return Result(Code.LIMIT)
+        id_ = self._make(applied, config).id
+        applied.woken[id_] = None
+        return Result(Code.OK, id_)
+
+    def _make(self, applied: Applied, config: QueueConfig) -> Queue:
+        """A new queue; there is none of its name."""
         id_ = self._next_queue
         self._next_queue += 1
         origin = struct.pack("<QQQ", applied.index, applied.time, id_) + config.name.encode()
-        self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
-        self.queues[id_].exact = self.version >= _EXACT
+        queue = self.queues[id_] = Queue(id_, config, xxh3_64_intdigest(origin), applied.time)
+        queue.exact = self.version >= migration.EXACT
         self._ids[config.name] = id_
         self.changed.add(id_)
         applied.declared.append(id_)
-        applied.woken[id_] = None
-        return Result(Code.OK, id_)
+        return queue
 
     def _delete(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
         ready = queue.ready()
@@ -257,6 +275,7 @@ class Machine:
             if if_empty and ready:
                 return Result(Code.NOT_EMPTY, ready)
         del self.queues[queue.id]
+        self.closed.discard(queue.id)
         self.changed.discard(queue.id)
         del self._ids[queue.name]
         applied.deleted.append((queue.id, queue.name))
@@ -295,6 +314,30 @@ class Machine:
         queue.give_way(applied)
         applied.woken[queue.id] = None
         return _OK
+
+    # --- moving ------------------------------------------------------------------------------------------------
+
+    def origins(self) -> list[Any]:
+        """Appends to the group's queues that took effect and may be asked for again, for a queue that moves."""
+        return self._origins.pack()
+
+    def _adopt(self, applied: Applied, body: Any) -> Result:
+        """A queue begins to arrive; the value is the offset that its next batch has to have."""
+        config, base, number = QueueConfig.unpack(body[0]), body[1], body[2]
+        existing = self.queue(config.name)
+        if existing is not None:
+            if not migration.is_arriving(existing):
+                return Result(Code.CONFLICT, existing.id)
+            if migration.arrives_by(existing, number) and existing.next_offset >= base:
+                return Result(Code.EXISTS, existing.next_offset)
+            self._delete(applied, existing, 0, None)
+        if len(self.queues) >= QUEUES_MAX or number < 1 or base < 0:
+            return Result(Code.LIMIT)
+        queue = self._make(applied, config)
+        queue.start = queue.kept = queue.next_offset = base
+        queue.move, queue.closed = Move(arriving=number), True
+        self.closed.add(queue.id)
+        return Result(Code.OK, base)
 
     # --- groups ------------------------------------------------------------------------------------------------
 
@@ -431,6 +474,7 @@ class Machine:
         self.queues = {queue.id: queue for queue in queues}
         self._ids = {queue.name: queue.id for queue in queues}
         self.changed = set(self.queues)
+        self.closed = {queue.id for queue in queues if queue.closed}
         self._behave_as(behaviour)
 
 
@@ -448,5 +492,8 @@ _COLD: Final[dict[int, Cold]] = {
     Kind.SWEEP: Machine._sweep,
     Kind.TRIM: Machine._trim,
     Kind.TOUCH: Machine._touch,
+    Kind.FENCE: migration.fence,
+    Kind.UNFENCE: migration.unfence,
+    Kind.INSTALL: migration.install,
 }
 _KINDS: Final = frozenset(Kind)

@@ -56,6 +56,13 @@ class Origins:
         while len(self._windows) > ORIGINS_MAX:
             del self._windows[next(iter(self._windows))]
 
+    def add(self, others: Origins) -> None:
+        """Remember what others do as well."""
+        for origin, window in others._windows.items():
+            self._windows.setdefault(origin, {}).update(window)
+        while len(self._windows) > ORIGINS_MAX:
+            del self._windows[next(iter(self._windows))]
+
     def pack(self) -> list[Any]:
         """In order of use, for msgpack."""
         return [[origin, list(window)] for origin, window in self._windows.items()]

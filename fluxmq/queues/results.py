@@ -36,6 +36,8 @@ class Code(IntEnum):
     """The queue has ready messages and was to be deleted only without; the value is how many."""
     LOST = 27
     """Leadership was lost: it may take effect or not. No machine answers so, only who leads it."""
+    CLOSED = 28
+    """The queue is being moved to another group, and takes and gives nothing now."""
 
 
 class Result(NamedTuple):
@@ -75,5 +77,7 @@ class Applied:
     """Queue ids with something to dispatch, each once, in order."""
     claims: list[tuple[int, int, bool]] = field(default_factory=list)
     """Queue id, group id and whether it took effect whole, for every claim and burial: for `Dispatch`."""
+    voided: list[int] = field(default_factory=list)
+    """Ids of queues that were closed or opened for a move: their consumers and timers are void."""
     moved: list[tuple[int, int]] = field(default_factory=list)
     """Queue and group ids whose cursor was set (seek): what `Dispatch` knew of them is void."""

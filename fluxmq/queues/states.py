@@ -17,6 +17,7 @@ from fluxmq.queues.commands import Mode, Position, Start
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
 from fluxmq.queues.groups import Group
 from fluxmq.queues.marks import Marks
+from fluxmq.queues.moves import Move
 from fluxmq.queues.producers import Producers, identities
 from fluxmq.queues.results import Applied, Code, Result
 
@@ -43,6 +44,7 @@ class Queue:
 
     __slots__ = (
         "bounded",
+        "closed",
         "config",
         "exact",
         "group_changes",
@@ -53,6 +55,7 @@ class Queue:
         "idle_since",
         "kept",
         "marks",
+        "move",
         "next_group",
         "next_offset",
         "nobodys",
@@ -85,6 +88,10 @@ class Queue:
         self.nobodys = Group(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
         self.idle_since = time
         """Since when it has no consumer, µs; 0 while it has one."""
+        self.move: Move | None = None
+        """What it knows of its moves between groups, if it has ever moved."""
+        self.closed = False
+        """Whether it is fenced or arriving, and so takes and gives nothing."""
 
     def configure(self, config: QueueConfig) -> None:
         """Set what the queue is told to be; `bounded` tells whether messages may have to give way."""
@@ -442,6 +449,7 @@ class Queue:
             *(self.next_group, self.idle_since, self.marks.pack(), self.producers.pack()),
             self.nobodys.pack(),
             [group.pack() for group in self.groups.values()],
+            *([] if self.move is None else [self.move.pack()]),
         ]
 
     @staticmethod
@@ -451,7 +459,7 @@ class Queue:
         queue = Queue(id_, QueueConfig.unpack(config), identity, idle_since)
         queue.start, queue.kept, queue.next_offset = start, kept, next_offset
         queue.next_group = next_group
-        marks, producers, nobodys, groups = rest
+        marks, producers, nobodys, groups, *move = rest
         queue.marks = Marks.unpack(marks)
         queue.producers = Producers.unpack(producers)
         queue.nobodys = Group.unpack(nobodys)
@@ -459,4 +467,7 @@ class Queue:
             group = Group.unpack(each)
             queue.groups[group.id] = group
             queue.group_ids[group.name] = group.id
+        if move:
+            queue.move = Move.unpack(move[0])
+            queue.closed = queue.move.closed
         return queue

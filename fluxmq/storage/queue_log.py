@@ -184,6 +184,13 @@ class QueueLog:
         self._cache.bound(self._recent, cached_messages or None, cached_bytes or None)
         self._reader.window_bytes_max = 0 if cached_messages else cached_bytes or None
 
+    def begin_at(self, offset: int) -> None:
+        """Have the first batch of a log in which there was none at this offset: the queue came from elsewhere."""
+        if self._next < offset:
+            assert not self._sealed and self._growing is None, "an empty log begins somewhere"
+            self._start = self._next = self._written_offset = offset
+            self._head_moved = True
+
     def append(self, batch: Batch) -> None:
         """Add a batch stamped with `next_offset`, time and term; it can be read at once and is written by `flush`.
 

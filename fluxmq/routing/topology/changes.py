@@ -133,9 +133,40 @@ class QueueUnused:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class MigrateQueue:
+    """A queue is to move from the group ``source``, in which it is, to ``group``, under the name ``migration``.
+
+    Nothing happens when it is being moved there already.
+    """
+
+    vhost: str
+    name: str
+    source: str
+    group: str
+    migration: str
+
+
+@dataclass(frozen=True, slots=True)
+class AbortMigration:
+    """A queue that is being moved stays in the group in which it is."""
+
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinishMigration:
+    """A queue that is being moved under the name ``migration`` is in its new group from now on."""
+
+    vhost: str
+    name: str
+    migration: str
+
+
 Change: TypeAlias = (
     "DeclareExchange | DeleteExchange | DeclareQueue | DeleteQueue | Bind | Unbind | SetPolicy | ClearPolicy | AddVhost"
-    " | DeleteVhost | SetVhostLimits | DropOwner | DropGroup | QueueUnused"
+    " | DeleteVhost | SetVhostLimits | DropOwner | DropGroup | QueueUnused | MigrateQueue | AbortMigration | FinishMigration"
 )
 
 _CHANGES: Final[dict[str, type[Any]]] = {
@@ -153,6 +184,9 @@ _CHANGES: Final[dict[str, type[Any]]] = {
     "drop_owner": DropOwner,
     "drop_group": DropGroup,
     "queue_unused": QueueUnused,
+    "migrate_queue": MigrateQueue,
+    "abort_migration": AbortMigration,
+    "finish_migration": FinishMigration,
 }
 """Every change by the name it is packed under."""
 _NAMES: Final = {change: name for name, change in _CHANGES.items()}

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fluxmq.routing.topology.arguments import ALTERNATE_KEY, COMPARED_KEYS, QUEUE_TYPE_KEY
+from fluxmq.routing.topology.arguments import (
+    ALTERNATE_KEY,
+    COMPARED_KEYS,
+    GROUP_KEY,
+    QUEUE_TYPE_KEY,
+)
+from fluxmq.routing.topology.migrations import other_group
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, Exchange, Queue
 from fluxmq.routing.topology.refusals import Refusal, locked, named, precondition
 from fluxmq.routing.topology.values import described, same, shown
@@ -37,7 +43,7 @@ def check_queue_equal(current: Queue, wanted: Queue) -> None:
     name = named("queue", current.name, current.vhost)
     for key in ("durable", "auto_delete"):
         _check_field(name, key, getattr(wanted, key), getattr(current, key))
-    given, there = wanted.arguments, current.arguments
+    given, there = _groups_aside(current, wanted.arguments)
     keys: Iterable[str] = COMPARED_KEYS
     if current.origin == ORIGIN_SETTINGS:
         keys = [key for key in keys if key in given]
@@ -45,6 +51,21 @@ def check_queue_equal(current: Queue, wanted: Queue) -> None:
     elif current.type == wanted.type == given.get(QUEUE_TYPE_KEY, wanted.type):
         keys = COMPARED_KEYS[:-1]  # said or not, it is the same type
     _check_arguments(name, given, there, keys)
+
+
+def _groups_aside(
+    current: Queue, given: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The arguments to compare: a group that is given agrees if it is the queue's, or was when it was declared.
+
+    Raises `Refusal` 406, naming what moves a queue, for any other.
+    """
+    there, wanted = current.arguments, given.get(GROUP_KEY)
+    if wanted is None or not current.group:
+        return given, there
+    if wanted != current.group and wanted != there.get(GROUP_KEY):
+        raise precondition(other_group(current, shown(wanted)))
+    return {**given, GROUP_KEY: current.group}, {**there, GROUP_KEY: current.group}
 
 
 def _check_field(name: str, key: str, wanted: Any, current: Any) -> None:

@@ -77,7 +77,19 @@ def _priority(value: Any) -> int:
 _name = _text(NAME_BYTES_MAX)
 _CHECKS: Final[dict[str, Callable[[Any], Any]]] = {
     "vhost": _text(NAME_BYTES_MAX, empty=False),
-    **dict.fromkeys(("name", "source", "destination", "routing_key", "owner", "group"), _name),
+    **dict.fromkeys(
+        (
+            "name",
+            "source",
+            "destination",
+            "routing_key",
+            "owner",
+            "group",
+            "moving_to",
+            "migration",
+        ),
+        _name,
+    ),
     "asker": _optional_text,
     "type": _text(NAME_BYTES_MAX, empty=False),
     "default_queue_type": _one_of("classic", "quorum", "stream"),

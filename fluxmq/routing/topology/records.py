@@ -72,6 +72,7 @@ class Queue:
     """Where messages wait. ``owner``: id of the only connection that may use it, empty unless it is exclusive.
 
     One with an owner is not durable. ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
+    ``moving_to``: the group that it is being moved to, empty for none; ``migration`` names that one move among all others.
     """
 
     vhost: str
@@ -84,6 +85,8 @@ class Queue:
     owner: str = ""
     group: str = ""
     origin: str = ORIGIN_CLIENT
+    moving_to: str = ""
+    migration: str = ""
 
     @property
     def key(self) -> Key:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from fluxmq.routing.topology import arguments, changes, checks, policies
+from fluxmq.routing.topology import arguments, changes, checks, migrations, policies
 from fluxmq.routing.topology.names import RESERVED_PREFIX, SEPARATOR, is_reserved
 from fluxmq.routing.topology.records import (
     BINDING,
@@ -176,7 +176,9 @@ def _as_kept(wanted: Queue) -> Queue:
 def _declare_queue(store: Store, change: changes.DeclareQueue) -> None:
     wanted = _as_kept(change.queue)
     if wanted.origin == ORIGIN_SETTINGS:
-        if space_of(store, wanted.vhost).queues.get(wanted.name) != wanted:
+        current = space_of(store, wanted.vhost).queues.get(wanted.name)
+        wanted = migrations.where_it_is(current, wanted)
+        if current != wanted:
             store.put(wanted)  # the settings were checked when they were read
     elif not check_queue(store, wanted):
         store.put(wanted)
@@ -219,6 +221,23 @@ def _drop_owner(store: Store, change: changes.DropOwner) -> None:
 def _drop_group(store: Store, change: changes.DropGroup) -> None:
     for queue in list(store.grouped.get(change.group, {}).values()):
         _remove(store, queue.vhost, (QUEUE, queue.name))
+
+
+def _migrate_queue(store: Store, change: changes.MigrateQueue) -> None:
+    queue = queue_of(space_of(store, change.vhost), change.name, None)
+    moving = migrations.begun(queue, change.source, change.group, change.migration)
+    if moving != queue:
+        store.put(moving)
+
+
+def _abort_migration(store: Store, change: changes.AbortMigration) -> None:
+    queue = queue_of(space_of(store, change.vhost), change.name, None)
+    store.put(migrations.aborted(queue))
+
+
+def _finish_migration(store: Store, change: changes.FinishMigration) -> None:
+    queue = queue_of(space_of(store, change.vhost), change.name, None)
+    store.put(migrations.finished(queue, change.migration))
 
 
 # Bindings
@@ -343,6 +362,9 @@ _RULES: Final[dict[type[Any], Callable[[Store, Any], None]]] = {
     changes.DropOwner: _drop_owner,
     changes.DropGroup: _drop_group,
     changes.QueueUnused: _queue_unused,
+    changes.MigrateQueue: _migrate_queue,
+    changes.AbortMigration: _abort_migration,
+    changes.FinishMigration: _finish_migration,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 
@@ -9,11 +10,12 @@ from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.explanations import Explanations
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
-from fluxmq.shards.cluster.leader_host import LeaderHost
+from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
 from fluxmq.shards.cluster.queue_plans import QueuePlans
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.counts import NOT_LEADER
+from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.once import Once
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost
@@ -53,6 +55,7 @@ class GroupHosts:
         self._copy_of = copy_of
         self._is_member = is_member
         self._now = now
+        self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._hosts: dict[tuple[str, bool], LeaderHost] = {}
         """By group, and whether for what queues themselves send."""
         self._shard_links: Mapping[int, FrameLink] = {}
@@ -89,6 +92,19 @@ class GroupHosts:
             return self.host(group)
         return self._hosts.get((group, True)) or self._new(group, forwarding=True)
 
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """A queue is in another group from now on."""
+        for forwarding in (False, True):
+            source = self._hosts.get((before, forwarding))
+            target = self.sender(after) if forwarding else self.host(after)
+            if source is not None and isinstance(target, LeaderHost):
+                source.hand_over(queue, target)
+
+    def carrier(self, group: str) -> Group | Once | None:
+        """Who leads a group, for what is carried to it of a queue that moves; None while nobody is known."""
+        target = self.target(group, self._leaders.of(group))
+        return target if isinstance(target, Group | Once) else None
+
     def _rejects(self, group: str) -> bool:
         try:
             return "@" not in group and self._plans.of(group).write_policy == "reject"
@@ -107,6 +123,7 @@ class GroupHosts:
             (lambda: self._refusal(group, leader)) if rejects else None,
             self._epoch ^ forwarding,
             self._now,
+            self._numbers,
         )
         return host
 

@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
-from fluxmq._hot.batches import Batch
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
+from fluxmq.shards.cluster.following import Attaching, FollowingHeld
 from fluxmq.shards.cluster.leaders import Leader
 from fluxmq.shards.queues.ports import (
+    FENCED,
     MOVED,
     Answer,
-    Attached,
     ConsumerPort,
-    Held,
     Outcome,
     QueueHost,
-    Range,
     Status,
-    Taken,
     Told,
     Wanted,
 )
@@ -38,18 +34,20 @@ WAITING_BYTES_MAX = 16 << 20
 """Batches kept for a leader that has not answered; publishers pause above it, and are refused at four times as much."""
 _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
-Attaching = Callable[[Attached, Held | None], None]
+_PARKED = -1
 
 
 class _Append:
-    """An append that is not answered. ``sent``: which sending of it counts, 0 while it is with nobody."""
+    """An append that is not answered, given up at a time. ``sent``: which sending of it counts, 0 while it is with nobody,
+    `_PARKED` while its queue moves to another group."""
 
-    __slots__ = ("batch", "done", "queue", "sent")
+    __slots__ = ("batch", "deadline", "done", "queue", "sent")
 
-    def __init__(self, queue: str, batch: bytes, done: Answer | None) -> None:
+    def __init__(self, queue: str, batch: bytes, done: Answer | None, deadline: float) -> None:
         self.queue = queue
         self.batch = batch
         self.done = done
+        self.deadline = deadline
         self.sent = 0
 
 
@@ -59,7 +57,8 @@ class LeaderHost:
     ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is
     known: a host that answers `MOVED` when it cannot say what became of what it was asked, and keeps nothing itself.
     ``ack_timeout`` tells how long a queue's appends wait, in seconds, ``refusal`` the reason for which appends are not
-    taken now, 0 when they are (``write_policy: reject``). ``origin``: a number of this shard's life.
+    taken now, 0 when they are (``write_policy: reject``). ``origin``: a number of this shard's life, with which ``numbers``
+    makes names of appends: hosts with one origin have one ``numbers``, so that an append keeps its name when its queue moves.
     """
 
     def __init__(
@@ -71,15 +70,16 @@ class LeaderHost:
         refusal: Callable[[], int] | None,
         origin: int,
         now: Callable[[], float],
+        numbers: Iterator[int] | None = None,
     ) -> None:
         self._leader = leader
         self._target_of = target
         self._reader_of = reader
         self._ack_timeout = ack_timeout
         self._refusal = refusal
-        self._now = now
+        self.now = now
         self._origin = origin
-        self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
+        self._numbers = numbers or itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._appends: dict[int, _Append] = {}
         """Not answered, in the order made."""
         self._deadlines: dict[float, deque[tuple[float, int]]] = {}
@@ -88,6 +88,10 @@ class LeaderHost:
         self._bytes = 0
         self._unsent = 0
         """How many of them are with nobody."""
+        self._fenced: dict[str, None] = {}
+        """Queues that move to another group: of each the first append is asked for now and then, the others are parked."""
+        self._away: dict[str, LeaderHost] = {}
+        """Queues that have moved to another group, and who stands for that."""
         self._consumers: dict[FollowingHeld, None] = {}
         self.timeouts = 0
         """Appends refused because nobody had answered in time."""
@@ -123,6 +127,8 @@ class LeaderHost:
         self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
     ) -> bool:
         """Store a batch. It gets an identity of this shard's own, so that it takes effect once when it is sent again."""
+        if self._away and queue in self._away:
+            return self._away[queue].append(queue, batch, done)
         refused = self._refusal() if self._refusal is not None else 0
         if refused:
             if done is not None:
@@ -133,13 +139,15 @@ class LeaderHost:
                 done(Reason.QUOTA_EXCEEDED)
             return True
         number = next(self._numbers)
-        append = _Append(queue, batch, done)
         patience = self._ack_timeout(queue)
-        deadlines = self._deadlines.setdefault(patience, deque())
-        deadlines.append((self._now() + patience, number))
+        append = _Append(queue, batch, done, self.now() + patience)
+        self._deadlines.setdefault(patience, deque()).append((append.deadline, number))
         behind = self._unsent > 0
         self._appends[number] = append
         self._bytes += len(batch)
+        if self._fenced and queue in self._fenced:
+            append.sent = _PARKED
+            return self._bytes <= WAITING_BYTES_MAX
         self._unsent += 1
         target = None if behind else self.target
         if target is not None and not self._send(target, number, append):
@@ -165,9 +173,36 @@ class LeaderHost:
             append.sent = 0
             self._unsent += 1
             return
+        if reason == FENCED:
+            append.sent = _PARKED
+            self._fenced[append.queue] = None
+            return
         self._drop(number, append)
+        if self._fenced and append.queue in self._fenced:
+            self._unpark(append.queue)
         if append.done is not None:
             append.done(reason)
+
+    def _unpark(self, queue: str) -> None:
+        """A queue takes appends again: those that were held up follow, in order."""
+        del self._fenced[queue]
+        for append in self._appends.values():
+            if append.sent == _PARKED and append.queue == queue:
+                append.sent = 0
+                self._unsent += 1
+        self._send_again()
+
+    def _probe(self) -> None:
+        """Ask for the first append of every queue that moves: perhaps it stays."""
+        for queue in list(self._fenced):
+            own = ((n, each) for n, each in self._appends.items() if each.queue == queue)
+            number, first = next(own, (0, None))
+            target = self.target
+            if first is None:
+                self._fenced.pop(queue, None)
+            elif first.sent == _PARKED and target is not None:
+                self._unsent += 1  # `_send` takes it off again
+                self._send(target, number, first)
 
     def _drop(self, number: int, append: _Append) -> None:
         del self._appends[number]
@@ -183,6 +218,10 @@ class LeaderHost:
                 return
             if append.sent or number not in self._appends:
                 continue
+            if self._fenced and append.queue in self._fenced:
+                append.sent = _PARKED
+                self._unsent -= 1
+                continue
             unsent = self._unsent
             self._send(target, number, append)
             if self._unsent >= unsent:
@@ -190,7 +229,7 @@ class LeaderHost:
 
     def _give_up(self) -> None:
         """Refuse what nobody has answered in time; it may still take effect."""
-        now = self._now()
+        now = self.now()
         for waiting in self._deadlines.values():
             while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._appends):
                 number = waiting.popleft()[1]
@@ -206,7 +245,10 @@ class LeaderHost:
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
         """Attach a consumer, to whoever leads; ``done`` is called when somebody has taken it."""
-        deadline = self._now() + self._ack_timeout(wanted.queue)
+        if self._away and wanted.queue in self._away:
+            self._away[wanted.queue].attach(wanted, port, done)
+            return
+        deadline = self.now() + self._ack_timeout(wanted.queue)
         consumer = FollowingHeld(self, wanted, port, done, deadline)
         self._consumers[consumer] = None
         target = self.reader(wanted.queue)
@@ -221,7 +263,7 @@ class LeaderHost:
 
     def status(self, queue: str, done: Told) -> None:
         """Count a queue's messages and consumers."""
-        target = self.target
+        target = self._target_for(queue)
         if target is None:
             done(Status(Outcome.UNAVAILABLE))
         else:
@@ -229,7 +271,7 @@ class LeaderHost:
 
     def purge(self, queue: str, done: Told) -> None:
         """Drop what is ready."""
-        target = self.target
+        target = self._target_for(queue)
         if target is None:
             done(Status(Outcome.UNAVAILABLE))
         else:
@@ -237,11 +279,46 @@ class LeaderHost:
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
         """Delete a queue."""
-        target = self.target
+        target = self._target_for(queue)
         if target is None:
             done(Status(Outcome.UNAVAILABLE))
         else:
             target.delete(queue, if_unused, if_empty, done)
+
+    def _target_for(self, queue: str) -> QueueHost | None:
+        return self._away.get(queue) or self.target
+
+    # Moving to another group
+
+    def hand_over(self, queue: str, other: LeaderHost) -> None:
+        """A queue is in another group now, for which ``other`` stands: it gets what is not answered, and the consumers.
+
+        What had taken effect here is known there by its name.
+        """
+        self._fenced.pop(queue, None)
+        other._away.pop(queue, None)
+        self._away[queue] = other
+        moved = {n: append for n, append in self._appends.items() if append.queue == queue}
+        for number, append in moved.items():
+            self._drop(number, append)
+        other._take_over(queue, moved)
+        for consumer in [each for each in self._consumers if each.queue == queue]:
+            del self._consumers[consumer]
+            other._consumers[consumer] = None
+            consumer.rehost(other)
+        other._retry()
+
+    def _take_over(self, queue: str, appends: dict[int, _Append]) -> None:
+        """Ask for these appends as well, in the order in which all were made."""
+        patience = self._ack_timeout(queue)
+        deadlines = [*self._deadlines.get(patience, ())]
+        for number, append in appends.items():
+            append.sent = 0
+            self._bytes += len(append.batch)
+            deadlines.append((append.deadline, number))
+        self._unsent += len(appends)
+        self._appends = dict(sorted({**self._appends, **appends}.items()))
+        self._deadlines[patience] = deque(sorted(deadlines))
 
     # Leadership and time
 
@@ -254,6 +331,7 @@ class LeaderHost:
             for append in self._appends.values():
                 append.sent = 0
             self._unsent = len(self._appends)
+            self._fenced.clear()
         self._retry()
 
     def _retry(self) -> None:
@@ -266,193 +344,9 @@ class LeaderHost:
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         self._give_up()
-        now = self._now()
+        if self._fenced:
+            self._probe()
+        now = self.now()
         for consumer in [each for each in self._consumers if each.overdue(now)]:
             consumer.give_up()
         self._retry()
-
-
-class FollowingHeld:
-    """A consumer that stays attached while leadership moves: ``Held`` to who asked, ``ConsumerPort`` to who leads."""
-
-    def __init__(
-        self,
-        host: LeaderHost,
-        wanted: Wanted,
-        port: ConsumerPort,
-        done: Attaching,
-        deadline: float,
-    ) -> None:
-        self._host = host
-        self._wanted = wanted
-        self._port = port
-        self._done: Attaching | None = done
-        self._deadline = deadline
-        self._held: Held | None = None
-        self._limit: int | None = None
-        self._life = 0
-        """Counts attachments: what an earlier one says does not concern this one."""
-        self._stopped = False
-        self._last = -1
-        """The highest offset that was delivered."""
-        self.waiting = True
-        """Whether nobody has it, or is asked to take it."""
-
-    @property
-    def queue(self) -> str:
-        """The queue it consumes."""
-        return self._wanted.queue
-
-    def overdue(self, now: float) -> bool:
-        """Whether who asked has waited long enough for a first answer."""
-        return self.waiting and self._done is not None and now >= self._deadline
-
-    def give_up(self) -> None:
-        """Nobody has taken it in time."""
-        self._host.forget(self)
-        done, self._done = self._done, None
-        if done is not None:
-            done(Attached(_REFUSED, outcome=Outcome.UNAVAILABLE), None)
-
-    def attach(self, target: QueueHost) -> None:
-        """Ask who leads now."""
-        self.waiting = False
-        self._life += 1
-        life = self._life
-        link = _LeaderPort(self, life)
-
-        def attached(answer: Attached, held: Held | None) -> None:
-            if life == self._life:
-                self._attached(answer, held)
-            elif held is not None:
-                held.detach()
-
-        wanted = self._wanted
-        if wanted.temporary and self._last >= 0:
-            # Its group went with the leader that it was attached to.
-            wanted = replace(wanted, start=("offset", self._last + 1))
-        target.attach(wanted, link, attached)
-
-    def ask_anew(self) -> None:
-        """Leadership has moved: whoever was asked to take it may never answer."""
-        if self._held is None and not self.waiting:
-            self._life += 1
-            self.waiting = True
-
-    def _attached(self, answer: Attached, held: Held | None) -> None:
-        if held is None and answer.outcome == Outcome.UNAVAILABLE and self._host_may_change():
-            self.waiting = True
-            return
-        done, self._done = self._done, None
-        if held is None:
-            self._host.forget(self)
-            if done is not None:
-                done(replace(answer, reason=_told(answer.reason)), None)
-            else:
-                self._port.cancelled()  # it was there, and the new leader does not take it
-            return
-        self._held = held
-        if self._limit is not None:
-            held.set_limit(self._limit)
-        if done is not None:
-            done(answer, self)
-
-    def _host_may_change(self) -> bool:
-        return self._done is None or self._host._now() < self._deadline
-
-    # From who leads
-
-    def deliver(
-        self, life: int, batch: Batch, first: int, count: int, attempts: int, committed: int
-    ) -> None:
-        """Messages have come."""
-        if life == self._life:
-            self._last = max(self._last, batch.base_offset + first + count - 1)
-            self._port.deliver(batch, first, count, attempts, committed)
-
-    def cancelled(self, life: int) -> None:
-        """Who had it has let it go."""
-        if life != self._life:
-            return
-        self._life += 1
-        self._held = None
-        if self._stopped:
-            self._host.forget(self)
-            self._port.cancelled()
-            return
-        self.waiting = True  # if the queue is gone, the next answer says so
-
-    # From who asked
-
-    def settle(
-        self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
-    ) -> None:
-        """Settle messages: refused while nobody leads, since what is settled is decided there."""
-        if self._held is not None:
-            self._held.settle(verb, ranges, delay, reason, _telling(done))
-        elif done is not None:
-            done(_REFUSED)
-
-    def commit(self, offset: int, done: Answer | None) -> None:
-        """Commit a stream's offset."""
-        if self._held is not None:
-            self._held.commit(offset, _telling(done))
-        elif done is not None:
-            done(_REFUSED)
-
-    def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on."""
-        self._limit = limit
-        if self._held is not None:
-            self._held.set_limit(limit)
-
-    def take(self, done: Taken) -> None:
-        """One message now."""
-        if self._held is not None:
-            self._held.take(done)
-        else:
-            done(False, 0)
-
-    def stop(self) -> None:
-        """Be given nothing more."""
-        self._stopped = True
-        if self._held is not None:
-            self._held.stop()
-
-    def detach(self) -> None:
-        """Go."""
-        self._life += 1
-        self.waiting = False
-        self._host.forget(self)
-        held, self._held = self._held, None
-        if held is not None:
-            held.detach()
-
-
-def _told(reason: int) -> int:
-    """What a client is told: nobody can say what became of what it asked, and it is not asked again."""
-    return _REFUSED if reason == MOVED else reason
-
-
-def _telling(done: Answer | None) -> Answer | None:
-    return None if done is None else lambda reason: done(_told(reason))
-
-
-class _LeaderPort:
-    """Where one leader delivers."""
-
-    __slots__ = ("_consumer", "_life")
-
-    def __init__(self, consumer: FollowingHeld, life: int) -> None:
-        self._consumer = consumer
-        self._life = life
-
-    def deliver(
-        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
-    ) -> None:
-        """Messages have come."""
-        self._consumer.deliver(self._life, batch, first, count, attempts, committed)
-
-    def cancelled(self) -> None:
-        """The consumer was let go of."""
-        self._consumer.cancelled(self._life)

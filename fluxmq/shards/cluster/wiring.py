@@ -406,6 +406,10 @@ class Cluster:
         """As `host`, for what queues themselves send."""
         return self.hosts.sender(group)
 
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """A queue is in another group from now on."""
+        self.hosts.moved(queue, before, after)
+
     def copy_of(self, group: Group) -> QueueHost | None:
         """What stands for a group here that is led on another node, for consumers of this node's other shards."""
         replica = self.replicas.get(group.name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards.queues.ports import MOVED, Answer, Outcome
+from fluxmq.shards.queues.ports import FENCED, MOVED, Answer, Outcome
 
 Done = Callable[[Result], None]
 """Called with what a command came to."""
@@ -17,6 +17,7 @@ REFUSED = {
     Code.TOO_LARGE: Reason.QUOTA_EXCEEDED,
     Code.NOT_PENDING: Reason.NO_MATCHING_SUBSCRIBERS,
     Code.LOST: MOVED,
+    Code.CLOSED: FENCED,
 }
 """What a client is told; anything else is an implementation specific error."""
 

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.queues import commands
+from fluxmq.queues import commands, migration
 from fluxmq.queues.attaching import AttachError, CommitError, ExclusiveError
-from fluxmq.queues.commands import Mode, Verb
+from fluxmq.queues.commands import Kind, Mode, Verb
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.consumers import Consumer
 from fluxmq.queues.dispatch import Dispatch
@@ -20,6 +20,7 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Code, Result
 from fluxmq.shards.queues.answers import Done, answering, outcome_of, reason_of
 from fluxmq.shards.queues.counts import QueueCounts
+from fluxmq.shards.queues.gates import Gate
 from fluxmq.shards.queues.keeping import Keeper, Store
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import (
@@ -56,6 +57,7 @@ class Consuming(ABC):
     uncommitted: int
     failed: str
     replicated: bool
+    batch_max: int
 
     def __init__(self) -> None:
         self.ports: dict[Consumer, ConsumerPort] = {}
@@ -68,6 +70,7 @@ class Consuming(ABC):
         """Who asked how much there is before the group leads."""
         self._changing = 0
         """Commands not applied yet, beside appends, after which there is more to take, or less."""
+        self.gate = Gate()
         self.on_unused: Callable[[str], None] = lambda _queue: None
         """Called with a queue's name when its last consumer has gone."""
 
@@ -134,9 +137,12 @@ class Consuming(ABC):
             return
         state = self.machine.queue(wanted.queue)
         if self.failed or state is None or not self.keeper.leading:
-            gone = state is None and not self.failed
+            gone = state is None and not self.failed and not self.gate.moved_away(wanted.queue)
             outcome = Outcome.NO_QUEUE if gone else Outcome.UNAVAILABLE
             done(Attached(_REFUSED, outcome=outcome), None)
+            return
+        if state.closed:
+            done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
             return
         stream = state.config.type == QueueType.STREAM
         if not stream and wanted.qos == 0:
@@ -350,8 +356,9 @@ class Consuming(ABC):
         state = self.machine.queue(queue)
         if self.failed or not self.keeper.leading:
             return Status(Outcome.UNAVAILABLE)
-        if state is None:
-            return NOTHING
+        if state is None or state.closed:
+            moves = state is not None or self.gate.moved_away(queue)
+            return Status(Outcome.UNAVAILABLE) if moves else NOTHING
         self._touch(state.id)
         return Status(Outcome.OK, *self.dispatch.counts(state.id))
 
@@ -390,7 +397,8 @@ class Consuming(ABC):
         if self.failed or not self.keeper.leading:
             done(Status(Outcome.UNAVAILABLE))
         elif state is None:
-            done(NOTHING)
+            moved = self.gate.moved_away(queue)
+            done(Status(Outcome.UNAVAILABLE) if moved else NOTHING)
         else:
             return state.id
         return None
@@ -405,6 +413,43 @@ class Consuming(ABC):
                 done(Status(outcome, result.value))
 
         return applied
+
+    # Moving a queue to another group
+
+    def fence(self, queue: str, done: Done) -> None:
+        """Close a queue that is to go; ``done`` gets the fence's number. Appends are held up from now on."""
+        state = self.machine.queue(queue)
+        if state is None or self.closed:
+            done(Result(Code.NO_QUEUE if state is None else Code.LOST))
+            return
+        self.gate.fencing.add(queue)
+
+        def applied(result: Result) -> None:
+            self.gate.fencing.discard(queue)
+            done(result)
+
+        self._change((commands.fence(state.id),), applied)
+
+    def unfence(self, queue: str, done: Done) -> None:
+        """A queue stays after all."""
+        state = self.machine.queue(queue)
+        if state is None or self.closed:
+            done(Result(Code.NO_QUEUE if state is None else Code.LOST))
+            return
+        self._change((commands.unfence(state.id),), done)
+
+    def carry(self, queue: str, kind: int, body: bytes, done: Done) -> None:
+        """Carry out a command (of `migration.CARRIED`) about a queue that comes from another group."""
+        state = self.machine.queue(queue)
+        if self.closed or not self.keeper.leading:
+            done(Result(Code.LOST))
+        elif kind not in migration.CARRIED or len(body) > self.batch_max:
+            done(Result(Code.TOO_LARGE))
+        elif state is None and kind != Kind.ADOPT:
+            done(Result(Code.NO_QUEUE))
+        else:
+            queue_id = 0 if state is None else state.id
+            self.submit(migration.command(kind, queue_id, body), done, len(body))
 
     # The end
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fluxmq._hot.batches import Batch
 from fluxmq.logs import get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.queues import commands
+from fluxmq.queues import commands, migration
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.consumers import DeadLetter
 from fluxmq.queues.dispatch import Dispatch
@@ -30,7 +30,7 @@ from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Stores
-from fluxmq.shards.queues.ports import MOVED, Answer
+from fluxmq.shards.queues.ports import FENCED, MOVED, Answer
 from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import Corruption, StorageError
@@ -133,6 +133,11 @@ class Group(Consuming):
                 done(MOVED)
             return True
         state = self.machine.queue(queue)
+        if (state is None or state.closed or self.gate.busy) and not self.closed:
+            if self.gate.holds(queue, state, identity):
+                if done is not None:
+                    done(FENCED)
+                return True
         refusal = self.refusal(state, batch)
         if refusal or state is None:
             self.counts.refused[self._refused_for(state)] += 1
@@ -344,7 +349,7 @@ class Group(Consuming):
             if done is not None:
                 self.answers.answer(index, done, result)
         woken = self.dispatch.applied(applied)
-        if woken or self.asked or self.asked_to_serve or applied.deleted:
+        if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:
@@ -406,9 +411,12 @@ class Group(Consuming):
             self._delete(queue_id, name)
         for queue_id in applied.declared:
             if queue_id not in gone:
-                config = self.machine.queues[queue_id].config
-                self.open(queue_id, config.name)
-                self.on_declared(self, config)
+                state = self.machine.queues[queue_id]
+                self.open(queue_id, state.name)
+                if migration.is_arriving(state):
+                    self.logs[queue_id].begin_at(state.kept)
+                else:
+                    self.on_declared(self, state.config)
         for queue_id in applied.configured:
             if queue_id not in gone:
                 self._bound(queue_id)
@@ -471,6 +479,7 @@ class Group(Consuming):
             if done is not None:
                 done(result)
         self.answers.end(result)
+        self.gate.clear()
         self._refuse_waiting()
         self.cancel_consumers()
 

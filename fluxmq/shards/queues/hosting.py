@@ -17,6 +17,7 @@ from fluxmq._hot.batches import Batch
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.queues.origins import Identity
+from fluxmq.queues.results import Code, Result
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
 from fluxmq.shards import frames
 from fluxmq.shards.links import BACKLOG_BYTES_MAX, FrameLink
@@ -169,6 +170,7 @@ class Hosting:
             "status": self._on_status,
             "purge": self._on_purge,
             "delete queue": self._on_delete,
+            "carry": self._on_carry,
         }
 
     # Appends
@@ -190,8 +192,18 @@ class Hosting:
             self._service.wake()
 
         identity = Identity(*origin) if origin[0] else None
+        self._host_of(queue).append(queue, frame[at:], answered, identity)
+
+    def _host_of(self, queue: str) -> QueueHost:
+        """Who hosts a queue. One that moves may be here before this shard has heard of it."""
         host = self._host(self._names.info(queue).group)
-        host.append(queue, frame[at:], answered, identity)
+        if isinstance(host, Group) and not host.absent and host.machine.queue(queue) is not None:
+            return host
+        for hosted in self._service.groups.values():
+            group = hosted.group
+            if group.replicated and not group.closed and group.machine.queue(queue) is not None:
+                return group
+        return host
 
     def flush(self) -> None:
         """Send the answers of this tick, and what has waited for room."""
@@ -221,7 +233,7 @@ class Hosting:
         *kind: Any,
     ) -> None:
         peer = link.peer
-        host = self._host(self._names.info(queue).group)
+        host = self._host_of(queue)
         if not isinstance(host, (Group, ReplicaHost)):  # it has moved, or is about to
             link.send_control("attached", number, *astuple(Attached(MOVED)))
             return
@@ -327,16 +339,32 @@ class Hosting:
     # Queues
 
     def _on_status(self, link: FrameLink, request: int, queue: str) -> None:
-        self._host(self._names.info(queue).group).status(queue, self._told(link, request))
+        self._host_of(queue).status(queue, self._told(link, request))
 
     def _on_purge(self, link: FrameLink, request: int, queue: str) -> None:
-        self._host(self._names.info(queue).group).purge(queue, self._told(link, request))
+        self._host_of(queue).purge(queue, self._told(link, request))
 
     def _on_delete(
         self, link: FrameLink, request: int, queue: str, if_unused: bool, if_empty: bool
     ) -> None:
-        host = self._host(self._names.info(queue).group)
+        host = self._host_of(queue)
         host.delete(queue, if_unused, if_empty, self._told(link, request))
+
+    def _on_carry(
+        self, link: FrameLink, request: int, group: str, queue: str, kind: int, body: bytes
+    ) -> None:
+        """A command about a queue that moves to a group here: by the group's name, for the queue is in another yet."""
+        epoch = self._epochs[link.peer]
+
+        def carried(result: Result) -> None:
+            if self._epochs[link.peer] == epoch and link.up:
+                link.send_control("carried", request, int(result.code), result.value)
+
+        found = self._service.find(group)
+        if found is None:
+            carried(Result(Code.LOST))
+        else:
+            found.carry(queue, kind, body, carried)
 
     def _told(self, link: FrameLink, request: int) -> Told:
         epoch = self._epochs[link.peer]
@@ -368,7 +396,7 @@ class Hosting:
                 continue
             abroad = link.peer >= SHARDS_MAX
             if config is None and not abroad:
-                link.send_control("no queue", name)
+                link.send_control("no queue", name, self._names.info(name).group)
             elif config is not None and not (abroad and is_own(self._names.info(name).group)):
                 link.send_control("queue", *self._described(name))
 

@@ -13,6 +13,9 @@ from fluxmq._hot.batches import Batch
 class Store(Protocol):
     """One queue's batches."""
 
+    def begin_at(self, offset: int) -> None:
+        """The first batch has this offset. Called before it, and for what was begun so already without effect."""
+
     def append(self, batch: Batch) -> None:
         """Keep a batch."""
 

@@ -19,6 +19,9 @@ class MemoryStore:
         self._batches: list[Batch] = []
         self._bases: list[int] = []
 
+    def begin_at(self, offset: int) -> None:
+        """Nothing is moved into memory."""
+
     def append(self, batch: Batch) -> None:
         """Keep a batch, without the entry it came in."""
         kept = parse(batch.header() + bytes(batch.body()))

@@ -134,7 +134,14 @@ class QueueNames:
                 self._configs[group][target] = dead_letter_config(target)
 
     def add(self, info: QueueInfo) -> None:
-        """Know a queue."""
+        """Know a queue, unless it is decided that it is in another group."""
+        before = self._queues.get(info.name)
+        decided = before is not None and info.name in self._configs.get(before.group, {})
+        if decided and before is not None and before.group != info.group:
+            return  # who says so has not heard yet that it has moved
+        self._know(info)
+
+    def _know(self, info: QueueInfo) -> None:
         if self._queues.get(info.name) != info:
             self._queues[info.name] = info
             self.changed = True
@@ -145,7 +152,7 @@ class QueueNames:
         before = self._queues.get(info.name)
         if before is not None and before.group != info.group:
             self._configs.get(before.group, {}).pop(info.name, None)
-        self.add(info)
+        self._know(info)
         self._configs.setdefault(info.group, {})[info.name] = config
 
     def of_settings(self, name: str) -> QueueConfig | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.queues.origins import Identity
+from fluxmq.shards.queues.answers import Done
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Told, Wanted
 from fluxmq.shards.queues.remote import RemoteHost
 
@@ -26,6 +27,10 @@ class Once:
     ) -> None:
         """Attach a consumer there."""
         self._host.attach(wanted, port, done, once=True)
+
+    def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
+        """Carry out there a command about a queue that moves to a group."""
+        self._host.carry(group, queue, kind, body, done)
 
     def status(self, queue: str, done: Told) -> None:
         """Count a queue's messages and consumers there."""

@@ -15,6 +15,10 @@ MOVED: Final = 1 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
 """Between hosts only, and no reason code of MQTT: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
 was asked. Who asked finds out where it is, and asks again."""
 
+FENCED: Final = 2 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
+"""Between hosts only, as `MOVED`: the queue is being moved to another group; nothing came of what was asked, and who asked
+asks again, there or here."""
+
 Range = tuple[int, int]
 """First and last offset, both inside."""
 

@@ -22,8 +22,10 @@ from typing import Any
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
+from fluxmq.queues.results import Code, Result
 from fluxmq.shards import frames
 from fluxmq.shards.links import FrameLink
+from fluxmq.shards.queues.answers import Done
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import (
@@ -70,6 +72,7 @@ class RemoteHost:
         self._requests: dict[int, Answer] = {}
         self._told: dict[int, Told] = {}
         self._taken: dict[int, Taken] = {}
+        self._carried: dict[int, Done] = {}
         self.astray: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
         """Consumers that asked the wrong shard; they ask the right one soon."""
         self.serving = False
@@ -181,6 +184,15 @@ class RemoteHost:
         """Delete a queue there."""
         self._ask(done, "delete queue", queue, if_unused, if_empty)
 
+    def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
+        """Carry out there a command about a queue that moves to a group."""
+        if not self.serving:
+            done(Result(Code.LOST))
+            return
+        request = next(self._numbers)
+        self._carried[request] = done
+        self._link.send_control("carry", request, group, queue, kind, body)
+
     def _ask(self, done: Told, name: str, *arguments: Any) -> None:
         if not self.serving:
             done(Status(Outcome.UNAVAILABLE))
@@ -265,6 +277,12 @@ class RemoteHost:
         if done is not None:
             done(Status(Outcome(outcome), ready, unsettled, consumers))
 
+    def on_carried(self, request: int, code: int, value: int) -> None:
+        """A command about a queue that moves was carried out, or not."""
+        done = self._carried.pop(request, None)
+        if done is not None:
+            done(Result(code, value))
+
     def on_taken(self, request: int, found: bool, ready: int) -> None:
         """A message that was to be taken has come, or there is none."""
         done = self._taken.pop(request, None)
@@ -321,6 +339,9 @@ class RemoteHost:
         taken, self._taken = self._taken, {}
         for take in taken.values():
             take(False, 0)
+        carried, self._carried = self._carried, {}
+        for carry in carried.values():
+            carry(Result(Code.LOST))
         gone = [number for number in self._ports if number not in self._attaching]
         for number in gone:
             self._ports.pop(number).cancelled()
@@ -419,7 +440,8 @@ class RemoteHosts:
             "cancelled": self._to("on_cancelled"),
             "queues": self._on_queues,
             "queue": self._on_queue,
-            "no queue": lambda _link, name: self._names.remove(name),
+            "no queue": self._on_no_queue,
+            "carried": self._to("on_carried"),
         }
 
     def _to(self, name: str) -> Callable[..., None]:
@@ -443,6 +465,10 @@ class RemoteHosts:
         self, _link: FrameLink, name: str, group: str, kind: int, topics: list[bytes]
     ) -> None:
         self._names.add(QueueInfo(name, group, kind, tuple(topics)))
+
+    def _on_no_queue(self, _link: FrameLink, name: str, group: str) -> None:
+        if self._names.info(name).group == group:  # else it is in another group by now
+            self._names.remove(name)
 
     def deliver(self, link: FrameLink, frame: bytes) -> None:
         """A DELIVER frame has come."""

@@ -15,6 +15,7 @@ from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, ephemeral
+from fluxmq.queues.migration import is_arriving
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.checkpoints import Checkpoints, snapshot_rule
 from fluxmq.shards.queues.counts import QueueCounts
@@ -181,6 +182,7 @@ class QueueService:
         group.on_leading = self._declare
         group.on_declared = self._declared
         group.on_deleted = self._gone
+        group.gate.moved_away = lambda queue: self._is_in_another(queue, name)
         member = self.member_of(name)
         place_group(self._files, self._paths, name, member.data_dir)
         try:
@@ -194,7 +196,8 @@ class QueueService:
             self._undeclared.add(name)
         self.opened(hosted)
         for queue in group.machine.queues.values():
-            self._declared(group, queue.config)
+            if not is_arriving(queue):
+                self._declared(group, queue.config)
         hosted.keeper.start()
 
     def release(self, name: str) -> None:
@@ -254,9 +257,15 @@ class QueueService:
     def _unused(self, queue: str) -> None:
         self.unused(queue)
 
+    def _is_in_another(self, queue: str, group: str) -> bool:
+        info = self.names.find(queue)
+        return info is not None and info.group != group
+
     def _gone(self, group: Group, queue: str) -> None:
-        self.names.remove(queue)
+        if self._is_in_another(queue, group.name):
+            return  # what is left of one that has moved, or what has come of one that has not
         self.told(queue, None)
+        self.names.remove(queue)
         if group.keeper.leading or not group.replicated:
             self.deleted(queue)
 

@@ -24,6 +24,7 @@ from fluxmq.shards.queues.listing import Listing
 from fluxmq.shards.queues.names import QueueNames
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import (
+    MOVED,
     Answer,
     Attached,
     ConsumerPort,
@@ -51,9 +52,9 @@ class Nowhere:
     def append(
         self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
     ) -> bool:
-        """Refuse."""
+        """Refuse; who would ask again for the same is told to."""
         if done is not None:
-            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+            done(Reason.IMPLEMENTATION_SPECIFIC_ERROR if identity is None else MOVED)
         return True
 
     def attach(

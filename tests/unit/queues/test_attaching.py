@@ -6,7 +6,8 @@ import pytest
 
 from fluxmq._hot.batches import DELAY
 from fluxmq.queues import commands
-from fluxmq.queues.attaching import TEMPORARY, ExclusiveError
+from fluxmq.queues.attaching import ExclusiveError
+from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.consumers import Consumer

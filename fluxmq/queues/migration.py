@@ -1,0 +1,215 @@
+"""Moving a queue to another replication group: the commands, and what they do to a queue.
+
+A queue that moves is fenced where it was, and arrives where it goes. Offsets stay what they were, so everything that is known
+of a queue by offset (what is settled, who died, where streams are read) is taken over as it is::
+
+    ADOPT     there: begin an arriving queue whose first batch has this offset; or go on with the one there is
+    IMPORT    there: a batch as it is stored here, at its own offset; one that is there already changes nothing
+    FENCE     here: nothing is taken or given any more; what consumers held waits again
+    INSTALL   there: everything else that the fenced queue is; its batches have to be there by then
+    DECLARE   there: the arriving queue, which has to be whole, is the queue from now on
+    UNFENCE   here: the move is off; the queue goes on
+
+A part that arrives bears the move's number, and what was installed that of its fence: what belongs to an earlier move, or was
+on its way for long, is recognised and refused. Appends carry identities (`origins`); those that had taken effect before the
+fence come along, so that who asks again is not stored again.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack  # type: ignore[import-untyped]
+
+from fluxmq._hot.batches import parse
+from fluxmq.queues.commands import COMMAND, CommandError, Kind
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.groups import TEMPORARY, Group
+from fluxmq.queues.moves import Move
+from fluxmq.queues.origins import Origins
+from fluxmq.queues.results import Applied, Code, Result
+from fluxmq.queues.states import Queue
+
+if TYPE_CHECKING:
+    from fluxmq.queues.machine import Machine
+
+EXACT: Final = 2
+"""From this behaviour of the machine on limits of length count as `Queue.exact` says."""
+_MIGRATION: Final = struct.Struct("<Q")
+_LENGTH: Final = struct.Struct("<I")
+CARRIED: Final = frozenset({int(Kind.ADOPT), int(Kind.IMPORT), int(Kind.INSTALL)})
+"""Commands that come from who leads the group that the queue is in, for the group that it goes to."""
+WHILE_CLOSED: Final = frozenset(
+    {
+        *(int(Kind.DELETE), int(Kind.FENCE), int(Kind.UNFENCE)),
+        *(int(Kind.IMPORT), int(Kind.INSTALL)),
+    }
+)
+"""Commands of queues that a fenced or an arriving one takes."""
+
+
+def command(kind: int, queue_id: int, body: bytes) -> tuple[bytes, bytes]:
+    """A command whose body is there already, in pieces."""
+    return COMMAND.pack(kind, 1, 0, COMMAND.size + len(body), queue_id, 0), body
+
+
+def adopt_body(config: QueueConfig, base: int, migration: int) -> bytes:
+    """Begin a queue whose first batch will have offset `base`, unless this move has begun it and is beyond that."""
+    return _packed([config.pack(), base, migration])
+
+
+def import_body(migration: int, batch: bytes) -> bytes:
+    """A stored batch (its length is a multiple of 8), stamped as it is where it comes from."""
+    return _MIGRATION.pack(migration) + batch
+
+
+def install_body(migration: int, fence: int, queue: Queue, origins: list[Any]) -> bytes:
+    """Everything of a fenced queue but its batches, and the appends of its group that had taken effect by then."""
+    return _packed([migration, fence, queue.pack(), origins])
+
+
+def _packed(body: Any) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    padded = _LENGTH.pack(len(packed)) + packed
+    return padded + bytes(-len(padded) % 8)
+
+
+# What they do
+
+
+def is_arriving(queue: Queue) -> bool:
+    """Whether a queue comes from another group and is not here yet."""
+    return queue.move is not None and bool(queue.move.arriving)
+
+
+def arrives_by(queue: Queue, number: int) -> bool:
+    """Whether a queue comes from another group by the move of this number."""
+    return queue.move is not None and number > 0 and queue.move.arriving == number
+
+
+def fenced_at(queue: Queue) -> int:
+    """The number of the fence that closes a queue; 0 for one that is not fenced."""
+    return 0 if queue.move is None else queue.move.fenced
+
+
+def refuse(applied: Applied, kind: int, queue_id: int, group_id: int) -> Result:
+    """A command for a queue that is closed: nothing happens."""
+    if kind in (Kind.CLAIM, Kind.BURY):
+        applied.claims.append((queue_id, group_id, False))
+    return Result(Code.CLOSED)
+
+
+def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    """Close a queue where it is; the value is the fence's number. What consumers held waits again."""
+    if is_arriving(queue):
+        return Result(Code.CONFLICT)
+    if not queue.closed:
+        for group in list(queue.groups.values()):
+            _leave_all(applied, queue, group)
+        queue.note_members(applied.time)
+        queue.make_room_again(applied)
+        queue.follow_floors(applied)
+        queue.move = queue.move or Move()
+        queue.move.fenced = applied.index
+        queue.closed = True
+        machine.closed.add(queue.id)
+        applied.voided.append(queue.id)
+    return Result(Code.OK, fenced_at(queue))
+
+
+def _leave_all(applied: Applied, queue: Queue, group: Group) -> None:
+    """Every consumer of a group goes."""
+    if group.name.startswith(TEMPORARY):
+        queue.delete_group(group, applied.time)
+        return
+    for holder in group.members:
+        group.release(queue.config, applied.time, holder)
+    if group.members:
+        group.idle_since = applied.time
+    group.members.clear()
+    group.visiting.clear()
+    group.timeouts.clear()
+
+
+def unfence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    """Open a fenced queue again."""
+    if is_arriving(queue):
+        return Result(Code.CONFLICT)
+    if queue.move is not None and queue.closed:
+        queue.move.fenced = 0
+        _open(machine, applied, queue)
+    return Result(Code.OK)
+
+
+def _open(machine: Machine, applied: Applied, queue: Queue) -> None:
+    queue.closed = False
+    machine.closed.discard(queue.id)
+    applied.voided.append(queue.id)
+    applied.woken[queue.id] = None
+
+
+def take_in(applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
+    """Import a batch; the value is the offset that the next one has to have."""
+    (number,) = _MIGRATION.unpack_from(data, body)
+    move = queue.move
+    if move is None or not arrives_by(queue, number):
+        return Result(Code.CONFLICT)
+    batch = parse(data, body + _MIGRATION.size)
+    base = batch.base_offset
+    if base + batch.count <= queue.next_offset:
+        return Result(Code.DUPLICATE, queue.next_offset)
+    if base != queue.next_offset:
+        return Result(Code.OUT_OF_RANGE, queue.next_offset)
+    queue.next_offset = base + batch.count
+    move.installed = 0  # what was installed does not know of this
+    applied.batches.append((queue.id, batch))
+    return Result(Code.OK, queue.next_offset)
+
+
+def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
+    """Be what the fenced queue is. Raises `CommandError` for what is none."""
+    number, fence_number, packed, origins = body
+    move = queue.move
+    if move is None or not arrives_by(queue, number):
+        return Result(Code.CONFLICT)
+    if fence_number < move.installed:
+        return Result(Code.STALE)
+    try:
+        known = Queue.unpack(packed)
+        came_with = Origins.unpack(origins)
+    except (ValueError, TypeError, IndexError) as error:
+        raise CommandError(f"a queue that cannot be installed: {error}") from error
+    if known.next_offset != queue.next_offset:
+        return Result(Code.OUT_OF_RANGE, queue.next_offset)
+    _become(queue, known)
+    queue.exact = machine.version >= EXACT
+    move.installed = fence_number
+    if known.move is not None:
+        came_with.add(known.move.came_with)
+    move.came_with = came_with
+    applied.trims.append((queue.id, queue.kept))
+    applied.voided.append(queue.id)
+    return Result(Code.OK, queue.next_offset)
+
+
+def _become(queue: Queue, known: Queue) -> None:
+    """Know what another queue does, whose batches are here; id, and that it arrives, stay."""
+    queue.configure(known.config)
+    queue.identity, queue.idle_since = known.identity, known.idle_since
+    queue.start, queue.kept = known.start, known.kept
+    queue.marks, queue.producers = known.marks, known.producers
+    queue.groups, queue.group_ids = known.groups, known.group_ids
+    queue.group_changes += 1
+    queue.next_group, queue.nobodys = known.next_group, known.nobodys
+
+
+def activate(machine: Machine, applied: Applied, queue: Queue) -> bool:
+    """Make an arriving queue that is whole the queue; False for one that is not."""
+    move = queue.move
+    if move is None or not move.installed:
+        return False
+    move.arriving = move.installed = 0
+    applied.declared.append(queue.id)
+    _open(machine, applied, queue)
+    return True

@@ -1,0 +1,50 @@
+"""Which appends a group holds up because their queue is being moved to another group.
+
+Who asked keeps such an append and asks again. When the queue goes on here after all, appends of one shard are taken in the
+order in which it made them: those behind one that was held up wait until that one has come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluxmq.queues.origins import Identity
+from fluxmq.queues.states import Queue
+
+
+class Gate:
+    """Of one group, where it is led. ``moved_away``: whether a queue that is not here is in another group now."""
+
+    def __init__(self) -> None:
+        self.moved_away: Callable[[str], bool] = lambda _queue: False
+        self.fencing: set[str] = set()
+        """Queues of which a fence is under way: nothing is to come between it and what was asked before."""
+        self._held: dict[tuple[str, int], int] = {}
+        """By queue and origin: the lowest number of an append that was held up and has not come again."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to look at."""
+        return bool(self.fencing or self._held)
+
+    def holds(self, queue: str, state: Queue | None, identity: Identity | None) -> bool:
+        """Whether an append is held up; ``state`` is the queue's, None when there is none here."""
+        if state is None:
+            return self.moved_away(queue)
+        key = (queue, 0 if identity is None else identity.origin)
+        if state.closed or queue in self.fencing:
+            if identity is not None:
+                self._held[key] = min(self._held.get(key, identity.number), identity.number)
+            return True
+        first = self._held.get(key)
+        if first is None or identity is None:
+            return False
+        if identity.number > first and identity.floor <= first:
+            return True
+        del self._held[key]
+        return False
+
+    def clear(self) -> None:
+        """The group is led elsewhere: everything is asked again there, in order."""
+        self.fencing.clear()
+        self._held.clear()
