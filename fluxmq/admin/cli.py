@@ -21,6 +21,7 @@ import orjson
 from fluxmq.admin import (
     cluster_commands,
     log_command,
+    migrate_command,
     queue_commands,
     snapshot_command,
     status_view,
@@ -221,6 +222,7 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
         cluster_commands.COMMANDS,
         lambda node, options: _ask(node, options, cluster_commands.COMMANDS[options.command]),
     ),
+    migrate_command.NAME: lambda node, options: _ask(node, options, migrate_command.run),
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,

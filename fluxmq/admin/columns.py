@@ -50,6 +50,7 @@ LISTS: Final[dict[str, Listing]] = {
             "group",
             "members",
             "online",
+            "migration",
         ),
         ("name", "messages"),
         True,

@@ -23,7 +23,7 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.admin import clustering, listings, placing, vitals
+from fluxmq.admin import clustering, listings, migrating, placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
 from fluxmq.admin.ending import END_SECONDS_MAX, end
@@ -60,6 +60,7 @@ from fluxmq.routing.topology.configured import configured_queue
 from fluxmq.settings import Settings
 from fluxmq.settings.clustering import META_GROUP
 from fluxmq.settings.plans import GroupPlans
+from fluxmq.settings.queues import Queue as QueueSettings
 from fluxmq.storage.directory import DataPaths, Placement
 from fluxmq.storage.errors import StorageError
 
@@ -93,6 +94,7 @@ class ControlProcess:
         self._keeper: TopologyKeeper | None = None
         self._meta: Meta | None = None
         self._listings: listings.Listings | None = None
+        self._migrations: migrating.Migrations | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
         )
@@ -137,6 +139,9 @@ class ControlProcess:
             users, keeper = await self._load(store)
             self._keeper = keeper
             self._listings = listings.Listings(lambda: keeper.topology, self._shards)
+            self._migrations = migrating.Migrations(
+                self._settings, lambda: keeper.topology, keeper.change, self._listings
+            )
         except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
             raise BootError(f"storage.data_dir: {path}: {problem}") from problem
         try:
@@ -161,9 +166,11 @@ class ControlProcess:
         cluster = self._settings.cluster
         # The node is as old as its supervisor, whose child this process is.
         life = vitals.identity(self._launch.parent_pid)
-        queues = tuple(map(configured_queue, self._settings.queues))
         parameters = parameters_of(self._settings)
         plan = GroupPlans(self._settings).meta()
+        queues = tuple(
+            configured_queue(queue, self._group_of(queue)) for queue in self._settings.queues
+        )
         keeper = TopologyKeeper(
             *(store, self._thread, self._shards, self._live, self._users_changed),
             "" if plan is None else cluster.node_id,
@@ -184,6 +191,11 @@ class ControlProcess:
         await keeper.load_shared()
         known = self._meta.known
         return await self._thread.run(store.users) if known else Users(0, ()), keeper
+
+    def _group_of(self, queue: QueueSettings) -> str:
+        """The replicated group of a queue of the settings; empty for one of this node's own."""
+        raft = self._settings.cluster.raft
+        return queue.replication_group(raft) or "" if raft.enabled else ""
 
     async def _start_meta(self, meta: Meta) -> None:
         from fluxmq.admin.meta.streams import Streams
@@ -310,6 +322,8 @@ class ControlProcess:
             return await self._directory.answer(message)
         if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:
             return await self._keeper.answer(message.body)
+        if message.kind in migrating.KINDS and self._migrations is not None:
+            return await self._migrations.answer(message)
         if message.kind in listings.KINDS and self._listings is not None:
             return await self._listings.answer(message)
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")

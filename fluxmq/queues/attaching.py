@@ -6,7 +6,6 @@ The half of ``dispatch`` that consumers ask something of; the other half hands o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from fluxmq.model.errors import FluxmqError
 from fluxmq.queues import commands

@@ -187,7 +187,7 @@ class QueueLog:
     def begin_at(self, offset: int) -> None:
         """Have the first batch of a log in which there was none at this offset: the queue came from elsewhere."""
         if self._next < offset:
-            assert not self._sealed and self._growing is None, "an empty log begins somewhere"
+            assert self.segments == 0, "only an empty log begins somewhere"
             self._start = self._next = self._written_offset = offset
             self._head_moved = True
 

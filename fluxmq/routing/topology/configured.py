@@ -16,8 +16,8 @@ from fluxmq.settings import queues as settings
 STREAM: Final = "stream"
 
 
-def configured_queue(queue: settings.Queue) -> Queue:
-    """A queue of the settings file; its group is left to who knows the groups."""
+def configured_queue(queue: settings.Queue, group: str = "") -> Queue:
+    """A queue of the settings file; ``group``: the replicated one that is to hold it, empty for one of each node's own."""
     arguments = _of_stream(queue) if queue.type == STREAM else _of_work_queue(queue)
     return Queue(
         DEFAULT_VHOST,
@@ -25,6 +25,7 @@ def configured_queue(queue: settings.Queue) -> Queue:
         queue.type,
         durable=True,
         arguments=arguments,
+        group=group,
         origin=ORIGIN_SETTINGS,
     )
 

@@ -45,7 +45,7 @@ def finished(queue: Queue, migration: str) -> Queue:
     if not queue.moving_to or queue.migration != migration:
         name = named("queue", queue.name, queue.vhost)
         raise precondition(f"{name} is not being moved any more, or anew")
-    return replace(queue, group=queue.moving_to, moving_to="", migration="")
+    return replace(queue, group=queue.moving_to, moving_to="")
 
 
 def where_it_is(current: Queue | None, wanted: Queue) -> Queue:

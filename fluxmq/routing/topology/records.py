@@ -72,7 +72,8 @@ class Queue:
     """Where messages wait. ``owner``: id of the only connection that may use it, empty unless it is exclusive.
 
     One with an owner is not durable. ``group``: the replication group that holds it. ``origin``: ``client`` or ``settings``.
-    ``moving_to``: the group that it is being moved to, empty for none; ``migration`` names that one move among all others.
+    ``moving_to``: the group that it is being moved to, empty for none; ``migration`` names that one move among all others,
+    or the one by which it came.
     """
 
     vhost: str

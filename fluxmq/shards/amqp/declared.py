@@ -11,12 +11,13 @@ declared, or deleted and declared again, would be lost with its messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fluxmq.logs import get_logger
 from fluxmq.queues.config import QueueConfig, QueueType
 from fluxmq.queues.limits import PRODUCERS_MAX
+from fluxmq.queues.migration import arrives_by, is_arriving
 from fluxmq.queues.states import Queue as State
 from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
@@ -97,7 +98,7 @@ class DeclaredQueues:
         for vhost, name in affected:
             found = topology.queue(vhost, name)
             if found is not None:
-                self._declare(found)
+                self.declare(found)
         self._reconcile()
         self._routes_changed()
 
@@ -115,7 +116,7 @@ class DeclaredQueues:
 
     # What the topology says
 
-    def _declare(self, queue: Queue) -> None:
+    def declare(self, queue: Queue) -> None:
         """Know a queue, and make it where its group is here."""
         config = self.config_of(queue)
         names = self._queues.names
@@ -129,17 +130,23 @@ class DeclaredQueues:
         if queue.owner:
             self._owners[internal] = queue.owner
         self._name(name, config)
+        if queue.moving_to:
+            self._group_here(names.own_name(queue.moving_to))
+        if before is not None and before.group != name:
+            self._queues.moved(internal, before.group, name)
         group = self._group_here(name)
         if group is None or not group.keeper.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
-        if not self._is_current(group):
+        if not self.is_current(group):
             return  # and as soon as it is certain that it is to be
         state = group.machine.queue(internal)
         if state is not None and state.config.type != config.type:
             self._end(group, internal)  # one of its name that went while this shard was away
         if internal in self._ending:
             return  # it is made as soon as the one before it has gone
-        if state is None or state.config != config:
+        if state is not None and is_arriving(state) and not is_meant_to_arrive(queue, state):
+            return  # what is left of another of its name, which goes first
+        if state is None or state.config != config or is_arriving(state):
             group.declare(config, lambda _result: self._declared(group, internal))
 
     def _name(self, group: str, config: QueueConfig) -> None:
@@ -209,9 +216,11 @@ class DeclaredQueues:
     def _end(self, group: Group, internal: str) -> None:
         """Delete a queue from a group here, unless that is under way; then make the one that is declared by now."""
         state = group.machine.queue(internal)
-        if state is None or internal in self._ending or not of_clients(state.config):
+        if state is None or internal in self._ending or is_arriving(state):
             return
-        if self._is_leaving(group) or not self._is_current(group):
+        if not of_clients(state.config) and not state.closed:
+            return
+        if self._is_leaving(group) or not self.is_current(group):
             return
         self._ending.add(internal)
 
@@ -219,10 +228,18 @@ class DeclaredQueues:
             self._ending.discard(internal)
             found = self._topology().queue(*public_name(internal))
             if found is not None:
-                self._declare(found)
+                self.declare(found)
                 self._routes_changed()
 
         group.delete(internal, False, False, ended)
+
+    def led(self) -> Iterator[tuple[Group, int]]:
+        """Replicated groups led here of which the topology here decides, and by which election they are."""
+        for hosted in list(self._queues.service.groups.values()):
+            group = hosted.group
+            here = group.replicated and not group.closed and not group.leaving
+            if here and self._known() and self.is_current(group):
+                yield group, hosted.keeper.elections
 
     def _is_leaving(self, group: Group) -> bool:
         """Whether a group is about to move: nothing may be asked of it, and it is compared again where it comes to rest."""
@@ -230,7 +247,7 @@ class DeclaredQueues:
             self._reconciled.pop(group.name, None)
         return group.leaving
 
-    def _is_current(self, group: Group) -> bool:
+    def is_current(self, group: Group) -> bool:
         """Whether what this shard knows of the topology may decide about a group that is led here; asks if need be."""
         if not group.replicated:
             return True
@@ -265,7 +282,7 @@ class DeclaredQueues:
                 del known[name]
         for name, hosted in list(groups.items()):
             group = hosted.group
-            if not group.keeper.leading or group.leaving or not self._is_current(group):
+            if not group.keeper.leading or group.leaving or not self.is_current(group):
                 continue
             if self._reconciled.get(name) is group:
                 continue
@@ -273,9 +290,9 @@ class DeclaredQueues:
             for config in list(self._queues.names.configured(name)):
                 queue = self._topology().queue(*public_name(config.name))
                 if queue is not None:
-                    self._declare(queue)
+                    self.declare(queue)
             for state in list(group.machine.queues.values()):
-                if not self._is_meant(
+                if not state.closed and not self._is_meant(
                     self._topology().queue(*public_name(state.name)), name, state
                 ):
                     self._end(group, state.name)
@@ -321,7 +338,7 @@ class DeclaredQueues:
 
     def _is_decided_here(self, group: Group) -> bool:
         """Whether what a group here has, or has no longer, is what all its members have."""
-        return not group.replicated or (group.keeper.leading and self._is_current(group))
+        return not group.replicated or (group.keeper.leading and self.is_current(group))
 
     def _unused(self, internal: str) -> None:
         """The last consumer of a queue has gone."""
@@ -350,6 +367,11 @@ def of_clients(config: QueueConfig) -> bool:
     One of the settings file, and a dead-letter queue of one, stays until it is deleted; no settings say so many retries.
     """
     return config.max_retries == COUNT_MAX or public_name(config.name)[0] != DEFAULT_VHOST
+
+
+def is_meant_to_arrive(queue: Queue, state: State) -> bool:
+    """Whether what arrives in a group is what the topology has under its name, by the same move."""
+    return bool(queue.migration) and arrives_by(state, int(queue.migration, 16))
 
 
 def _ignore(_answer: object) -> None:

@@ -22,6 +22,7 @@ from fluxmq.control.row_messages import (
     page_of,
     plain,
 )
+from fluxmq.queues.migration import is_arriving
 from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
 from fluxmq.routing.topology.records import Queue
@@ -44,7 +45,8 @@ QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
 class ShardDesk:
     """Implements control's ``Desk`` for one shard."""
 
-    def __init__(self, broker: AmqpBroker, queues: Queues) -> None:
+    def __init__(self, broker: AmqpBroker, queues: Queues, migration: Callable[[str], str]) -> None:
+        self._migration = migration
         self._broker = broker
         self._queues = queues
 
@@ -74,7 +76,8 @@ class ShardDesk:
             return
         for group in self._queues.service.all_groups():
             for state in list(group.machine.queues.values()):
-                yield self._queue_row(group, state.config.name)
+                if not is_arriving(state):
+                    yield self._queue_row(group, state.config.name)
 
     def _queue_row(self, group: Group, internal: str) -> TableRow:
         state = group.machine.queue(internal)
@@ -98,6 +101,7 @@ class ShardDesk:
             "online": [] if group.failed else [leader],
             "pid": f"<{group.name}.{state.id}>",
             "state": "stopped" if group.failed else "running",
+            "migration": self._migration(internal),
         }
         known = self._broker.topology.queue(vhost, name)
         if known is not None:

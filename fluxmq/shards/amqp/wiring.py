@@ -23,6 +23,7 @@ from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.desk import ShardDesk
 from fluxmq.shards.amqp.entered import Entered
+from fluxmq.shards.amqp.migrations import Migrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
@@ -103,7 +104,16 @@ class Amqp:
             lambda: self.topology.known,
             lambda: self._reactor.tally.now,
         )
-        self.desk = ShardDesk(self.broker, queues)
+        nodes = queues.cluster
+        self.migrations = Migrations(
+            lambda: self.topology.topology,
+            self.topology.change,
+            self.declared.led,
+            (lambda _group: None) if nodes is None else nodes.hosts.carrier,
+            self.declared.declare,
+            lambda: self._reactor.tally.now,
+        )
+        self.desk = ShardDesk(self.broker, queues, self.migrations.progress)
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.sink)
         queues.clients.bound = bindings.sinks
         queues.flush_others = self.broker.flush_marked
@@ -139,6 +149,7 @@ class Amqp:
     def _changed(self, delta: Delta) -> None:
         """The copy of the topology is another."""
         self.declared.changed(delta.rows)
+        self.migrations.changed(delta.rows)
         topology = self.topology.topology
         for client in list(self.handler.clients):
             if client.entered and topology.vhost(client.vhost) is None:
@@ -176,6 +187,7 @@ class Amqp:
         self.topology.tick()
         self.entered.tick()
         self.declared.housekeeping()
+        self.migrations.step()
         blocked = self._queues.service.full
         if blocked != self._blocked:
             self._blocked = blocked

@@ -133,11 +133,11 @@ class Group(Consuming):
                 done(MOVED)
             return True
         state = self.machine.queue(queue)
-        if (state is None or state.closed or self.gate.busy) and not self.closed:
-            if self.gate.holds(queue, state, identity):
-                if done is not None:
-                    done(FENCED)
-                return True
+        watched = state is None or state.closed or self.gate.busy
+        if watched and not self.closed and self.gate.holds(queue, state, identity):
+            if done is not None:
+                done(FENCED)
+            return True
         refusal = self.refusal(state, batch)
         if refusal or state is None:
             self.counts.refused[self._refused_for(state)] += 1

@@ -195,6 +195,11 @@ class Queues:
             return handovers.crossings[group]
         return self.arrived(group)
 
+    def moved(self, queue: str, before: str, after: str) -> None:
+        """A queue is in another group from now on: what clients here asked of it, and its consumers, go there."""
+        if self.cluster is not None:
+            self.cluster.moved(queue, before, after)
+
     def sender(self, group: str) -> QueueHost:
         """Who takes what queues themselves send to a group: wherever it is led, also where clients are refused that."""
         found = None if self.cluster is None else self.cluster.sender(group)
