@@ -93,7 +93,7 @@ class Consumer(threading.Thread):
 
 
 def _ctl(node: Node, *arguments: str) -> str:
-    command = [sys.executable, "-m", "fluxmq.admin", "--data-dir", str(node.folder / "data")]
+    command = [sys.executable, "-m", "fluxmq.admin.cli", "--data-dir", str(node.folder / "data")]
     done = subprocess.run(
         [*command, *arguments],
         capture_output=True,

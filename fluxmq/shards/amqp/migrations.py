@@ -177,18 +177,26 @@ class Move:
             return
         while self._sent_bytes < WINDOW_BYTES and self.position < state.next_offset:
             try:
+                first = self._first(state)
+                if first > self.position:
+                    self._skip(state)
+                    return
                 batch = self.group.logs[state.id].read(max(self.position, state.kept))
             except FluxmqError as problem:
                 self._fail(str(problem))
-                return
-            if batch.base_offset != self.position:
-                self._failed = True  # it was consumed meanwhile: begin behind it
                 return
             self.position = batch.base_offset + batch.count
             body = migration.import_body(self._number, cut(batch, 0, batch.count))
             self._send(carrier, body)
             if self._failed:
                 return
+
+    def _skip(self, state: State) -> None:
+        """What comes next was consumed meanwhile: begin behind it; fenced, if it is little, since that might go on so."""
+        self._failed = True
+        little = state.size <= WINDOW_BYTES
+        if little and not state.closed and self._now() >= self._calm_until:
+            self._fence()
 
     def _send(self, carrier: Carrier | Group, body: bytes) -> None:
         self._sent += 1

@@ -430,6 +430,10 @@ class Consuming(ABC):
 
         self._change((commands.fence(state.id),), applied)
 
+    def _is_fencing(self, queue_id: int) -> bool:
+        """Whether a fence is under way: what was given now would come again."""
+        return self.machine.queues[queue_id].name in self.gate.fencing
+
     def unfence(self, queue: str, done: Done) -> None:
         """A queue stays after all."""
         state = self.machine.queue(queue)

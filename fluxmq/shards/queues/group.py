@@ -273,7 +273,8 @@ class Group(Consuming):
         more = False
         if not self.leaving:
             for queue_id in self.dispatch.due(self.clock()):
-                more |= self._hand_out(queue_id)
+                if not self.gate.fencing or not self._is_fencing(queue_id):
+                    more |= self._hand_out(queue_id)
             if self.asked_to_serve:
                 more |= self.serve()
         for consumer in self.dispatch.cancelled():
