@@ -139,7 +139,7 @@ class Host:
         self.entries.append(entry)
         applied = self.machine.apply(self.machine.applied + 1, self.term, entry)
         for queue_id in applied.declared:
-            self.log[queue_id] = []
+            self.log.setdefault(queue_id, [])  # one that has arrived is declared again
         for queue_id, batch in applied.batches:
             self.log[queue_id].append(batch)
         for queue_id, start in applied.trims:

@@ -61,6 +61,9 @@ CHANGES: list[Change] = [
     changes.DropOwner("me"),
     changes.DropGroup("memory-1"),
     changes.QueueUnused("/", "q"),
+    changes.MigrateQueue("/", "q", "hot", "cold", "0a"),
+    changes.AbortMigration("/", "q"),
+    changes.FinishMigration("/", "q", "0a"),
 ]
 
 

@@ -1,0 +1,339 @@
+"""Moves of queues between two groups of one shard: to the end, aborted, and gone on with by whoever leads next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from fluxmq.queues import migration
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.results import Code, Result
+from fluxmq.queues.states import Queue as State
+from fluxmq.routing.topology.changes import (
+    AbortMigration,
+    AddVhost,
+    Change,
+    DeclareQueue,
+    DropOwner,
+    FinishMigration,
+    MigrateQueue,
+)
+from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.routing.topology.topology import Topology
+from fluxmq.shards.amqp import migrations
+from fluxmq.shards.amqp.migrations import FENCED_SECONDS_MAX, LATER_SECONDS, Migrations
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.memory import MemoryStores
+from fluxmq.shards.queues.ports import FENCED
+from fluxmq.shards.queues.raft_keeper import MemoryKeeper
+from tests.unit.queues.support import NOW, singles
+
+MESSAGES = 50
+Done = Callable[[Refusal | None], None]
+
+
+class Shard:
+    """A shard that leads the groups `hot` and `cold`; changes are decided when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.topology = Topology()
+        self.topology.apply(AddVhost(Vhost("/")))
+        row = Queue("/", "q", "quorum", durable=True, group="hot")
+        self.topology.apply(DeclareQueue(row))
+        self.groups = {name: self._group(name) for name in ("hot", "cold")}
+        self.reachable = True
+        self.waiting: list[tuple[list[Change], Done]] = []
+        self.elections = 1
+        self.lead()
+        self.groups["hot"].declare(QueueConfig("q"))
+        self.tick()
+
+    def _group(self, name: str) -> Group:
+        group = Group(
+            name,
+            MemoryStores(),
+            lambda _group: None,
+            lambda _group, _dead: None,
+            lambda: NOW,
+            1,
+            1 << 20,
+        )
+        group.keeper = MemoryKeeper(group)
+        group.asked.patience_us = 0
+        group.lead()
+        return group
+
+    def lead(self) -> None:
+        """Begin to lead both: what was known of moves is gone."""
+        self.elections += 1
+        self.migrations = Migrations(
+            lambda: self.topology,
+            lambda changes, done: self.waiting.append((changes, done)),
+            self._led,
+            lambda group: self.groups[group] if self.reachable else None,
+            self._declare,
+            lambda: self.now,
+        )
+        self.migrations.changed(self.topology.snapshot().rows)
+
+    def _led(self) -> Iterator[tuple[Group, int]]:
+        return iter([(group, self.elections) for group in self.groups.values()])
+
+    def _declare(self, row: Queue) -> None:
+        self.groups[row.group].declare(QueueConfig(row.name))
+
+    def tick(self, seconds: float = 0.0, rounds: int = 20) -> None:
+        """What groups were asked is done, and moves go on."""
+        self.now += seconds
+        self._work(rounds)
+        self.migrations.step()
+        self._work(rounds)
+
+    def _work(self, rounds: int) -> None:
+        for _ in range(rounds):
+            for group in self.groups.values():
+                group.propose()
+                group.work()
+
+    def change(self, *changes: Change) -> None:
+        """Change the topology."""
+        self.migrations.changed(self.topology.apply_all(changes).rows)
+
+    def decide(self, kind: type[Change] | None = None) -> list[Change]:
+        """Make the changes that were asked for, or only those of a kind; what they were."""
+        waiting, self.waiting = self.waiting, []
+        made: list[Change] = []
+        for changes, done in waiting:
+            if kind is not None and not isinstance(changes[0], kind):
+                self.waiting.append((changes, done))
+                continue
+            made += changes
+            try:
+                self.change(*changes)
+            except Refusal as refusal:
+                done(refusal)
+            else:
+                done(None)
+        return made
+
+    def publish(self, *bodies: bytes) -> list[int]:
+        """Append where the queue is; the answers."""
+        answers: list[int] = []
+        group = self.groups[self.where]
+        for batch in singles(bodies):
+            group.append("q", batch, answers.append)
+        self.tick()
+        return answers
+
+    @property
+    def where(self) -> str:
+        """The group that the row names."""
+        row = self.topology.queue("/", "q")
+        assert row is not None
+        return row.group
+
+    def state(self, group: str) -> State | None:
+        """The queue in a group."""
+        return self.groups[group].machine.queue("q")
+
+    def move(self) -> None:
+        """Have it moved."""
+        self.change(MigrateQueue("/", "q", "hot", "cold", "beef"))
+
+    def run(self) -> None:
+        """Go on until nothing happens any more."""
+        for _ in range(20):
+            self.tick(1.0)
+            self.decide()
+
+    def check(self, group: str) -> None:
+        """The queue is in this group, whole, and nothing of it in the other."""
+        (other,) = {"hot", "cold"} - {group}
+        assert self.where == group
+        assert self.state(other) is None
+        state = self.state(group)
+        assert state is not None
+        assert not state.closed
+        store = self.groups[group].logs[state.id]
+        bodies = [store.read(offset).payload(0) for offset in range(MESSAGES)]
+        assert bodies == [b"%d" % number for number in range(MESSAGES)]
+        assert self.publish(b"more") == [0]
+
+
+@pytest.fixture
+def shard() -> Shard:
+    """A shard with messages."""
+    made = Shard()
+    assert made.publish(*(b"%d" % number for number in range(MESSAGES))) == [0] * MESSAGES
+    return made
+
+
+def until(shard: Shard, phase: str) -> None:
+    """Go on until the move says that it is in this phase, with nothing decided."""
+    for _ in range(20):
+        if shard.migrations.progress("q").startswith(phase):
+            return
+        shard.tick(0.01)
+    raise AssertionError(f"{phase} was never reached: {shard.migrations.progress('q')}")
+
+
+def test_a_queue_is_moved(shard: Shard) -> None:
+    shard.move()
+    until(shard, "deciding")
+    # Whole in both places, and taken in neither, until it is decided.
+    assert shard.publish(b"now") == [FENCED]
+    assert shard.where == "hot"
+    assert shard.decide(FinishMigration) == [FinishMigration("/", "q", "beef")]
+    shard.run()
+    shard.check("cold")
+    assert shard.migrations.progress("q") == ""
+
+
+def test_what_is_published_while_it_is_copied_comes_along(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "WINDOW_BYTES", 1)  # one batch at a time
+    shard.move()
+    shard.tick(rounds=2)
+    assert shard.migrations.progress("q").startswith("copying")
+    told: list[int] = []
+    shard.groups["hot"].append("q", singles([b"meanwhile"])[0], told.append)
+    shard.tick(rounds=1)
+    assert shard.migrations.progress("q").startswith("copying")
+    assert told == [0]
+    shard.run()
+    shard.check("cold")
+    state = shard.state("cold")
+    assert state is not None
+    store = shard.groups["cold"].logs[state.id]
+    assert store.read(MESSAGES).payload(0) == b"meanwhile"
+
+
+@pytest.mark.parametrize("phase", ["copying", "deciding"])
+def test_an_abort_leaves_the_queue_as_it_was(shard: Shard, phase: str) -> None:
+    if phase == "copying":
+        shard.reachable = False
+    shard.move()
+    until(shard, phase)
+    shard.change(AbortMigration("/", "q"))
+    shard.run()  # the decision that was asked for comes too late
+    shard.check("hot")
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_whoever_leads_next_goes_on(shard: Shard, ticks: int) -> None:
+    shard.move()
+    for _ in range(ticks):
+        shard.tick(0.01)
+    shard.lead()
+    shard.run()
+    shard.check("cold")
+
+
+def test_a_move_whose_decision_is_lost_is_gone_on_with(shard: Shard) -> None:
+    shard.move()
+    until(shard, "deciding")
+    ((_, done),) = shard.waiting
+    shard.waiting.clear()
+    done(Refusal(541, "control is away"))
+    shard.tick(FENCED_SECONDS_MAX * 2)
+    state = shard.state("hot")
+    assert state is not None
+    assert state.closed  # it may have been decided: nobody opens it
+    shard.run()
+    shard.check("cold")
+
+
+def test_a_queue_that_waits_for_too_long_is_opened_and_moved_later(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard.move()
+    told: list[int] = []
+    cold = shard.groups["cold"]
+    carry = cold.carry
+
+    def slow(queue: str, kind: int, body: bytes, done: Callable[[Result], None]) -> None:
+        told.append(kind)
+        if kind != 35:
+            carry(queue, kind, body, done)
+
+    monkeypatch.setattr(cold, "carry", slow)
+    until(shard, "installing")
+    shard.tick(FENCED_SECONDS_MAX + 0.01)
+    shard.tick()
+    state = shard.state("hot")
+    assert state is not None
+    assert not state.closed
+    assert shard.publish(b"more") == [0]
+    assert not [each for changes, _ in shard.waiting for each in changes]
+    monkeypatch.undo()
+    shard.lead()
+    shard.tick(LATER_SECONDS)
+    shard.run()
+    assert shard.where == "cold"
+
+
+def test_what_arrived_is_given_up_only_when_it_is_certain_that_it_may(shard: Shard) -> None:
+    cold = shard.groups["cold"]
+    config = QueueConfig("q")
+    results: list[Result] = []
+    cold.carry("q", 33, migration.adopt_body(config, 0, 0xBEEF), results.append)
+    shard.tick()
+    shard.tick()
+    assert results == [Result(Code.OK, 0)]
+    # This shard has not heard of the move yet: that it asks shows.
+    assert [changes for changes, _ in shard.waiting] == [[DropOwner("")]]
+    ((_, done),) = shard.waiting
+    shard.waiting.clear()
+    shard.move()
+    done(None)
+    shard.tick()
+    assert shard.state("cold") is not None
+    shard.run()
+    shard.check("cold")
+
+
+def test_what_arrived_of_no_move_goes(shard: Shard) -> None:
+    body = migration.adopt_body(QueueConfig("q"), 0, 0xDEAD)
+    shard.groups["cold"].carry("q", 33, body, lambda _result: None)
+    shard.run()
+    assert shard.state("cold") is None
+    shard.check("hot")
+
+
+def test_too_much_to_take_along_ends_the_move(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "STATE_BYTES_MAX", 10)
+    shard.move()
+    shard.run()
+    shard.check("hot")
+
+
+def test_what_is_consumed_while_it_is_copied_need_not_be_copied(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(migrations, "WINDOW_BYTES", 1)
+    hot = shard.groups["hot"]
+    state = shard.state("hot")
+    assert state is not None
+    consumer, needed = hot.dispatch.attach(state.id, "g", "m")
+    for command in needed:
+        hot.submit((command,))
+    shard.tick()
+    shard.move()
+    shard.tick(rounds=2)
+    assert shard.migrations.progress("q").startswith("copying")
+    hot.settle(consumer, Verb.ACK, [(0, MESSAGES - 1)], -1, b"", None)
+    shard.tick(rounds=2)
+    assert state.start == MESSAGES
+    shard.run()
+    moved = shard.state("cold")
+    assert shard.where == "cold"
+    assert moved is not None
+    assert (moved.start, moved.next_offset, moved.ready()) == (MESSAGES, MESSAGES, 0)
+    assert shard.publish(b"next") == [0]
