@@ -7,10 +7,10 @@ import pytest
 from fluxmq._hot.batches import DELAY
 from fluxmq.queues import commands
 from fluxmq.queues.attaching import ExclusiveError
-from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.commands import Mode, Verb
 from fluxmq.queues.config import QueueType
 from fluxmq.queues.consumers import Consumer
+from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import CLAIM_GRANULE, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
 from fluxmq.queues.results import Code

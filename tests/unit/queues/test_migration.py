@@ -60,9 +60,7 @@ class Moving:
     def install(self, fence: int, move: int = MOVE) -> Result:
         """Send everything else."""
         origins = self.here.machine.origins()
-        return self.carry(
-            Kind.INSTALL, migration.install_body(move, fence, self.queue, origins)
-        )
+        return self.carry(Kind.INSTALL, migration.install_body(move, fence, self.queue, origins))
 
     def declare(self) -> Result:
         """It is there from now on."""
@@ -152,12 +150,12 @@ def test_an_append_that_had_taken_effect_before_the_fence_is_not_stored_again_th
     moved = case.move()
 
     def ask(number: int, floor: int) -> Result:
-        header = commands.append_header_once(
-            moved.id, len(batch), 0, Identity(7, number, floor)
-        )
+        header = commands.append_header_once(moved.id, len(batch), 0, Identity(7, number, floor))
         return case.there.do(header + batch)[0]
 
-    assert ask(9, 9).code == Code.OK  # a later one, which says that nothing below comes again to this group
+    assert (
+        ask(9, 9).code == Code.OK
+    )  # a later one, which says that nothing below comes again to this group
     assert ask(5, 5).code == Code.DUPLICATE
     assert ask(6, 6).code == Code.OK
     assert moved.next_offset == 3
