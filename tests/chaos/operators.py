@@ -77,7 +77,8 @@ class Migrated(Asked):
 
     def begin(self) -> None:
         self.members = [self.place.some()]
-        self.ask(self.members[0], "migrate-queue", "chaos-work", self.place.random.choice(GROUPS))
+        group = self.place.random.choice(GROUPS)
+        self.ask(self.members[0], "migrate-queue", "chaos-work", "--to", group)
 
 
 class Reshaped(Asked):

@@ -21,6 +21,7 @@ from fluxmq.queues.migration import arrives_by, is_arriving
 from fluxmq.queues.states import Queue as State
 from fluxmq.routing.topology.changes import Change, DeleteQueue, DropOwner, QueueUnused
 from fluxmq.routing.topology.effective import effective
+from fluxmq.routing.topology.migrations import VERB
 from fluxmq.routing.topology.names import DEFAULT_VHOST, public_name
 from fluxmq.routing.topology.queue_config import COUNT_MAX, TYPES, queue_settings
 from fluxmq.routing.topology.records import ORIGIN_SETTINGS, POLICY, QUEUE, VHOST, Queue
@@ -70,6 +71,8 @@ class DeclaredQueues:
         """Queues with deletions under way that were asked for here."""
         self._owners: dict[str, str] = {}
         """Whose exclusive queues are known: another owner's of the same name is another queue."""
+        self._said: set[str] = set()
+        """Queues of which it was said that the settings file has them in another group."""
         self._left: dict[str, float] = {}
         """Queues that the engine has no longer and the topology still has, and when that is looked at."""
         self._idle: dict[str, float] = {}
@@ -130,10 +133,7 @@ class DeclaredQueues:
         if queue.owner:
             self._owners[internal] = queue.owner
         self._name(name, config)
-        if queue.moving_to:
-            self._group_here(names.own_name(queue.moving_to))
-        if before is not None and before.group != name:
-            self._queues.moved(internal, before.group, name)
+        self._follow_moves(queue, name, before)
         group = self._group_here(name)
         if group is None or not group.keeper.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
@@ -149,6 +149,15 @@ class DeclaredQueues:
         if state is None or state.config != config or is_arriving(state):
             group.declare(config, lambda _result: self._declared(group, internal))
 
+    def _follow_moves(self, queue: Queue, name: str, before: QueueInfo | None) -> None:
+        """A queue is in a group, and perhaps on its way to another; ``before``: what was known of it."""
+        if queue.origin == ORIGIN_SETTINGS and not queue.moving_to:
+            self._compare_with_file(queue.internal_name, name)
+        if queue.moving_to:
+            self._group_here(self._queues.names.own_name(queue.moving_to))
+        if before is not None and before.group != name:
+            self._queues.moved(queue.internal_name, before.group, name)
+
     def _name(self, group: str, config: QueueConfig) -> None:
         topics = tuple(topic.encode() for topic in config.topics)
         self._queues.names.declare(QueueInfo(config.name, group, config.type, topics), config)
@@ -161,6 +170,18 @@ class DeclaredQueues:
         elif state is not None and group is self._queues.service.ephemeral:
             # Others may have heard of the end of one before it only now; of those on disk the service tells.
             self._queues.service.told(internal, state.config)
+
+    def _compare_with_file(self, internal: str, group: str) -> None:
+        """Say that the settings file has a queue in another group than the one it is in; each node says so once."""
+        wanted = self._queues.names.group_of_settings(internal)
+        if self._queues.shard or wanted == group or internal in self._said:
+            return
+        self._said.add(internal)
+        _log.error(
+            "a queue stays in the group it is in: `%s` moves it with its messages",
+            VERB,
+            extra={"queue": internal, "group": group, "settings": wanted},
+        )
 
     def config_of(self, queue: Queue) -> QueueConfig:
         """What the engine is told of a queue: of one of the settings file only what policies say besides."""
@@ -218,7 +239,8 @@ class DeclaredQueues:
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or is_arriving(state):
             return
-        if not of_clients(state.config) and not state.closed:
+        of_settings = not of_clients(state.config) and not state.closed
+        if of_settings and not self._is_in_another(group, internal):
             return
         if self._is_leaving(group) or not self.is_current(group):
             return
@@ -231,7 +253,14 @@ class DeclaredQueues:
                 self.declare(found)
                 self._routes_changed()
 
-        group.delete(internal, False, False, ended)
+        # Of one of the settings that is elsewhere an empty one may have been made here by a file that says so.
+        group.delete(internal, False, of_settings, ended)
+
+    def _is_in_another(self, group: Group, internal: str) -> bool:
+        """Whether the topology has a queue in another replicated group."""
+        row = self._topology().queue(*public_name(internal))
+        wanted = "" if row is None else self._queues.names.own_name(row.group)
+        return group.replicated and wanted not in ("", group.name)
 
     def led(self) -> Iterator[tuple[Group, int]]:
         """Replicated groups led here of which the topology here decides, and by which election they are."""
@@ -299,8 +328,10 @@ class DeclaredQueues:
 
     def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
         """Whether a queue of the engine is the one that the topology has under its name."""
-        if queue is None or queue.origin == ORIGIN_SETTINGS:
-            return queue is not None
+        if queue is None:
+            return False
+        if queue.origin == ORIGIN_SETTINGS:
+            return not queue.group or self._queues.names.own_name(queue.group) == group
         return (
             self._queues.names.own_name(queue.group) == group
             and TYPES[queue.type] == state.config.type

@@ -121,9 +121,11 @@ class QueueNames:
         self._configs: dict[str, dict[str, QueueConfig]] = {}
         self.changed = True
         self._of_settings = {queue.name: config_of(queue) for queue in settings.queues}
+        self._groups_of_settings: dict[str, str] = {}
         for queue in settings.queues:
             group = group_of(queue, settings, local_groups)
             config = self._of_settings[queue.name]
+            self._groups_of_settings[queue.name] = group
             self.add(QueueInfo(queue.name, group, config.type, _encoded(queue.topics)))
             self._configs.setdefault(group, {})[queue.name] = config
         for queue in settings.queues:
@@ -158,6 +160,10 @@ class QueueNames:
     def of_settings(self, name: str) -> QueueConfig | None:
         """What the settings file says of a queue that it names."""
         return self._of_settings.get(name)
+
+    def group_of_settings(self, name: str) -> str:
+        """The group in which the settings file wants a queue that it names; empty for another."""
+        return self._groups_of_settings.get(name, "")
 
     def group_of(self, name: str, given: str) -> str:
         """The group of a queue whose declaration gives one; those of the settings file do not."""

@@ -216,7 +216,7 @@ def test_changes_go_together_while_others_are_under_way(world, monkeypatch):
     ("limits", "sizes"),
     [
         ({"SETS_MAX": 2}, [2, 2, 1]),
-        ({"REQUEST_BYTES_MAX": 700}, [3, 2]),
+        ({"REQUEST_BYTES_MAX": 780}, [3, 2]),
         ({"REQUEST_BYTES_MAX": 1}, [1] * 5),
         ({}, [5]),
     ],

@@ -1,0 +1,103 @@
+"""Mutations of what moving a queue to another group promises: one owner, nothing lost, nothing twice, order."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+OF_MACHINE = "tests/unit/queues/test_migration.py::"
+OF_GATES = "tests/unit/shards/queues/test_gates.py::"
+OF_HOSTS = "tests/unit/shards/cluster/test_moving_queue.py::"
+OF_MOVES = "tests/unit/shards/amqp/test_migrations.py::"
+OF_ROWS = "tests/unit/routing/topology/test_migrations.py::"
+
+MUTATIONS = [
+    Mutation(
+        "migration_declared_half",
+        "What has not arrived whole is not the queue.",
+        "fluxmq/queues/migration.py",
+        "    if move is None or not move.installed:\n",
+        "    if move is None:\n",
+        OF_MACHINE + "test_what_has_not_arrived_whole_is_not_the_queue",
+    ),
+    Mutation(
+        "migration_taken_while_fenced",
+        "A fenced queue takes and gives nothing.",
+        "fluxmq/queues/machine.py",
+        "        if queue.closed and kind not in migration.WHILE_CLOSED:\n",
+        "        if False:\n",
+        OF_MACHINE + "test_a_fenced_queue_takes_and_gives_nothing_until_it_is_opened",
+    ),
+    Mutation(
+        "migration_stale_state",
+        "What was installed is not replaced by what was true before.",
+        "fluxmq/queues/migration.py",
+        "    if fence_number < move.installed:\n",
+        "    if False:\n",
+        OF_MACHINE + "test_what_was_installed_is_not_replaced_by_what_was_true_before",
+    ),
+    Mutation(
+        "migration_incomplete_install",
+        "What was installed counts only while nothing has come since.",
+        "fluxmq/queues/migration.py",
+        "    move.installed = 0  # what was installed does not know of this\n",
+        "",
+        OF_MACHINE + "test_more_than_was_installed_makes_it_incomplete_again",
+    ),
+    Mutation(
+        "migration_identities_left_behind",
+        "An append that had taken effect before the fence is not stored again in the other group.",
+        "fluxmq/queues/migration.py",
+        "    move.came_with = came_with\n",
+        "",
+        OF_MACHINE
+        + "test_an_append_that_had_taken_effect_before_the_fence_is_not_stored_again_there",
+    ),
+    Mutation(
+        "migration_order_after_fence",
+        "Nothing passes an append that was held up.",
+        "fluxmq/shards/queues/gates.py",
+        "        if identity.number > first and identity.floor <= first:\n",
+        "        if False:\n",
+        OF_GATES + "test_nothing_passes_an_append_that_was_held_up",
+    ),
+    Mutation(
+        "migration_renamed_appends",
+        "What is not answered moves under the name it had.",
+        "fluxmq/shards/cluster/leader_host.py",
+        "        self._appends = dict(sorted({**self._appends, **appends}.items()))\n",
+        "        self._appends.update({next(self._numbers): each for each in appends.values()})\n",
+        OF_HOSTS + "test_what_is_not_answered_moves_with_its_queue_in_order_and_under_its_names",
+    ),
+    Mutation(
+        "migration_opened_undecided",
+        "A queue is not opened while the decision that was asked for may stand.",
+        "fluxmq/shards/amqp/migrations.py",
+        "                self._fenced_at = None\n                self._fail(refusal.text)\n",
+        "                self._fail(refusal.text)\n",
+        OF_MOVES + "test_a_move_whose_decision_is_lost_is_gone_on_with",
+    ),
+    Mutation(
+        "migration_late_decision",
+        "What was asked for before a queue was opened again is no reason to decide.",
+        "fluxmq/shards/amqp/migrations.py",
+        "            elif migration.fenced_at(state) == fence:\n",
+        "            else:\n",
+        OF_MOVES + "test_a_queue_that_waits_for_too_long_is_opened_and_moved_later",
+    ),
+    Mutation(
+        "migration_cleared_unheard",
+        "What arrived is given up only when the topology here is as new as that.",
+        "fluxmq/shards/amqp/migrations.py",
+        "            if refusal is not None or gone or self._belongs(group, state):\n",
+        "            if refusal is not None or gone:\n",
+        OF_MOVES + "test_what_arrived_is_given_up_only_when_it_is_certain_that_it_may",
+    ),
+    Mutation(
+        "migration_finished_after_abort",
+        "An aborted move cannot be finished.",
+        "fluxmq/routing/topology/migrations.py",
+        "    if not queue.moving_to or queue.migration != migration:\n",
+        "    if not queue.moving_to:\n",
+        OF_ROWS + "test_an_aborted_move_cannot_be_finished",
+    ),
+]
