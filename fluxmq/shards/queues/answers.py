@@ -47,3 +47,17 @@ def answering(done: Answer) -> Done:
         done(reason_of(result))
 
     return applied
+
+
+def worst_of(count: int, done: Answer | None) -> Answer:
+    """Who is to be told of so many parts: ``done`` hears once, of the worst that became of any."""
+    waiting, worst = count, 0
+
+    def answered(reason: int) -> None:
+        nonlocal waiting, worst
+        waiting -= 1
+        worst = max(worst, reason)
+        if not waiting and done is not None:
+            done(worst)
+
+    return answered

@@ -24,7 +24,7 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
-from fluxmq.shards.queues.answers import Done, answering
+from fluxmq.shards.queues.answers import Done, answering, worst_of
 from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
@@ -175,16 +175,7 @@ class Group(Consuming):
 
         If it has not for all of them, that is the answer: as when it comes too late, some are stored and may come again.
         """
-        waiting = len(pieces)
-        worst = 0
-
-        def answered(reason: int) -> None:
-            nonlocal waiting, worst
-            waiting -= 1
-            worst = max(worst, reason)
-            if not waiting and done is not None:
-                done(worst)
-
+        answered = worst_of(len(pieces), done)
         room = True
         for at, piece in enumerate(pieces):
             own = None if identity is None else identity._replace(number=identity.number + at)

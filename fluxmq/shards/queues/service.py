@@ -454,15 +454,10 @@ class QueueService:
     def _lagging(self) -> list[Hosted]:
         storage = self._settings.storage
         files = max(storage.checkpoint_bytes // storage.wal_file_bytes, 2)
-        found = []
-        for log in self.logs.all():
-            numbers = set(log.wal.lagging(files))
-            found += [
-                hosted
-                for hosted in self.groups.values()
-                if hosted.shared is log and hosted.log.number in numbers
-            ]
-        return found
+        numbers = {log: set(log.wal.lagging(files)) for log in self.logs.all()}
+        return [
+            hosted for hosted in self.groups.values() if hosted.log.number in numbers[hosted.shared]
+        ]
 
     def _look_for_room(self) -> None:
         """Refuse appends while the file system is nearly full, before a write fails for it."""
