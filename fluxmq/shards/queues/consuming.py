@@ -17,13 +17,16 @@ from fluxmq.queues.config import QueueType
 from fluxmq.queues.consumers import Consumer
 from fluxmq.queues.dispatch import Dispatch
 from fluxmq.queues.machine import Machine
+from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
+from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering, outcome_of, reason_of
 from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.gates import Gate
 from fluxmq.shards.queues.keeping import Keeper, Store
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import (
+    FENCED,
     MOVED,
     NOTHING,
     Answer,
@@ -58,6 +61,7 @@ class Consuming(ABC):
     failed: str
     replicated: bool
     batch_max: int
+    applied_term: int
 
     def __init__(self) -> None:
         self.ports: dict[Consumer, ConsumerPort] = {}
@@ -429,6 +433,22 @@ class Consuming(ABC):
             done(result)
 
         self._change((commands.fence(state.id),), applied)
+
+    def _holds(
+        self, queue: str, state: Queue | None, identity: Identity | None, done: Answer | None
+    ) -> bool:
+        """Whether an append is held up since its queue moves; who asked is told then."""
+        if self.closed or not self.gate.holds(queue, state, identity):
+            return False
+        if done is not None:
+            done(FENCED)
+        return True
+
+    def _is_of_another_term(self, identity: Identity) -> bool:
+        """Whether an append was sent to an earlier leadership of this node: those before it were lost with that, and come
+        again behind it."""
+        term = identity.term
+        return self.replicated and not self.absent and term not in (0, self.applied_term)
 
     def _is_fencing(self, queue_id: int) -> bool:
         """Whether a fence is under way: what was given now would come again."""

@@ -30,7 +30,7 @@ from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Stores
-from fluxmq.shards.queues.ports import FENCED, MOVED, Answer
+from fluxmq.shards.queues.ports import MOVED, Answer
 from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
 from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import Corruption, StorageError
@@ -133,10 +133,9 @@ class Group(Consuming):
                 done(MOVED)
             return True
         state = self.machine.queue(queue)
-        watched = state is None or state.closed or self.gate.busy
-        if watched and not self.closed and self.gate.holds(queue, state, identity):
-            if done is not None:
-                done(FENCED)
+        if (state is None or state.closed or self.gate.busy) and self._holds(
+            queue, state, identity, done
+        ):
             return True
         refusal = self.refusal(state, batch)
         if refusal or state is None:
@@ -161,12 +160,6 @@ class Group(Consuming):
         else:
             header = commands.append_header_once(state.id, len(batch), spare, identity)
         return self.submit((header, batch), answer, len(batch))
-
-    def _is_of_another_term(self, identity: Identity) -> bool:
-        """Whether an append was sent to an earlier leadership of this node: those before it were lost with that, and come
-        again behind it."""
-        term = identity.term
-        return self.replicated and not self.absent and term not in (0, self.applied_term)
 
     def _append_apart(
         self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None

@@ -193,6 +193,11 @@ class QueueNames:
         """A durable queue."""
         return self._queues.get(name)
 
+    def is_in_another(self, name: str, group: str) -> bool:
+        """Whether a durable queue is in another group than this one."""
+        info = self._queues.get(name)
+        return info is not None and info.group != group
+
     def info(self, name: str) -> QueueInfo:
         """Any queue: a name that is not known is an ephemeral one."""
         found = self._queues.get(name)

@@ -182,7 +182,7 @@ class QueueService:
         group.on_leading = self._declare
         group.on_declared = self._declared
         group.on_deleted = self._gone
-        group.gate.moved_away = lambda queue: self._is_in_another(queue, name)
+        group.gate.moved_away = lambda queue: self.names.is_in_another(queue, name)
         member = self.member_of(name)
         place_group(self._files, self._paths, name, member.data_dir)
         try:
@@ -257,12 +257,8 @@ class QueueService:
     def _unused(self, queue: str) -> None:
         self.unused(queue)
 
-    def _is_in_another(self, queue: str, group: str) -> bool:
-        info = self.names.find(queue)
-        return info is not None and info.group != group
-
     def _gone(self, group: Group, queue: str) -> None:
-        if self._is_in_another(queue, group.name):
+        if self.names.is_in_another(queue, group.name):
             return  # what is left of one that has moved, or what has come of one that has not
         self.told(queue, None)
         self.names.remove(queue)
