@@ -58,7 +58,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
     """Move a queue, and wait until it is there."""
-    vhost, name = _place(options)
+    vhost, name = place_of(options)
     wanted = Migrate(vhost, name, options.to or "", options.abort)
     begun = time.monotonic()
     where = Migrating.from_body(caller.call(MIGRATE_QUEUE, wanted.to_body()))
@@ -86,7 +86,7 @@ def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> li
     return [f"queue {name!r} is in group {where.group!r} ({time.monotonic() - begun:.1f} s)"]
 
 
-def _place(options: argparse.Namespace) -> tuple[str, str]:
+def place_of(options: argparse.Namespace) -> tuple[str, str]:
     """Virtual host and name. Ends the program when there is no name."""
     vhost, name = options.vhost, str(options.queue)
     if vhost is None:

@@ -128,8 +128,6 @@ class DeclaredQueues:
         before = names.find(internal)
         if self._owners.get(internal, queue.owner) != queue.owner:
             self._forget(queue.vhost, queue.name)
-        elif before is not None and before.group != name:
-            self._end_in(before.group, internal)
         if queue.owner:
             self._owners[internal] = queue.owner
         self._name(name, config)
@@ -137,9 +135,10 @@ class DeclaredQueues:
         group = self._group_here(name)
         if group is None or not group.keeper.leading or self._is_leaving(group):
             return  # it is declared where its group lives, or as soon as that is led
-        if not self.is_current(group):
-            return  # and as soon as it is certain that it is to be
         state = group.machine.queue(internal)
+        arrived = state is not None and is_meant_to_arrive(queue, state)
+        if not arrived and not self.is_current(group):
+            return  # and as soon as it is certain that it is to be
         if state is not None and state.config.type != config.type:
             self._end(group, internal)  # one of its name that went while this shard was away
         if internal in self._ending:
@@ -156,6 +155,7 @@ class DeclaredQueues:
         if queue.moving_to:
             self._group_here(self._queues.names.own_name(queue.moving_to))
         if before is not None and before.group != name:
+            self._end_in(before.group, queue.internal_name)
             self._queues.moved(queue.internal_name, before.group, name)
 
     def _name(self, group: str, config: QueueConfig) -> None:
@@ -239,6 +239,8 @@ class DeclaredQueues:
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or is_arriving(state):
             return
+        if group.absent:
+            return  # whoever leads it does that
         of_settings = not of_clients(state.config) and not state.closed
         if of_settings and not self._is_in_another(group, internal):
             return
@@ -311,7 +313,10 @@ class DeclaredQueues:
                 del known[name]
         for name, hosted in list(groups.items()):
             group = hosted.group
-            if not group.keeper.leading or group.leaving or not self.is_current(group):
+            if not group.keeper.leading or group.leaving:
+                continue
+            self._declare_arrived(group)
+            if not self.is_current(group):
                 continue
             if self._reconciled.get(name) is group:
                 continue
@@ -325,6 +330,16 @@ class DeclaredQueues:
                     self._topology().queue(*public_name(state.name)), name, state
                 ):
                     self._end(group, state.name)
+
+    def _declare_arrived(self, group: Group) -> None:
+        """Queues that have moved to a group are there: by the name of the move that is certain, however old the row is."""
+        for queue_id in list(group.machine.closed):
+            state = group.machine.queues[queue_id]
+            row = self._topology().queue_called(state.name)
+            if row is None or not is_meant_to_arrive(row, state):
+                continue
+            if self._queues.names.own_name(row.group) == group.name:
+                self.declare(row)
 
     def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
         """Whether a queue of the engine is the one that the topology has under its name."""

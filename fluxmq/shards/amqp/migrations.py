@@ -117,8 +117,8 @@ class Move:
     def step(self) -> None:
         """Do what can be done now."""
         state, now = self._state, self._now()
-        if state is None or self.over or self._decided:
-            return
+        if state is None or self.over or self._decided or migration.is_arriving(state):
+            return  # one that has not arrived by the move before is closed, and not by a fence
         if self._is_late(now):
             self._open(now)
             return

@@ -14,12 +14,14 @@ from fluxmq.routing.topology.changes import (
     DeleteQueue,
     DeleteVhost,
     DropOwner,
+    FinishMigration,
+    MigrateQueue,
     SetPolicy,
 )
 from fluxmq.routing.topology.records import Policy, Queue, Vhost
 from fluxmq.shards.amqp.declared import LEFT_SECONDS, of_clients
 from fluxmq.shards.queues.between import Departed
-from fluxmq.shards.queues.names import dead_letter_config
+from fluxmq.shards.queues.names import QueueInfo, dead_letter_config
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
 from tests.unit.shards.queues.asking import ask
 
@@ -402,3 +404,22 @@ def test_what_a_follower_has_not_is_no_reason_to_delete_it(make_amqp: MakeAmqp) 
     node.advance(20)
     assert node.engine("work") is None
     assert node.control.topology.queue("/", "work") is not None
+
+
+def test_a_follower_of_the_group_that_a_queue_left_deletes_nothing(make_amqp: MakeAmqp) -> None:
+    """It led the group once, so what it knows of the topology counts as current: whoever leads deletes what is left."""
+    node = make_amqp()
+    queue = node.queue("work")
+    group = node.group("work")
+    group.replicated = True
+    node.settle()
+    node[0].queues.service.groups[group.name].keeper.leading = False
+    node.control.change(MigrateQueue("/", "work", group.name, "elsewhere", "aa"))
+    node.control.change(FinishMigration("/", "work", "aa"))
+    node.settle()
+    assert group.machine.queue(queue.name) is not None
+    names = node[0].queues.names
+    assert names.info("work").group == "elsewhere"
+    # Who tells of what is left there has not heard of it.
+    names.add(QueueInfo("work", group.name, 0))
+    assert names.info("work").group == "elsewhere"
