@@ -110,7 +110,7 @@ MUTATIONS = [
     Mutation(
         "cluster_settled_by_nobody",
         "A settlement fails while nobody leads.",
-        CLUSTER + "leader_host.py",
+        CLUSTER + "following.py",
         "            self._held.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(_REFUSED)\n",
         "            self._held.settle(verb, ranges, delay, reason, _telling(done))\n        elif done is not None:\n            done(0)\n",
         OF_HOSTS + "test_a_consumer_follows_the_leader_and_settles_only_there",
@@ -311,7 +311,7 @@ MUTATIONS = [
     Mutation(
         "cluster_late_append_overtakes",
         "What was sent to an earlier leadership of a node is not taken by a later one.",
-        QUEUES + "group.py",
+        QUEUES + "consuming.py",
         "        return self.replicated and not self.absent and term not in (0, self.applied_term)\n",
         "        return False\n",
         OF_KEEPING + "test_what_was_sent_to_an_earlier_leadership_is_not_taken_by_a_later_one",
