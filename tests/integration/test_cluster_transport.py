@@ -171,7 +171,7 @@ STRANGERS = [
     ({"node": "node9"}, "not among the nodes"),
     ({"node": "node2"}, "own name"),
     ({"purpose": "group:orders"}, "address of shard, not of group:orders"),
-    ({"version": 2}, "version 2"),
+    ({"version": greeting.VERSION + 1}, f"version {greeting.VERSION + 1}"),
     ({"shard": 7}, "no such shard"),
     (None, "no greeting"),
 ]
@@ -191,7 +191,14 @@ def test_a_stranger_is_refused(
             listening(far, accept=accept) as there,
             grpc.aio.insecure_channel(there.address) as channel,
         ):
-            sent = Greeting(**{"version": 1, "node": "node1", "purpose": "shard", **(change or {})})
+            sent = Greeting(
+                **{
+                    "version": greeting.VERSION,
+                    "node": "node1",
+                    "purpose": "shard",
+                    **(change or {}),
+                }
+            )
             metadata = ((greeting.KEY, sent.SerializeToString()),) if change else ()
             call = channel.stream_stream(f"/{channels.SERVICE}/{channels.CONNECT}")(
                 metadata=metadata

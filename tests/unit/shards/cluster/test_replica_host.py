@@ -256,6 +256,7 @@ def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy
     assert [(each.reason, held) for each, held in answers] == [(MOVED, None)]
 
 
+@pytest.mark.uncompiled
 def test_a_damaged_copy_is_not_read_any_more(copy: Copy) -> None:
     told: list[str] = []
     copy.group.on_damaged = told.append
