@@ -115,7 +115,7 @@ def _cursor(ledger: Ledger, queue: str, group: str) -> None:
 
 
 def _order_of_queue(ledger: Ledger, queue: str) -> None:
-    """I7: in the queue, and as a single consumer is given them for the first time, a publisher's messages ascend."""
+    """I7: in the queue, and as a single consumer is given them for the first time and unmarked, a publisher's messages ascend."""
     places: dict[Key, int] = {}
     for (name, _), deliveries in ledger.deliveries.items():
         if name == queue:
@@ -131,9 +131,15 @@ def _order_of_queue(ledger: Ledger, queue: str) -> None:
 
 
 def _firsts(deliveries: list[Deliver]) -> dict[Key, int]:
+    """Where messages came for the first time. One that is marked then was on its way to a connection that was lost: it comes
+    again when that is known, and whoever has come instead may have had newer ones by then."""
     places: dict[Key, int] = {}
+    seen: set[Key] = set()
     for place, each in enumerate(deliveries):
-        places.setdefault((each.publisher, each.sequence), place)
+        key = (each.publisher, each.sequence)
+        if key not in seen and not each.repeat:
+            places[key] = place
+        seen.add(key)
     return places
 
 
