@@ -88,6 +88,11 @@ class Consuming(ABC):
         """Whether commands are not taken here."""
         return bool(self.failed) or self.absent
 
+    @property
+    def next_due(self) -> int | None:
+        """When a timer is due, µs; None where the group is led elsewhere: what entries wake there is looked after there."""
+        return None if self.closed else self.dispatch.next_due()
+
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
         """Put one command into the next entry."""

@@ -374,7 +374,7 @@ class QueueService:
         """Wake up when the first of the groups' timers is due."""
         due: int | None = None
         for group in groups:
-            at = group.dispatch.next_due()
+            at = group.next_due
             if at is not None and (due is None or at < due):
                 due = at
         if due is None:
@@ -389,7 +389,7 @@ class QueueService:
         self._timer_at = 0
         now = self._clock()
         for group in self._all():
-            due = group.dispatch.next_due()
+            due = group.next_due
             if due is not None and due <= now:
                 self.mark(group)
 

@@ -170,3 +170,16 @@ def test_a_queue_that_may_refuse_is_not_answered_early(trio: Trio, config: Queue
     for _ in range(3):
         trio.tick()
     assert said == [0]
+
+
+def test_a_follower_waits_for_no_timer(trio: Trio) -> None:
+    """What entries wake is run where the group is led: a follower that took it for due looked again every millisecond."""
+    leader = trio.elect(1)
+    leader.group.append("work", message(b"m"), None)
+    trio.settle()
+    leader.keeper.announce()
+    trio.settle()
+    follower = trio[2].group
+    assert depth(trio, 2) == 1
+    assert follower.dispatch.next_due() == 0
+    assert follower.next_due is None
