@@ -29,6 +29,11 @@ IN_PLACE_ONLY = {
 }
 EVERYDAY = {
     "fluxmq/raft": ("*",),
+    "fluxmq/cluster": (
+        *("connection", "http2", "http2_frames", "http2_sending", "http2_streams"),
+        *("raft_messages", "sockets", "wire"),
+    ),
+    "fluxmq/shards/cluster": ("audit", "carrier", "leader_host"),
     "fluxmq/queues": ("*",),
     "fluxmq/storage": (
         *("batch_cache", "head", "log_reader", "queue_log", "segment_index", "segments", "wal"),

@@ -1,6 +1,6 @@
 """Ending what a process has open, side by side and within a time: what does not end must not keep the process.
 
-Streams to other nodes end when gRPC says so, requests when whoever is asked answers. Nothing that has to be on disk waits for
+Streams to other nodes end when those say goodbye, requests when whoever is asked answers. Nothing that has to be on disk waits for
 them, and the supervisor kills a process that stays.
 """
 

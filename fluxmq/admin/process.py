@@ -180,7 +180,7 @@ class ControlProcess:
                 raise MetadataError("its users and queues are a cluster's: set cluster.enabled")
             await keeper.load(life, queues, lambda: first_user(parameters))
             return await self._thread.run(store.users), keeper
-        # Who is alone has no need of gRPC.
+        # Who is alone has no need of streams to others.
         from fluxmq.admin.meta.service import Meta
 
         self._meta = keeper.decider = Meta(

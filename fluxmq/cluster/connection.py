@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from fluxmq.cluster import wire
-from fluxmq.cluster.errors import MalformedStream, StreamEnded
+from fluxmq.cluster import wire as wire_format
+from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
+from fluxmq.cluster.errors import MalformedStream
 from fluxmq.logs import RateLimited, get_logger
 
 BACKLOG_BYTES_MAX: Final = 64 << 20
 """Bytes that may wait for one stream: some seconds of a fast link. Behind it the other side is taken for stuck."""
-
-PROBLEM_CHARS_MAX: Final = 300
-"""Of what a log line says about a problem: another node may have written it."""
 
 _log = get_logger("fluxmq.cluster")
 _problems = RateLimited(_log, per_second=1.0, burst=5)
@@ -48,38 +46,61 @@ class Listener(Protocol):
         """A stream that was told of has ended, whoever ended it. Called once."""
 
 
-Read = Callable[[], Awaitable[bytes | None]]
-"""The next message; None when the other side has ended the stream. Raises StreamEnded."""
-Write = Callable[[bytes], Awaitable[None]]
-"""Send a message; returns when the next may be given. Raises StreamEnded."""
+class Wire(Protocol):
+    """What a stream is written to. ``writable``: there is room for another message."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether a message goes out at once, or waits."""
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+
+    def end(self) -> None:
+        """Send nothing more, and hear of nothing any more."""
 
 
 class Connection:
     """A stream. ``hello``: what the other side says it is. ``outgoing``: dialled by this side. ``open``: not ended.
-    ``backlog_bytes``: of frames given to ``send`` that gRPC has not taken."""
+    ``backlog_bytes``: of frames given to ``send`` that wait here. ``ended``: done when the listener was told of the end."""
 
     __slots__ = (
-        "_ends",
+        "_assembler",
         "_listener",
+        "_loop",
+        "_messages",
+        "_scheduled",
         "_waiting",
-        "_wake",
         "_why",
+        "_wire",
         "backlog_bytes",
+        "ended",
         "hello",
         "open",
         "outgoing",
     )
 
-    def __init__(self, hello: Hello, outgoing: bool, listener: Listener) -> None:
+    def __init__(self, hello: Hello, outgoing: bool, listener: Listener, wire: Wire) -> None:
         self.hello = hello
         self.outgoing = outgoing
         self.open = True
         self.backlog_bytes = 0
         self._listener = listener
+        self._wire = wire
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._assembler = wire_format.Assembler()
         self._waiting: list[bytes] = []
-        self._wake: asyncio.Future[None] | None = None
-        self._ends: asyncio.Future[None] | None = None
+        self._messages: Iterator[tuple[bytes, int]] | None = None
+        self._scheduled = False
         self._why = ""
+
+    def start(self) -> None:
+        """Tell the listener that the stream is there."""
+        try:
+            self._listener.connected(self)
+        except Exception as error:  # noqa: BLE001 (a listener's fault must not end the process)
+            self._fault(error)
 
     def send(self, frame: bytes) -> bool:
         """Send a frame with the others of this turn of the event loop.
@@ -87,20 +108,75 @@ class Connection:
         False: the stream is not open; or more than ``BACKLOG_BYTES_MAX`` wait already, or the frame is longer than
         ``wire.FRAME_BYTES_MAX``: it is dropped, and the stream ends, since what follows would come without it.
         """
+        if not self.put(frame):
+            return False
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        return True
+
+    def put(self, frame: bytes) -> bool:
+        """As `send`, for who calls `flush` when it has given all its frames."""
         if not self.open:
             return False
-        if self.backlog_bytes > BACKLOG_BYTES_MAX or len(frame) > wire.FRAME_BYTES_MAX:
+        if self.backlog_bytes > BACKLOG_BYTES_MAX or len(frame) > wire_format.FRAME_BYTES_MAX:
             self._end(f"{self.backlog_bytes} bytes wait to be sent, and {len(frame)} more")
             return False
         self._waiting.append(frame)
         self.backlog_bytes += len(frame)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
         return True
 
     def close(self) -> None:
         """End the stream; what waits is dropped. ``lost`` follows."""
         self._end("closed")
+
+    def broken(self, why: str) -> None:
+        """The stream has ended, or has to. ``lost`` follows."""
+        self._end(why)
+
+    def take(self, message: bytes) -> None:
+        """A message has come."""
+        if not self.open:
+            return
+        try:
+            frames = self._assembler.take(message)
+            if frames:
+                self._listener.received(self, frames)
+        except MalformedStream as error:
+            self._report(logging.WARNING, "a message between nodes was not understood", str(error))
+            self._end(str(error))
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fault(error)
+
+    def writable(self) -> None:
+        """There is room for what waits."""
+        if not self._scheduled:
+            self.flush()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        wire = self._wire
+        while self.open and wire.writable:
+            if self._messages is None:
+                if not self._waiting:
+                    return
+                frames, self._waiting = self._waiting, []
+                if len(frames) == 1 and len(frames[0]) <= wire_format.PIECE_BYTES:
+                    wire.send(wire_format.single(frames[0]))  # as nearly always
+                    self.backlog_bytes -= len(frames[0])
+                    return
+                self._messages = wire_format.messages(frames)
+            made = next(self._messages, None)
+            if made is None:
+                self._messages = None
+                continue
+            message, carried = made
+            wire.send(message)
+            self.backlog_bytes -= carried
 
     def _end(self, why: str) -> None:
         """End it for this reason, if it has not ended for another."""
@@ -108,72 +184,18 @@ class Connection:
             self.open = False
             self._why = why
             self._waiting.clear()
-            if self._ends is not None and not self._ends.done():
-                self._ends.set_result(None)
-
-    async def run(self, read: Read, write: Write) -> None:
-        """Carry frames until either side ends it, or this is cancelled. Raises nothing else."""
-        loop = asyncio.get_running_loop()
-        self._ends = loop.create_future()
-        tasks: set[asyncio.Future[None]] = {self._ends}
-        try:
-            self._listener.connected(self)
-            if self.open:
-                tasks.add(loop.create_task(self._reading(read)))
-                tasks.add(loop.create_task(self._writing(write)))
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        except Exception as error:  # noqa: BLE001 (a listener's fault must not end the process)
-            self._fault(error)
-        finally:
-            self._end("stopped")
-            for task in tasks:
-                task.cancel()
-            try:
-                await asyncio.wait(tasks)
-            finally:
-                self.backlog_bytes = 0
-                self._tell_lost()
+            self._messages = None
+            self._wire.end()
+            self._loop.call_soon(self._tell_lost)
 
     def _tell_lost(self) -> None:
+        self.backlog_bytes = 0
         try:
             self._listener.lost(self, self._why)
         except Exception as error:  # noqa: BLE001 (as above)
             self._fault(error)
-
-    async def _reading(self, read: Read) -> None:
-        assembler = wire.Assembler()
-        try:
-            while self.open:
-                data = await read()
-                if data is None:
-                    self._end("ended by the other side")
-                    return
-                frames = assembler.take(data)
-                if frames and self.open:
-                    self._listener.received(self, frames)
-        except MalformedStream as error:
-            self._report(logging.WARNING, "a message between nodes was not understood", str(error))
-            self._end(str(error))
-        except StreamEnded as error:
-            self._end(str(error))
-        except Exception as error:  # noqa: BLE001 (as above)
-            self._fault(error)
-
-    async def _writing(self, write: Write) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            while self.open:
-                if not self._waiting:
-                    self._wake = loop.create_future()
-                    await self._wake
-                frames, self._waiting = self._waiting, []
-                for message, carried in wire.messages(frames):
-                    await write(message)
-                    self.backlog_bytes -= carried
-        except StreamEnded as error:
-            self._end(str(error))
-        except Exception as error:  # noqa: BLE001 (as above)
-            self._fault(error)
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def _fault(self, error: Exception) -> None:
         self._report(logging.ERROR, "a stream between nodes ends after a fault here", repr(error))

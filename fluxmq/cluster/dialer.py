@@ -10,25 +10,26 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
 from fluxmq.cluster import greeting
-from fluxmq.cluster.channels import ASK, CONNECT, GREETING_SECONDS, SERVICE
-from fluxmq.cluster.connection import PROBLEM_CHARS_MAX, Connection, Hello, Listener
-from fluxmq.cluster.endpoint import CALL_SECONDS_MAX
-from fluxmq.cluster.errors import (
-    CallFailed,
-    CallRefused,
-    ClusterError,
-    MalformedStream,
-    StreamEnded,
+from fluxmq.cluster.channels import (
+    ASK,
+    CALL_SECONDS_MAX,
+    CONNECT,
+    GREETING_SECONDS,
+    PROBLEM_CHARS_MAX,
 )
+from fluxmq.cluster.connection import Hello, Listener
+from fluxmq.cluster.dialled import Asked, Dialled
+from fluxmq.cluster.errors import CallFailed, ClusterError, MalformedStream, StreamEnded
 from fluxmq.cluster.generated.cluster_pb2 import Answer, Question
+from fluxmq.cluster.grpc_fields import request
+from fluxmq.cluster.http2_sending import Fields
 from fluxmq.cluster.security import Security
+from fluxmq.cluster.sockets import Socket, Wire, connect
 from fluxmq.logs import RateLimited, get_logger
 
 FIRST_PAUSE_SECONDS: Final = 0.05
@@ -39,8 +40,6 @@ STEADY_SECONDS: Final = 5.0
 
 PATIENCE_SECONDS: Final = 3.0
 """Before anything is said of a node that does not answer: one that starts, or starts anew, takes about so long."""
-
-_REFUSALS: Final = (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.PERMISSION_DENIED)
 
 _log = get_logger("fluxmq.cluster")
 
@@ -76,7 +75,8 @@ class Dialer:
         self._listener = listener
         self._backoff = Backoff(random.random)
         self._task: asyncio.Task[None] | None = None
-        self._asking: Any = None
+        self._asking: Socket | None = None
+        self._connecting = asyncio.Lock()
         self._problems = RateLimited(_log, per_second=1 / 30, burst=1)
 
     def start(self) -> None:
@@ -87,12 +87,12 @@ class Dialer:
     async def stop(self) -> None:
         """End the stream and all calls. The listener has been told when this returns."""
         task, self._task = self._task, None
-        channel, self._asking = self._asking, None
+        socket, self._asking = self._asking, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        if channel is not None:
-            await channel.close()
+        if socket is not None:
+            await socket.finish()
 
     # The stream
 
@@ -117,45 +117,23 @@ class Dialer:
     async def _live(self) -> None:
         """One stream from its beginning to its end. Raises StreamEnded if nobody answers, ClusterError if the wrong one
         does, or does not want to."""
-        async with self._security.channel(self.address, self.node) as channel:
-            metadata = greeting.as_metadata(self._own)
-            call = channel.stream_stream(f"/{SERVICE}/{CONNECT}")(metadata=metadata)
-            try:
-                connection = Connection(await self._answered(call), True, self._listener)
-
-                async def read() -> bytes | None:
-                    try:
-                        data = await call.read()
-                    except Exception as error:
-                        raise StreamEnded(_reason(error)) from error
-                    return None if data is grpc.aio.EOF else data
-
-                async def write(message: bytes) -> None:
-                    try:
-                        await call.write(message)
-                    except Exception as error:
-                        raise StreamEnded(_reason(error)) from error
-
-                await connection.run(read, write)
-            finally:
-                call.cancel()
-
-    async def _answered(self, call: Any) -> Hello:
-        """Who answers. Raises ClusterError unless it is who should be there."""
+        socket = await connect(self._security, self.address, self.node)
+        dialled = Dialled(self.node, self._own, self._listener)
         try:
-            async with asyncio.timeout(GREETING_SECONDS):
-                metadata = await call.initial_metadata()
-                if call.done():
-                    refused = await call.code() in _REFUSALS
-                    raise (CallRefused if refused else StreamEnded)(f"{await call.details()}")
-        except TimeoutError:
-            raise StreamEnded(f"it did not answer within {GREETING_SECONDS:g} s") from None
-        hello = greeting.from_metadata(metadata)
-        if hello.node != self.node:
-            raise MalformedStream(f"{hello.node} answers where {self.node} should be")
-        if hello.purpose != self._own.purpose:
-            raise MalformedStream(f"it is the address of {hello.purpose}")
-        return hello
+            dialled.wire = socket.start(self._fields(CONNECT), dialled)
+            dialled.wire.widen()
+            try:
+                async with asyncio.timeout(GREETING_SECONDS):
+                    connection = await dialled.begun
+            except TimeoutError:
+                raise StreamEnded(f"it did not answer within {GREETING_SECONDS:g} s") from None
+            await connection.ended
+        finally:
+            await dialled.stop()
+            await socket.finish()
+
+    def _fields(self, path: str) -> Fields:
+        return request(path, self.address, self._security.tls, greeting.as_metadata(self._own))
 
     def _complain(self, message: str, problem: str) -> None:
         self._problems.event(
@@ -173,7 +151,7 @@ class Dialer:
     async def call(
         self,
         name: str,
-        request: bytes,
+        body: bytes,
         timeout: float,  # noqa: ASYNC109 - of each chunk; whoever iterates cannot set that
     ) -> AsyncIterator[bytes]:
         """Ask for something by its name; yields the chunks of the answer.
@@ -181,31 +159,34 @@ class Dialer:
         ``timeout``: seconds within which each chunk must come, the first one too. Raises CallRefused with the other
         side's reason, CallFailed when there is no answer, or not all of it.
         """
-        if self._asking is None:
-            self._asking = self._security.channel(self.address, self.node)
-        question = Question(name=name, body=request).SerializeToString()
-        asked = self._asking.unary_stream(f"/{SERVICE}/{ASK}")(
-            question, metadata=greeting.as_metadata(self._own), timeout=CALL_SECONDS_MAX
-        )
+        asked = Asked()
+        question = Question(name=name, body=body).SerializeToString()
+        wire: Wire | None = None
         try:
-            while True:
+            async with asyncio.timeout(CALL_SECONDS_MAX):
                 async with asyncio.timeout(timeout):
-                    data = await asked.read()
-                if data is grpc.aio.EOF:
-                    return
-                yield Answer.FromString(data).body
+                    wire = (await self._asked()).start(self._fields(ASK), asked)
+                    wire.ask(question)
+                while True:
+                    async with asyncio.timeout(timeout):
+                        data = await asked.next()
+                    if data is None:
+                        return
+                    wire.consumed(data)
+                    yield Answer.FromString(data).body
         except TimeoutError:
             raise CallFailed(f"{self.node} did not answer {name} within {timeout:g} s") from None
-        except grpc.aio.AioRpcError as error:
-            refused = error.code() in _REFUSALS
-            raise (CallRefused if refused else CallFailed)(_reason(error)) from error
+        except (StreamEnded, MalformedStream) as error:
+            raise CallFailed(str(error)) from error
         except DecodeError as error:
             raise CallFailed(f"what {self.node} answered to {name} is no answer") from error
         finally:
-            asked.cancel()
+            if wire is not None:
+                wire.cut()
 
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.details() or error.code().name}"[:PROBLEM_CHARS_MAX]
-    return f"{error!r}"[:PROBLEM_CHARS_MAX]
+    async def _asked(self) -> Socket:
+        """The connection that questions are asked on. Raises as `connect`."""
+        async with self._connecting:
+            if self._asking is None or not self._asking.usable:
+                self._asking = await connect(self._security, self.address, self.node)
+            return self._asking

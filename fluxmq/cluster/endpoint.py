@@ -7,40 +7,41 @@ of nodes, and by what the address is for.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket as sockets
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
-import grpc
-import grpc.aio
 from google.protobuf.message import DecodeError
 
-from fluxmq.cluster import greeting
-from fluxmq.cluster.channels import ASK, CONNECT, SERVER, SERVICE
-from fluxmq.cluster.connection import PROBLEM_CHARS_MAX, Connection, Hello, Listener
-from fluxmq.cluster.errors import (
-    CallRefused,
-    EndpointError,
-    MalformedStream,
-    SecurityError,
-    StreamEnded,
+from fluxmq.cluster import channels, greeting
+from fluxmq.cluster.channels import (
+    ASK,
+    CALL_SECONDS_MAX,
+    CLOSING_SECONDS,
+    CONNECT,
+    GREETING_SECONDS,
+    PROBLEM_CHARS_MAX,
+    SOCKETS_MAX,
+    STREAMS_PER_SOCKET_MAX,
 )
+from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.errors import CallRefused, EndpointError, MalformedStream, SecurityError
 from fluxmq.cluster.generated.cluster_pb2 import Answer, Question
+from fluxmq.cluster.grpc_fields import Status, answer, metadata_of
+from fluxmq.cluster.http2_sending import Fields
 from fluxmq.cluster.security import Security
+from fluxmq.cluster.sockets import Socket, Wire
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
 from fluxmq.logs import RateLimited, get_logger
 
 CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
 """Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; raises CallRefused with the reason."""
 
-STREAMS_MAX: Final = 1024
-"""Streams to one endpoint: of nine other nodes with 64 shards each, and as many that are about to be replaced."""
-
-CALLS_MAX: Final = 64
-"""Calls answered at once by one endpoint: nine followers that fetch, with some chunks under way each."""
-
-CALL_SECONDS_MAX: Final = 3600.0
-"""The longest that a call may take as a whole, however well it goes on."""
+QUESTION_BYTES_MAX: Final = 2 << 20
+"""A question with its name, a good deal longer than any is."""
+_BACKLOG: Final = 256
 
 _log = get_logger("fluxmq.cluster")
 
@@ -67,35 +68,38 @@ class Endpoint:
         self._open = False
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._streams: dict[Connection, asyncio.Event] = {}
-        self._answering = 0
+        self._sockets: set[Socket] = set()
+        self._streams: set[Connection] = set()
+        self._answering: set[asyncio.Task[None]] = set()
+        """Of calls that somebody waits for."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Of those, and of some that are about to notice that nobody does."""
         self._refusals = RateLimited(_log, per_second=0.2, burst=5)
 
     async def start(self) -> None:
         """Listen. Raises EndpointError naming the address. With port 0 one is chosen: see ``address`` then."""
-        handlers = {
-            CONNECT: grpc.stream_stream_rpc_method_handler(self._connect),
-            ASK: grpc.unary_stream_rpc_method_handler(self._ask),
-        }
-        server = grpc.aio.server(options=SERVER, maximum_concurrent_rpcs=STREAMS_MAX + CALLS_MAX)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        host, _, _ = self.address.rpartition(":")
-        where = self.address if host else f"[::]{self.address}"
+        host, _, port = self.address.rpartition(":")
+        loop = asyncio.get_running_loop()
+        tls = self._security.server_context
+        more: dict[str, Any] = {"ssl": tls} if tls is not None else {}
+        if more:
+            more["ssl_handshake_timeout"] = GREETING_SECONDS
+            more["ssl_shutdown_timeout"] = CLOSING_SECONDS
         try:
             self._security.check_address(self.address)
-            credentials = self._security.server_credentials()
-            if credentials is None:
-                port = server.add_insecure_port(where)
+            bare = host.removeprefix("[").removesuffix("]")
+            if bare:
+                more |= {"host": bare, "port": int(port), "reuse_address": True}
             else:
-                port = server.add_secure_port(where, credentials)
+                more["sock"] = _on_every_address(int(port))
+            server = await loop.create_server(self._came, backlog=_BACKLOG, **more)
         except SecurityError as error:
             raise EndpointError(str(error)) from error
-        except RuntimeError as error:
+        except OSError as error:
             raise EndpointError(f"{self.address} cannot be listened on: {error}") from error
-        self.address = f"{host}:{port}"
+        self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
         self._open = True
-        await server.start()
-        self._serving = asyncio.get_running_loop().create_task(self._serve(server))
+        self._serving = loop.create_task(self._serve(server))
 
     async def stop(self) -> None:
         """End every stream and call, and free the address. Their listeners have been told when this returns."""
@@ -105,69 +109,82 @@ class Endpoint:
             await asyncio.wait([serving])
 
     async def _serve(self, server: Any) -> None:
-        """Until ``stop``, or the end of the event loop: a server of gRPC that outlives its loop complains."""
+        """Until ``stop``, or the end of the event loop."""
         try:
             await self._stopping.wait()
         finally:
             self._open = False
-            ended = [event.wait() for event in self._streams.values()]
+            server.close()
+            ended: list[asyncio.Future[None]] = [each.ended for each in self._streams]
             for connection in list(self._streams):
                 connection.close()
-            try:
-                await asyncio.gather(*ended)
-            finally:
-                await server.stop(0)
+            for task in self._tasks:
+                task.cancel()
+            ended += self._tasks
+            closing = list(self._sockets)
+            if ended:
+                await asyncio.wait(ended)
+            await asyncio.gather(*(socket.finish() for socket in closing))
 
-    # Streams
+    # Connections
 
-    async def _connect(self, _requests: object, context: Any) -> None:
-        hello = await self._greeted(context)
-        connection = Connection(hello, False, self._listener)
-        if why := self._accept(hello):
-            await self._refuse(context, hello.node, why)
-        if len(self._streams) >= STREAMS_MAX:
-            await self._refuse(context, hello.node, f"there are {STREAMS_MAX} streams already")
-        ended = self._streams[connection] = asyncio.Event()
-        try:
-            await context.send_initial_metadata(greeting.as_metadata(self._own))
+    def _came(self) -> Any:
+        socket = Socket(False, STREAMS_PER_SOCKET_MAX, self._opened, self._sockets.discard)
+        if len(self._sockets) >= SOCKETS_MAX or not self._open:
+            socket.unwanted = True
+        else:
+            self._sockets.add(socket)
+        return socket
 
-            async def read() -> bytes | None:
-                try:
-                    data = await context.read()
-                except Exception as error:
-                    raise StreamEnded(f"the stream broke: {error}") from error
-                return None if data is grpc.aio.EOF else data
-
-            async def write(message: bytes) -> None:
-                try:
-                    await context.write(message)
-                except Exception as error:
-                    raise StreamEnded(f"the stream broke: {error}") from error
-
-            await connection.run(read, write)
-        finally:
-            del self._streams[connection]
-            ended.set()
-
-    async def _greeted(self, context: Any) -> Hello:
-        """Who is there. Does not return if it is nobody that may be."""
-        try:
-            hello = greeting.from_metadata(context.invocation_metadata())
-        except MalformedStream as error:
-            await self._refuse(context, "", str(error))
-            raise
-        why = self._security.problem_with(hello.node, context.auth_context())
+    def _opened(self, wire: Wire, fields: Fields) -> None:
+        """A stream was opened: take it, or refuse it."""
+        found = dict(fields)
+        path = found.get(":path")
+        if path not in (CONNECT, ASK) or found.get(":method") != "POST":
+            wire.refuse(Status.UNIMPLEMENTED, "there is no such call here")
+            return
+        hello = self._greeted(wire, fields)
+        if hello is None:
+            return
+        if path == ASK:
+            wire.stream.owner = _Asking(self, wire, hello)
+            wire.allow(QUESTION_BYTES_MAX)
+            return
+        why = self._accept(hello)
+        if not why and len(self._streams) >= channels.STREAMS_MAX:
+            why = f"there are {channels.STREAMS_MAX} streams already"
         if why:
-            await self._refuse(context, hello.node, f"{hello.node} is not believed: {why}")
-        if hello.purpose != self._own.purpose:
+            self.refuse(wire, hello.node, why)
+            return
+        wire.headers(answer(greeting.as_metadata(self._own)))
+        wire.widen()
+        connection = Connection(hello, False, self._listener, wire)
+        self._streams.add(connection)
+        connection.ended.add_done_callback(lambda _: self._streams.discard(connection))
+        wire.stream.owner = _Taken(connection)
+        connection.start()
+
+    def _greeted(self, wire: Wire, fields: Fields) -> Hello | None:
+        """Who is there; None if it is nobody that may be, and has been told so."""
+        try:
+            hello = greeting.from_metadata(metadata_of(fields))
+        except MalformedStream as error:
+            self.refuse(wire, "", str(error))
+            return None
+        why = self._security.problem_with(hello.node, wire.socket.certificate())
+        if why:
+            why = f"{hello.node} is not believed: {why}"
+        elif hello.purpose != self._own.purpose:
             why = f"this is the address of {self._own.purpose}, not of {hello.purpose}"
-            await self._refuse(context, hello.node, why)
-        if not self._open:
-            await self._refuse(context, hello.node, f"{self._own.node} is stopping")
+        elif not self._open:
+            why = f"{self._own.node} is stopping"
+        if why:
+            self.refuse(wire, hello.node, why)
+            return None
         return hello
 
-    async def _refuse(self, context: Any, node: str, why: str) -> None:
-        """Say why, here and there. Does not return."""
+    def refuse(self, wire: Wire, node: str, why: str) -> None:
+        """Say why, here and there."""
         self.refused += 1
         known = node if node in self._security.members else ""
         self._refusals.event(
@@ -176,42 +193,57 @@ class Endpoint:
             "another node was refused",
             address=self.address,
             node=node,
-            peer=context.peer(),
+            peer=wire.socket.peer,
             problem=why[:PROBLEM_CHARS_MAX],
         )
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, why[:PROBLEM_CHARS_MAX])
+        wire.refuse(Status.PERMISSION_DENIED, why[:PROBLEM_CHARS_MAX])
 
     # Calls
 
-    async def _ask(self, request: bytes, context: Any) -> None:
-        hello = await self._greeted(context)
+    def ask(self, wire: Wire, hello: Hello, body: bytes) -> asyncio.Task[None] | None:
+        """Answer a question; None if it is refused."""
         try:
-            question = Question.FromString(request)
+            question = Question.FromString(body)
         except DecodeError:
-            await self._refuse(context, hello.node, "the question is not one")
-            raise
+            self.refuse(wire, hello.node, "the question is not one")
+            return None
         handler = self._calls.get(question.name)
         if handler is None:
             why = f"there is no call {question.name!r} here"[:PROBLEM_CHARS_MAX]
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-        if self._answering >= CALLS_MAX:
-            why = f"{CALLS_MAX} calls are being answered already"
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
-        self._answering += 1
-        try:
-            await self._answer(handler, hello, question, context)
-        finally:
-            self._answering -= 1
+            wire.refuse(Status.FAILED_PRECONDITION, why)
+            return None
+        if len(self._answering) >= channels.CALLS_MAX:
+            why = f"{channels.CALLS_MAX} calls are being answered already"
+            wire.refuse(Status.RESOURCE_EXHAUSTED, why)
+            return None
+        task = asyncio.get_running_loop().create_task(self._answer(handler, hello, question, wire))
+        for tasks in (self._answering, self._tasks):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
 
-    async def _answer(self, handler: Any, hello: Hello, question: Any, context: Any) -> None:
+    def give_up(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for what a task answers."""
+        self._answering.discard(task)
+        task.cancel()
+
+    async def _answer(self, handler: CallHandler, hello: Hello, question: Any, wire: Wire) -> None:
+        wire.headers(answer(()))
+        asking = wire.stream.owner
         try:
-            async for chunk in handler(hello, question.body):
-                await context.write(_chunk(chunk))
+            async with asyncio.timeout(CALL_SECONDS_MAX):
+                async for chunk in handler(hello, question.body):
+                    wire.send(_chunk(chunk))
+                    await asking.room()
+            wire.end()
             return
         except CallRefused as error:
-            code, why = grpc.StatusCode.FAILED_PRECONDITION, str(error)
+            status, why = Status.FAILED_PRECONDITION, str(error)
+        except asyncio.CancelledError:
+            wire.cut()
+            raise
         except Exception as error:  # noqa: BLE001 (a handler's fault is the caller's failure, and no more)
-            code, why = grpc.StatusCode.INTERNAL, f"a fault there: {error!r}"
+            status, why = Status.INTERNAL, f"a fault there: {error!r}"
             self._refusals.event(
                 logging.ERROR,
                 f"call {question.name}",
@@ -220,7 +252,83 @@ class Endpoint:
                 node=hello.node,
                 problem=repr(error)[:PROBLEM_CHARS_MAX],
             )
-        await context.abort(code, why[:PROBLEM_CHARS_MAX])
+        wire.end(status, why[:PROBLEM_CHARS_MAX])
+
+
+class _Taken:
+    """The owner of a stream that was taken."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.message = connection.take
+        self.writable = connection.writable
+
+    def headers(self, _fields: Fields) -> None:
+        """Trailers, which nobody sends who calls."""
+
+    def ended(self) -> None:
+        """The other side sends nothing more."""
+        self._connection.broken("ended by the other side")
+
+    def broken(self, why: str) -> None:
+        """The stream is no more."""
+        self._connection.broken(why)
+
+
+class _Asking:
+    """The owner of a question's stream."""
+
+    def __init__(self, endpoint: Endpoint, wire: Wire, hello: Hello) -> None:
+        self._endpoint = endpoint
+        self._wire = wire
+        self._hello = hello
+        self._body: bytes | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    async def room(self) -> None:
+        """Returns when there is room for another chunk."""
+        while not self._wire.writable:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def headers(self, _fields: Fields) -> None:
+        """Trailers, which nobody sends who calls."""
+
+    def message(self, data: bytes) -> None:
+        """The question."""
+        if self._body is not None or len(data) > QUESTION_BYTES_MAX:
+            self._endpoint.refuse(self._wire, self._hello.node, "that is more than a question")
+            return
+        self._body = data
+
+    def ended(self) -> None:
+        """The question is whole."""
+        if self._task is None:
+            self._task = self._endpoint.ask(self._wire, self._hello, self._body or b"")
+
+    def broken(self, why: str) -> None:
+        """Nobody waits for the answer."""
+        if self._task is not None:
+            self._endpoint.give_up(self._task)
+
+    def writable(self) -> None:
+        """There is room again."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+
+def _on_every_address(port: int) -> sockets.socket:
+    """A listening socket on all addresses of the machine. Raises OSError."""
+    if sockets.has_dualstack_ipv6():
+        try:
+            return sockets.create_server(
+                ("", port), family=sockets.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+            )
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                raise
+    return sockets.create_server(("", port), backlog=_BACKLOG)
 
 
 def _chunk(body: bytes) -> bytes:

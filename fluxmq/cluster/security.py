@@ -1,20 +1,17 @@
 """Who may speak to whom, and how: mutual TLS with a node's name in its certificate, or plaintext on loopback.
 
 Names are compared as RFC 9525 (and RFC 6125 before it) has it: the DNS names of the certificate's subject alternative
-names; the common name counts only where there are none. gRPC compares the names of those that are dialled in the same way.
-Names with wildcards name no node.
+names; the common name counts only where there are none. It is the same for who dials and who is dialled. Names with wildcards name
+no node.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import grpc
-import grpc.aio
-
-from fluxmq.cluster.channels import CLIENT
 from fluxmq.cluster.errors import SecurityError
 from fluxmq.settings.clustering import Cluster
 from fluxmq.settings.values import is_loopback
@@ -31,15 +28,23 @@ class Security:
         members: Iterable[str],
         *,
         allow_plaintext: bool = False,
-        certificate: bytes = b"",
-        key: bytes = b"",
-        authority: bytes = b"",
+        certificate: str = "",
+        key: str = "",
+        authority: str = "",
     ) -> None:
+        """``certificate``, ``key``, ``authority``: files in PEM format; none for plaintext. Raises SecurityError."""
         self.own = own
         self.members = frozenset(members) - {own}
         self.tls = bool(certificate)
         self._allow_plaintext = allow_plaintext
-        self._certificate, self._key, self._authority = certificate, key, authority
+        self.server_context: ssl.SSLContext | None = None
+        """For who listens: whoever connects must show a certificate. None for plaintext."""
+        self.client_context: ssl.SSLContext | None = None
+        """For who dials."""
+        if certificate:
+            files = (certificate, key, authority)
+            self.server_context = _context(ssl.PROTOCOL_TLS_SERVER, *files)
+            self.client_context = _context(ssl.PROTOCOL_TLS_CLIENT, *files)
 
     @classmethod
     def of(cls, cluster: Cluster) -> Security:
@@ -67,26 +72,10 @@ class Security:
                 " (cluster.transport.tls_enabled) nor cluster.transport.allow_plaintext"
             )
 
-    def server_credentials(self) -> Any:
-        """What a server of gRPC is given; None for plaintext. Whoever connects must show a certificate."""
-        if not self.tls:
-            return None
-        pair = ((self._key, self._certificate),)
-        return grpc.ssl_server_credentials(pair, self._authority, require_client_auth=True)
-
-    def channel(self, address: str, node: str) -> Any:
-        """A channel to a node, which must prove its name. Raises SecurityError."""
-        self.check_address(address)
-        if not self.tls:
-            return grpc.aio.insecure_channel(address, options=CLIENT)
-        credentials = grpc.ssl_channel_credentials(self._authority, self._key, self._certificate)
-        names = (("grpc.ssl_target_name_override", node), ("grpc.default_authority", node))
-        return grpc.aio.secure_channel(address, credentials, options=(*CLIENT, *names))
-
-    def problem_with(self, node: str, shown: Mapping[str, Iterable[bytes]]) -> str:
+    def problem_with(self, node: str, shown: Mapping[str, Any] | None) -> str:
         """Why whoever calls itself ``node`` is not believed; empty if it is.
 
-        ``shown``: gRPC's authentication context of the connection, with what the certificate says.
+        ``shown``: what its certificate says, as `ssl.SSLSocket.getpeercert` has it.
         """
         if node == self.own:
             return "that is this node's own name"
@@ -94,15 +83,41 @@ class Security:
             return "it is not among the nodes of cluster.transport.peers and cluster.raft.peers"
         if not self.tls:
             return ""
-        names = [each.decode("utf-8", "replace") for each in shown.get("peer_dns", ())]
-        if not names and not any(True for _ in shown.get("x509_subject_alternative_name", ())):
-            names = [each.decode("utf-8", "replace") for each in shown.get("x509_common_name", ())]
+        found = (shown or {}).get("subjectAltName", ())
+        names = [value for kind, value in found if kind == "DNS"]
+        if not found:
+            subject = [pair for each in (shown or {}).get("subject", ()) for pair in each]
+            names = [value for kind, value in subject if kind == "commonName"]
         if node.lower() in (name.lower() for name in names):
             return ""
         return f"its certificate names {', '.join(names)[:200] or 'nobody'}"
 
 
-def _pem(key: str, path: str | None) -> bytes:
+def _context(protocol: Any, certificate: str, key: str, authority: str) -> ssl.SSLContext:
+    """Mutual TLS; who the other side is, is looked at afterwards, the same on either side."""
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    try:
+        # Nobody is asked for the password of a key that has one.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError) as error:
+        raise SecurityError(
+            f"cluster.transport.tls_cert_file and tls_key_file: {certificate} and {key} are no pair: {error}"
+        ) from error
+    try:
+        context.load_verify_locations(authority)
+    except (OSError, ValueError) as error:
+        raise SecurityError(
+            f"cluster.transport.tls_ca_file: {authority} is of no use: {error}"
+        ) from error
+    return context
+
+
+def _pem(key: str, path: str | None) -> str:
+    """The file of a setting, looked at."""
     where = f"cluster.transport.{key}"
     if path is None:
         raise SecurityError(f"{where} is not given")
@@ -112,4 +127,4 @@ def _pem(key: str, path: str | None) -> bytes:
         raise SecurityError(f"{where}: {path} cannot be read: {error.strerror}") from error
     if _PEM not in data:
         raise SecurityError(f"{where}: {path} is not in PEM format")
-    return data
+    return path

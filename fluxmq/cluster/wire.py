@@ -1,8 +1,8 @@
 """Frames as messages: protobuf, as ``proto/fluxmq/cluster/v1/cluster.proto`` has it.
 
-Frames of one turn are joined into messages of about ``JOINED_BYTES``, since a message costs some 40 µs on either side
+Frames of one turn are joined into messages of about ``JOINED_BYTES``, since a message has its price on either side
 whatever is in it. A frame that is longer than ``PIECE_BYTES`` goes in pieces, one message each and in order with the rest, so
-that no message comes near gRPC's limit and neither side holds more than one such frame twice.
+that no message comes near the limit and neither side holds more than one such frame twice.
 """
 
 from __future__ import annotations
@@ -31,10 +31,40 @@ _FRAME_OVERHEAD: Final = 8
 """Counted for each frame when joining, so that empty ones are bounded too."""
 
 
+_FRAMES: Final = b"\x0a"
+"""What stands before each frame in a message: the field's number and kind (protobuf's encoding)."""
+_SHORT: Final = 1 << 14
+"""Lengths below have one byte or two."""
+
+
+def single(frame: bytes) -> bytes:
+    """One frame of at most ``PIECE_BYTES`` as a message."""
+    length = len(frame)
+    if length < 0x80:
+        return _FRAMES + bytes((length,)) + frame
+    if length < _SHORT:
+        return _FRAMES + bytes((length & 0x7F | 0x80, length >> 7)) + frame
+    return bytes(Message(frames=(frame,)).SerializeToString())
+
+
+def _of_single(data: bytes) -> bytes | None:
+    """The frame of a message that has just one, which is not long; None for all others."""
+    size = len(data)
+    if size < 2 or data[0] != _FRAMES[0]:
+        return None
+    length = data[1]
+    if length < 0x80:
+        return data[2:] if size == length + 2 else None
+    if size < 3 or data[2] >= 0x80:
+        return None
+    length = length & 0x7F | data[2] << 7
+    return data[3:] if size == length + 3 else None
+
+
 def messages(frames: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
     """Frames as messages, and how many bytes of frames each carries. Made one by one, as they are taken."""
     if len(frames) == 1 and len(frames[0]) <= PIECE_BYTES:  # as nearly always
-        yield Message(frames=frames).SerializeToString(), len(frames[0])
+        yield single(frames[0]), len(frames[0])
         return
     joined: list[bytes] = []
     carried = room = 0
@@ -63,16 +93,21 @@ def _pieces(frame: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 class Assembler:
-    """Messages as frames again. Holds the pieces of at most one frame, of at most ``FRAME_BYTES_MAX``."""
+    """Messages as frames again. Holds the pieces of at most one frame, of at most ``frame_max`` bytes."""
 
-    __slots__ = ("_bytes", "_pieces")
+    __slots__ = ("_bytes", "_frame_max", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, frame_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_max = frame_max
         self._pieces: list[bytes] = []
         self._bytes = 0
 
     def take(self, data: bytes) -> list[bytes]:
         """The frames that a message completes, in their order. Raises MalformedStream."""
+        if not self._pieces:
+            frame = _of_single(data)  # as nearly always
+            if frame is not None:
+                return [frame]
         try:
             message = Message.FromString(data)
         except DecodeError as error:
@@ -86,9 +121,9 @@ class Assembler:
                 raise MalformedStream("a frame began in pieces and did not end")
             return frames
         self._bytes += len(piece)
-        if self._bytes > FRAME_BYTES_MAX:
+        if self._bytes > self._frame_max:
             self._pieces.clear()
-            raise MalformedStream(f"a frame is longer than {FRAME_BYTES_MAX} bytes")
+            raise MalformedStream(f"a frame is longer than {self._frame_max} bytes")
         self._pieces.append(piece)
         if not message.last:
             return []

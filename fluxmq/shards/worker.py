@@ -147,7 +147,7 @@ class Worker:
         settings, launch, queues = self.settings, self.launch, self.queues
         if not (settings.cluster.enabled and settings.cluster.raft.enabled):
             return
-        # What it needs is loaded only where it is used: gRPC takes its time and memory.
+        # What it needs is loaded only where it is used: it takes its time and memory.
         from fluxmq.shards.cluster.wiring import Cluster
 
         queues.cluster = Cluster(

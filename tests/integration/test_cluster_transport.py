@@ -18,7 +18,7 @@ import grpc.aio
 import pytest
 import uvloop
 
-from fluxmq.cluster import channels, endpoint, greeting
+from fluxmq.cluster import channels, greeting
 from fluxmq.cluster.connection import Connection, Hello
 from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import CallHandler, Endpoint
@@ -42,9 +42,9 @@ def security(own: str, certificate: str = "", *members: str) -> Security:
     return Security(
         own,
         others,
-        certificate=(FILES / f"{certificate}.pem").read_bytes(),
-        key=(FILES / f"{certificate}.key").read_bytes(),
-        authority=(FILES / "ca.pem").read_bytes(),
+        certificate=str(FILES / f"{certificate}.pem"),
+        key=str(FILES / f"{certificate}.key"),
+        authority=str(FILES / "ca.pem"),
     )
 
 
@@ -200,9 +200,7 @@ def test_a_stranger_is_refused(
                 }
             )
             metadata = ((greeting.KEY, sent.SerializeToString()),) if change else ()
-            call = channel.stream_stream(f"/{channels.SERVICE}/{channels.CONNECT}")(
-                metadata=metadata
-            )
+            call = channel.stream_stream(channels.CONNECT)(metadata=metadata)
             assert await call.code() is grpc.StatusCode.PERMISSION_DENIED
             assert problem in await call.details()
             assert there.refused == 1
@@ -222,9 +220,7 @@ def test_what_is_no_message_ends_the_stream_and_no_more(sent: bytes) -> None:
             listening(far) as there,
             grpc.aio.insecure_channel(there.address) as channel,
         ):
-            call = channel.stream_stream(f"/{channels.SERVICE}/{channels.CONNECT}")(
-                metadata=greeting.as_metadata(NODE1)
-            )
+            call = channel.stream_stream(channels.CONNECT)(metadata=greeting.as_metadata(NODE1))
             await call.write(sent)
             await far.ups.get()
             assert "message" in await far.losses.get()
@@ -237,7 +233,7 @@ def test_what_is_no_message_ends_the_stream_and_no_more(sent: bytes) -> None:
 
 
 def test_too_many_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "STREAMS_MAX", 2)
+    monkeypatch.setattr(channels, "STREAMS_MAX", 2)
 
     async def scenario() -> None:
         far = Side()
@@ -247,9 +243,7 @@ def test_too_many_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
                 await stack.enter_async_context(dialling(near, there.address))
                 await near.ups.get()
             async with grpc.aio.insecure_channel(there.address) as channel:
-                call = channel.stream_stream(f"/{channels.SERVICE}/{channels.CONNECT}")(
-                    metadata=greeting.as_metadata(NODE1)
-                )
+                call = channel.stream_stream(channels.CONNECT)(metadata=greeting.as_metadata(NODE1))
                 assert "2 streams already" in await call.details()
 
     run(scenario)
@@ -322,7 +316,7 @@ async def asked(dialer: Dialer, name: str, body: bytes, seconds: float = LONG) -
 
 
 def test_calls_are_answered_refused_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "CALLS_MAX", 1)
+    monkeypatch.setattr(channels, "CALLS_MAX", 1)
 
     async def scenario() -> None:
         far = Side()

@@ -117,6 +117,7 @@ class Carrier:
         """Send messages to who can be reached."""
         met = self._acquaintances
         abstains = met.abstains
+        reached: list[Connection] = []
         for message in messages:
             connection = self._connections.get(message.target)
             if connection is None or (abstains and message.kind in _VOTES):
@@ -124,7 +125,11 @@ class Carrier:
             if met.believed(message.target):
                 frame = encode(message)
                 self.sent_bytes += len(frame)
-                connection.send(frame)
+                connection.put(frame)
+                if connection not in reached:
+                    reached.append(connection)
+        for connection in reached:
+            connection.flush()
 
     def say(self, member: int, frame: bytes) -> None:
         """Send a control record to a member."""

@@ -80,9 +80,12 @@ class GroupHosts:
 
     def host(self, group: str) -> QueueHost | None:
         """Who stands for a group that this node does not host alone; None for a group of its own."""
+        found = self._hosts.get((group, False))
+        if found is not None:  # as for every publish but the first
+            return found
         if "@" not in group and not self._plans.replicated(group):
             return None
-        return self._hosts.get((group, False)) or self._new(group, forwarding=False)
+        return self._new(group, forwarding=False)
 
     def sender(self, group: str) -> QueueHost | None:
         """As `host`, for what queues themselves send: it is forwarded, whatever clients are told."""

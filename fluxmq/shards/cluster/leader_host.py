@@ -195,14 +195,19 @@ class LeaderHost:
     def _probe(self) -> None:
         """Ask for the first append of every queue that moves: perhaps it stays."""
         for queue in list(self._fenced):
-            own = ((n, each) for n, each in self._appends.items() if each.queue == queue)
-            number, first = next(own, (0, None))
+            number = self._first_of(queue)
             target = self.target
-            if first is None:
+            if not number:
                 self._fenced.pop(queue, None)
-            elif first.sent == _PARKED and target is not None:
+            elif self._appends[number].sent == _PARKED and target is not None:
                 self._unsent += 1  # `_send` takes it off again
-                self._send(target, number, first)
+                self._send(target, number, self._appends[number])
+
+    def _first_of(self, queue: str) -> int:
+        for number, append in self._appends.items():
+            if append.queue == queue:
+                return number
+        return 0
 
     def _drop(self, number: int, append: _Append) -> None:
         del self._appends[number]

@@ -111,7 +111,7 @@ class Snapshots:
         message = node.offer_snapshot(member, Snapshot(mark, b""))
         if message is not None:
             self._offered[group, member] = self._cluster.now() + UNHEARD_SECONDS
-            replica.carrier.send([message])
+            replica.hosted.keeper.send([message])
 
     def _on_fetching(self, _link: FrameLink, group: str, member: int) -> None:
         self.calls.is_fetched(group)

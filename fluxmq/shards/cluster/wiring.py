@@ -11,7 +11,6 @@ from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.raft.errors import MalformedMessage
 from fluxmq.raft.types import Message
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
@@ -339,12 +338,13 @@ class Cluster:
 
     def _step(self, hosted: Hosted, messages: Sequence[Message]) -> None:
         """Messages of a member have come. Raises MalformedMessage."""
+        keeper = hosted.keeper
         try:
-            hosted.keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
-        except MalformedMessage:
-            self._wake()
-            raise
-        self._wake()
+            keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
+        finally:
+            if keeper.changed:
+                keeper.changed = False
+                self._wake()
 
     def _unreachable(self, hosted: Hosted, number: int) -> None:
         if not hosted.group.failed:

@@ -232,7 +232,10 @@ class Group(Consuming):
 
         An error of our own, or of the disk, ends this group and no other: half a tick must not be built upon.
         """
-        if self.failed or not self.keeper.leading:
+        if self.failed:
+            return False
+        if not self.keeper.leading:
+            self.keeper.catch_up()
             return False
         return self._guarded(self._work)
 

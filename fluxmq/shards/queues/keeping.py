@@ -57,6 +57,9 @@ class Keeper(Protocol):
     def pump(self) -> None:
         """Go on with what was proposed."""
 
+    def catch_up(self) -> None:
+        """Apply what has waited for the log to be written, where this node follows."""
+
     @property
     def writable(self) -> bool:
         """Whether an entry proposed now would be written with this tick."""

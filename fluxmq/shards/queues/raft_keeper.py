@@ -66,6 +66,10 @@ class RaftKeeper:
         self._durable = 0
         self._pumping = False
         self._again = False
+        self.changed = False
+        """Whether something has happened that the end of a tick has to see to; whoever looks sets it back."""
+        self._unapplied: Sequence[Entry] = ()
+        """Committed entries that a follower applies when what came with them is on its way to the disk."""
         self.hard_state = (0, 0)
         self._commit_written = 0
         group.answers.in_sync = self.in_sync
@@ -151,26 +155,47 @@ class RaftKeeper:
             return  # asked from within: the outer call goes on until nothing is left
         self._pumping = True
         try:
+            self._apply_rest()
             while (ready := self.node.ready()) is not None:
                 self._again = False
                 if ready.messages:
                     self.send(ready.messages)
                 self._persist(ready)
                 if ready.committed:
-                    self._apply(ready.committed)
+                    self.changed = True
+                    if self._may_wait(ready):
+                        self._unapplied = ready.committed
+                        self.group.wake()
+                    else:
+                        self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
                 if self._confirming:
                     self._confirmed(ready)
                 for member in ready.snapshot_wanted:
                     self.on_snapshot_wanted(member)
-                if not self._again and not self.node.behind:
+                if not self._again and (self._unapplied or not self.node.behind):
                     break  # what a node says at once is all it has, but for what is read in pieces
             if self.leading and self.group.answers.held:
+                self.changed = True
                 self.group.answers.advance()  # also for an answer of a member that leaves nothing to do
             if self.on_unannounced is not None and self.node.unannounced:
                 self.on_unannounced()
         finally:
             self._pumping = False
+
+    def _may_wait(self, ready: Ready) -> bool:
+        """Whether committed entries may be applied at the end of the tick: its leader waits for what came with them."""
+        return bool(ready.entries) and ready.role is Role.FOLLOWER and self._recovered is None
+
+    def catch_up(self) -> None:
+        """Apply what has waited for the log to be written. Errors as in `persisted`."""
+        if self._unapplied:
+            self._guarded(self._apply_rest)
+
+    def _apply_rest(self) -> None:
+        if self._unapplied:
+            committed, self._unapplied = self._unapplied, ()
+            self._apply(committed)
 
     def _confirmed(self, ready: Ready) -> None:
         for question, _index in ready.reads:
@@ -194,6 +219,7 @@ class RaftKeeper:
             log.append(entry)
             written = True
         if written:
+            self.changed = True
             self._written += 1
             self._shared.wrote(self, log.last_index(), log.term(log.last_index()), self._written)
         if ready.messages_after_persistence:
@@ -217,6 +243,8 @@ class RaftKeeper:
         """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
         group = self.group
         led = leader and not self.leading and group.applied_term == self.node.term
+        if leader != self.leading:
+            self.changed = True
         if self._recovered is not None and (led or group.applied_index >= self._recovered_at):
             self._recovered()
             self._recovered = None
@@ -286,6 +314,9 @@ class MemoryKeeper:
         self._index += 1
         self._taken.append(data)
         return self._index, 1
+
+    def catch_up(self) -> None:
+        """Nothing ever waits."""
 
     def pump(self) -> None:
         """Apply what was taken."""

@@ -1,4 +1,4 @@
-"""A stream over queues in the place of gRPC: what is joined, bounded, and told of its end."""
+"""A stream without a socket: what is joined, bounded, and told of its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fluxmq.cluster.dialer import (
     STEADY_SECONDS,
     Backoff,
 )
-from fluxmq.cluster.errors import StreamEnded
 
 HELLO = Hello("node2", 0, 1, 77, "shard")
 
@@ -50,66 +49,75 @@ class Told:
 
 
 class Wires:
-    """The two directions of a stream; ``gate`` is what a write waits for."""
+    """What a connection is written to. ``room``: messages that go out before it has to wait."""
 
     def __init__(self) -> None:
-        self.incoming: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
-        self.outgoing: asyncio.Queue[list[bytes]] = asyncio.Queue()
-        self.writing = asyncio.Event()
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.sent: list[list[bytes]] = []
+        self.room = 1 << 30
+        self.ended = False
 
-    async def read(self) -> bytes | None:
-        data = await self.incoming.get()
-        if isinstance(data, Exception):
-            raise data
-        return data
+    @property
+    def writable(self) -> bool:
+        return self.room > 0
 
-    async def write(self, message: bytes) -> None:
-        self.writing.set()
-        await self.gate.wait()
-        self.outgoing.put_nowait(wire.Assembler().take(message))
+    def send(self, message: bytes) -> None:
+        assert not self.ended
+        self.room -= 1
+        self.sent.append(wire.Assembler().take(message))
 
-    def arrive(self, *frames: bytes) -> None:
-        for message, _ in wire.messages(frames):
-            self.incoming.put_nowait(message)
+    def end(self) -> None:
+        self.ended = True
+
+
+def arrive(connection: Connection, *frames: bytes) -> None:
+    for message, _ in wire.messages(frames):
+        connection.take(message)
 
 
 def carrying(
-    told: Told, scenario: Callable[[Connection, Wires, asyncio.Task[None]], Awaitable[None]]
-) -> Connection:
-    """Run a stream beside a scenario, to the end of both."""
+    told: Told, scenario: Callable[[Connection, Wires], Awaitable[None]]
+) -> tuple[Connection, Wires]:
+    """Run a scenario with a stream; it is ended if the scenario does not."""
 
-    async def main() -> Connection:
+    async def main() -> tuple[Connection, Wires]:
         wires = Wires()
-        connection = Connection(HELLO, True, told)
-        running = asyncio.create_task(connection.run(wires.read, wires.write))
-        await scenario(connection, wires, running)
-        await asyncio.wait([running])
-        assert running.cancelled() or running.exception() is None
-        return connection
+        connection = Connection(HELLO, True, told, wires)
+        connection.start()
+        await scenario(connection, wires)
+        connection.broken("the test is over")
+        await connection.ended
+        assert wires.ended
+        return connection, wires
 
-    async def bounded() -> Connection:
+    async def bounded() -> tuple[Connection, Wires]:
         async with asyncio.timeout(20):
             return await main()
 
     return asyncio.run(bounded())
 
 
+async def turn() -> None:
+    """What was to be done with this turn of the loop is done."""
+    await asyncio.sleep(0)
+
+
 def test_frames_of_one_turn_are_one_message() -> None:
     told = Told(connected=lambda connection: connection.send(b"first"))
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        assert await wires.outgoing.get() == [b"first"]
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        await turn()
+        assert wires.sent == [[b"first"]]
         for frame in (b"a", b"", b"b"):
             assert connection.send(frame)
         assert connection.backlog_bytes == 2
-        assert await wires.outgoing.get() == [b"a", b"", b"b"]
+        await turn()
+        assert wires.sent[1:] == [[b"a", b"", b"b"]]
         connection.send(b"c")
-        assert await wires.outgoing.get() == [b"c"]
+        await turn()
+        assert wires.sent[2:] == [[b"c"]]
         assert connection.backlog_bytes == 0
-        wires.arrive(b"x", b"y")
-        wires.incoming.put_nowait(None)
+        arrive(connection, b"x", b"y")
+        connection.broken("ended by the other side")
 
     carrying(told, scenario)
     assert told.events == ["connected", "received", "lost"]
@@ -117,17 +125,46 @@ def test_frames_of_one_turn_are_one_message() -> None:
     assert told.why == "ended by the other side"
 
 
-def test_frames_gather_while_a_message_is_on_its_way() -> None:
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        wires.gate.clear()
-        connection.send(b"a")
-        await wires.writing.wait()
-        for frame in (b"b", b"c"):
+def test_who_has_given_all_its_frames_need_not_wait_for_the_turn() -> None:
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        assert connection.put(b"a")
+        assert connection.put(b"b")
+        assert wires.sent == []
+        connection.flush()
+        assert wires.sent == [[b"a", b"b"]]
+        await turn()
+        assert len(wires.sent) == 1
+
+    carrying(Told(), scenario)
+
+
+def test_frames_gather_while_there_is_no_room() -> None:
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        wires.room = 1
+        for frame in (b"a", b"b", b"c"):
             connection.send(frame)
-            await asyncio.sleep(0)
-        wires.gate.set()
-        assert [await wires.outgoing.get() for _ in range(2)] == [[b"a"], [b"b", b"c"]]
-        connection.close()
+            await turn()
+        assert wires.sent == [[b"a"]]
+        wires.room = 1
+        connection.writable()
+        assert wires.sent == [[b"a"], [b"b", b"c"]]
+        assert connection.backlog_bytes == 0
+
+    carrying(Told(), scenario)
+
+
+def test_a_long_frame_goes_as_far_as_there_is_room() -> None:
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        wires.room = 2
+        connection.send(bytes(3 * wire.PIECE_BYTES))
+        connection.send(b"behind it")
+        await turn()
+        assert connection.backlog_bytes == wire.PIECE_BYTES + len(b"behind it")
+        assert len(wires.sent) == 2
+        wires.room = 2
+        connection.writable()
+        assert len(wires.sent) == 4
+        assert connection.backlog_bytes == 0
 
     carrying(Told(), scenario)
 
@@ -136,58 +173,44 @@ def test_a_backlog_that_grows_too_long_ends_the_stream() -> None:
     told = Told()
     frame = bytes(BACKLOG_BYTES_MAX // 4)
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        await told.up.wait()
-        wires.gate.clear()
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        wires.room = 0
         assert all(connection.send(frame) for _ in range(5))
         assert connection.open
         assert not connection.send(b"one more")
         assert not connection.open
         assert not connection.send(b"and another")
 
-    connection = carrying(told, scenario)
+    connection, wires = carrying(told, scenario)
     assert told.events == ["connected", "lost"]
     assert "bytes wait to be sent" in told.why
     assert connection.backlog_bytes == 0
+    assert wires.sent == []
 
 
-def test_a_frame_that_is_too_long_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 10)
+def test_a_frame_that_is_too_long_ends_the_stream() -> None:
     told = Told()
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
+    async def scenario(connection: Connection, wires: Wires) -> None:
         assert connection.send(bytes(10))
-        assert await wires.outgoing.get() == [bytes(10)]
-        assert not connection.send(bytes(11))
+        assert not connection.send(bytes(wire.FRAME_BYTES_MAX + 1))
 
-    carrying(told, scenario)
+    _, wires = carrying(told, scenario)
     assert told.events == ["connected", "lost"]
+    assert wires.sent == []
 
 
 def test_nothing_is_received_after_close() -> None:
     told = Told(received=lambda connection: connection.close())
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        wires.arrive(b"x")
-        wires.arrive(b"y")
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        arrive(connection, b"x")
+        arrive(connection, b"y")
 
     carrying(told, scenario)
     assert told.frames == [[b"x"]]
     assert told.events == ["connected", "received", "lost"]
     assert told.why == "closed"
-
-
-def test_what_has_come_when_it_is_closed_is_not_received() -> None:
-    told = Told()
-
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        connection.send(b"both tasks run")
-        await wires.outgoing.get()
-        wires.arrive(b"x")
-        connection.close()
-
-    carrying(told, scenario)
-    assert told.events == ["connected", "lost"]
 
 
 @pytest.mark.parametrize("event", ["connected", "received", "lost"])
@@ -199,10 +222,10 @@ def test_a_fault_of_the_listener_ends_the_stream_only(
 
     told = Told(**{event: fault})
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        wires.arrive(b"x")
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        arrive(connection, b"x")
         if event == "lost":
-            wires.incoming.put_nowait(None)
+            connection.close()
 
     carrying(told, scenario)
     assert told.events[-1] == "lost"
@@ -210,60 +233,27 @@ def test_a_fault_of_the_listener_ends_the_stream_only(
     assert "a stream between nodes ends after a fault here" in caplog.messages
 
 
-@pytest.mark.parametrize(
-    ("arrives", "why"),
-    [(StreamEnded("it broke"), "it broke"), (b"\xff\xff", "a message is not one")],
-)
-def test_what_breaks_a_stream_is_told(arrives: bytes | Exception, why: str) -> None:
+def test_the_first_reason_is_told() -> None:
     told = Told()
 
-    async def scenario(connection: Connection, wires: Wires, _: object) -> None:
-        wires.incoming.put_nowait(arrives)
+    async def scenario(connection: Connection, wires: Wires) -> None:
+        connection.take(b"\xff\xff")
+        connection.broken("and then it broke")
+        await connection.ended
 
     carrying(told, scenario)
     assert told.events == ["connected", "lost"]
-    assert told.why == why
-
-
-def test_a_write_that_fails_ends_the_stream() -> None:
-    told = Told()
-
-    async def write(_: bytes) -> None:
-        raise StreamEnded("no more")
-
-    async def main() -> None:
-        wires = Wires()
-        connection = Connection(HELLO, False, told)
-        running = asyncio.create_task(connection.run(wires.read, write))
-        await told.up.wait()
-        assert connection.send(b"x")
-        await running
-
-    asyncio.run(main())
-    assert told.why == "no more"
-
-
-def test_cancelling_tells_of_the_loss() -> None:
-    told = Told()
-
-    async def scenario(connection: Connection, wires: Wires, running: asyncio.Task[None]) -> None:
-        await told.up.wait()
-        running.cancel()
-
-    carrying(told, scenario)
-    assert told.events == ["connected", "lost"]
-    assert told.why == "stopped"
+    assert told.why == "a message is not one"
 
 
 def test_problems_of_one_node_are_said_a_few_times_a_second() -> None:
+    async def rubbish(connection: Connection, wires: Wires) -> None:
+        connection.take(b"\xff")
+
     before = connections._problems.suppressed_total
     for _ in range(20):
-        carrying(Told(), _sends_rubbish)
+        carrying(Told(), rubbish)
     assert connections._problems.suppressed_total > before
-
-
-async def _sends_rubbish(connection: Connection, wires: Wires, _: object) -> None:
-    wires.incoming.put_nowait(b"\xff")
 
 
 def test_pauses_double_and_are_spread() -> None:

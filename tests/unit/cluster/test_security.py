@@ -65,15 +65,11 @@ PLAIN = Security("node1", ["node2", "node3"])
 MUTUAL = Security.of(tls())
 
 
-def names(
-    *dns: bytes, common: bytes = b"", others: tuple[bytes, ...] = ()
-) -> dict[str, list[bytes]]:
-    """What gRPC says of a certificate."""
-    return {
-        "x509_common_name": [common],
-        "peer_dns": list(dns),
-        "x509_subject_alternative_name": [*dns, *others],
-    }
+def names(*dns: str, common: str = "", others: tuple[str, ...] = ()) -> dict[str, object]:
+    """What Python says of a certificate."""
+    found = [*(("DNS", name) for name in dns), *(("IP Address", name) for name in others)]
+    shown: dict[str, object] = {"subject": ((("commonName", common),),)} if common else {}
+    return {**shown, "subjectAltName": tuple(found)} if found else shown
 
 
 @pytest.mark.parametrize(
@@ -83,23 +79,33 @@ def names(
         (PLAIN, "node1", {}, "own name"),
         (PLAIN, "node9", {}, "not among the nodes"),
         (PLAIN, "", {}, "not among the nodes"),
-        (MUTUAL, "node2", names(b"node2"), ""),
-        (MUTUAL, "node2", names(b"elsewhere", b"NODE2"), ""),
-        (MUTUAL, "node2", names(common=b"node2"), ""),
+        (MUTUAL, "node2", names("node2"), ""),
+        (MUTUAL, "node2", names("elsewhere", "NODE2"), ""),
+        (MUTUAL, "node2", names(common="node2"), ""),
         (MUTUAL, "node2", {}, "names nobody"),
-        (MUTUAL, "node2", names(b"node3"), "names node3"),
-        (MUTUAL, "node2", names(b"node3", common=b"node2"), "names node3"),
-        (MUTUAL, "node2", names(common=b"node2", others=(b"10.0.0.2",)), "names nobody"),
-        (MUTUAL, "node2", names(b"*"), r"names \*"),
-        (MUTUAL, "node9", names(b"node9"), "not among the nodes"),
-        (MUTUAL, "node1", names(b"node1"), "own name"),
+        (MUTUAL, "node2", None, "names nobody"),
+        (MUTUAL, "node2", names("node3"), "names node3"),
+        (MUTUAL, "node2", names("node3", common="node2"), "names node3"),
+        (MUTUAL, "node2", names(common="node2", others=("10.0.0.2",)), "names nobody"),
+        (MUTUAL, "node2", names("*"), r"names \*"),
+        (MUTUAL, "node9", names("node9"), "not among the nodes"),
+        (MUTUAL, "node1", names("node1"), "own name"),
     ],
 )
 def test_who_is_believed(
-    security: Security, node: str, shown: dict[str, list[bytes]], problem: str
+    security: Security, node: str, shown: dict[str, object] | None, problem: str
 ) -> None:
     found = security.problem_with(node, shown)
     if problem:
         assert problem.replace("\\", "") in found
     else:
         assert found == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "authority", "named"),
+    [("node2.key", "ca.pem", "are no pair"), ("node1.key", "node1.key", "tls_ca_file")],
+)
+def test_files_that_do_not_go_together_are_named(key: str, authority: str, named: str) -> None:
+    with pytest.raises(SecurityError, match=named):
+        Security.of(tls(tls_key_file=str(FILES / key), tls_ca_file=str(FILES / authority)))

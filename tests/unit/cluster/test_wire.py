@@ -1,6 +1,7 @@
 """Frames come back as they were, in messages of bounded length; what is not of this protocol is refused."""
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,9 +73,8 @@ def test_what_is_not_of_the_protocol_is_refused(sent: list[bytes], problem: str)
         assembler.take(sent[-1])
 
 
-def test_a_frame_that_does_not_end_is_refused_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "FRAME_BYTES_MAX", 1000)
-    assembler = wire.Assembler()
+def test_a_frame_that_does_not_end_is_refused_at_the_limit() -> None:
+    assembler = wire.Assembler(1000)
     assert assembler.take(message(piece=bytes(600))) == []
     assert assembler.take(message(piece=bytes(400), last=True)) == [bytes(1000)]
     assert assembler.take(message(piece=bytes(600))) == []
@@ -89,3 +89,22 @@ def test_any_bytes_are_frames_or_refused(data: bytes) -> None:
     except MalformedStream:
         return
     assert all(isinstance(frame, bytes) for frame in frames)
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 300, 16_383, 16_384, 70_000])
+def test_a_single_frame_is_the_message_that_protobuf_makes(length: int) -> None:
+    frame = bytes(range(256)) * (length // 256) + bytes(length % 256)
+    made = wire.single(frame)
+    assert made == message(frames=[frame])
+    assert wire.Assembler().take(made) == [frame]
+
+
+@given(st.binary(max_size=300))
+def test_what_is_read_by_hand_is_what_protobuf_reads(frame: bytes) -> None:
+    for data in (message(frames=[frame]), message(frames=[frame, b"x"]), b"\x0a" + frame):
+        try:
+            expected = list(Message.FromString(data).frames)
+        except DecodeError:
+            expected = []
+        if expected:
+            assert wire.Assembler().take(data) == expected

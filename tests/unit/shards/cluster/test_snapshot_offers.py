@@ -24,7 +24,6 @@ class Leading:
         self.sent: list[Message] = []
         hosted = member.hosted
         hosted.keeper.send = self.sent.extend
-        member.replica.carrier.send = self.sent.extend  # type: ignore[method-assign]
         member.within(hosted.keeper.node.campaign)
         self.turn()
         for kind in (MessageKind.PRE_VOTE_ANSWER, MessageKind.VOTE_ANSWER):

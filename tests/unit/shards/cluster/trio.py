@@ -70,6 +70,8 @@ class Replica:
         self.shared.begin_tick()
         self.group.propose()
         self.shared.flush()
+        if not self.keeper.leading:
+            self.group.work()
         self.shared.completed()
         self.shared.end_tick()
 

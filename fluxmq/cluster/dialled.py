@@ -1,0 +1,158 @@
+"""Streams that were dialled, from the side of who dials: what is answered, and what it comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from fluxmq.cluster import greeting
+from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.errors import (
+    CallFailed,
+    CallRefused,
+    ClusterError,
+    MalformedStream,
+    StreamEnded,
+)
+from fluxmq.cluster.grpc_fields import Status, metadata_of, problem_of, status_of
+from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.sockets import Wire
+
+_REFUSALS: Final = (Status.FAILED_PRECONDITION, Status.PERMISSION_DENIED)
+
+
+class Dialled:
+    """The owner of a stream that was dialled. ``begun``: the connection when it is answered; ClusterError if it is not.
+    ``wire`` is given before anything is answered."""
+
+    wire: Wire
+
+    def __init__(self, node: str, own: Hello, listener: Listener) -> None:
+        self.begun: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._node = node
+        self._own = own
+        self._listener = listener
+        self._connection: Connection | None = None
+
+    async def stop(self) -> None:
+        """End the stream; whoever listens has been told then."""
+        if self._connection is not None:
+            self._connection.broken("stopped")
+            await self._connection.ended
+        elif not self.begun.cancel() and not self.begun.cancelled():
+            self.begun.exception()  # nobody else may have asked for it
+
+    def headers(self, fields: Fields) -> None:
+        """Who answers, or why nobody does; or the end."""
+        found = dict(fields)
+        if self._connection is not None or "grpc-status" in found:
+            self._over(*status_of(found))
+            return
+        try:
+            hello = self._hello(found, fields)
+        except ClusterError as error:
+            self._fail(error)
+            return
+        self._connection = Connection(hello, True, self._listener, self.wire)
+        self._connection.start()
+        if not self.begun.done():
+            self.begun.set_result(self._connection)
+
+    def _hello(self, found: Mapping[str, str], fields: Fields) -> Hello:
+        """Who answers. Raises ClusterError unless it is who should be there."""
+        if why := problem_of(found):
+            raise MalformedStream(why)
+        hello = greeting.from_metadata(metadata_of(fields))
+        if hello.node != self._node:
+            raise MalformedStream(f"{hello.node} answers where {self._node} should be")
+        if hello.purpose != self._own.purpose:
+            raise MalformedStream(f"it is the address of {hello.purpose}")
+        return hello
+
+    def _fail(self, error: ClusterError) -> None:
+        if not self.begun.done():
+            self.begun.set_exception(error)
+
+    def _over(self, status: Status, why: str) -> None:
+        if self._connection is not None:
+            ordinary = status is Status.OK
+            self._connection.broken("ended by the other side" if ordinary else why)
+        else:
+            self._fail((CallRefused if status in _REFUSALS else StreamEnded)(why))
+
+    def message(self, data: bytes) -> None:
+        """Frames have come."""
+        if self._connection is not None:
+            self._connection.take(data)
+
+    def ended(self) -> None:
+        """The other side sends nothing more."""
+        self._over(Status.OK, "it ended the stream without a word")
+
+    def broken(self, why: str) -> None:
+        """The stream is no more."""
+        self._over(Status.UNAVAILABLE, why)
+
+    def writable(self) -> None:
+        """There is room for what waits."""
+        if self._connection is not None:
+            self._connection.writable()
+
+
+class Asked:
+    """The owner of a question's stream: what has come of the answer, as far as nobody has read it."""
+
+    def __init__(self) -> None:
+        self._chunks: deque[bytes] = deque()
+        self._problem: ClusterError | None = None
+        self._over = False
+        self._wake: asyncio.Future[None] | None = None
+
+    async def next(self) -> bytes | None:
+        """The next chunk; None behind the last. Raises CallRefused, CallFailed."""
+        while not self._chunks:
+            if self._over:
+                if self._problem is not None:
+                    raise self._problem
+                return None
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._chunks.popleft()
+
+    def headers(self, fields: Fields) -> None:
+        """The beginning, or the end."""
+        found = dict(fields)
+        if "grpc-status" in found:
+            status, why = status_of(found)
+            refused = status in _REFUSALS
+            error = (CallRefused if refused else CallFailed)(why)
+            self._finish(None if status is Status.OK else error)
+        elif why := problem_of(found):
+            self._finish(CallFailed(why))
+
+    def message(self, data: bytes) -> None:
+        """A chunk of the answer."""
+        self._chunks.append(data)
+        self._notify()
+
+    def ended(self) -> None:
+        """Nothing more comes, of which trailers should have told before."""
+        self._finish(CallFailed("the answer ended without saying how"))
+
+    def broken(self, why: str) -> None:
+        """The rest does not come."""
+        self._finish(CallFailed(why))
+
+    def writable(self) -> None:
+        """The question is on its way; nothing else waits."""
+
+    def _finish(self, problem: ClusterError | None) -> None:
+        if not self._over:
+            self._over, self._problem = True, problem
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

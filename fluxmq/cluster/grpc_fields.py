@@ -1,0 +1,104 @@
+"""The headers and trailers of gRPC over HTTP/2 (gRPC's PROTOCOL-HTTP2)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final
+from urllib.parse import quote, unquote
+
+from fluxmq.cluster.http2_sending import Fields
+
+CONTENT_TYPE: Final = "application/grpc"
+_UNQUOTED: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+"""What stands for itself in a status's message."""
+
+Metadata = Sequence[tuple[str, bytes]]
+"""Names that end in "-bin", and bytes."""
+
+
+class Status(IntEnum):
+    """What came of a call (gRPC's status codes), as far as they are told or looked at here."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+def request(path: str, authority: str, tls: bool, metadata: Metadata) -> Fields:
+    """The headers of a call."""
+    return (
+        (":method", "POST"),
+        (":scheme", "https" if tls else "http"),
+        (":path", path),
+        (":authority", authority),
+        ("te", "trailers"),
+        ("content-type", CONTENT_TYPE),
+        ("user-agent", "grpc-python-fluxmq"),
+        *_written(metadata),
+    )
+
+
+def answer(metadata: Metadata) -> Fields:
+    """The headers that an answer begins with."""
+    return ((":status", "200"), ("content-type", CONTENT_TYPE), *_written(metadata))
+
+
+def trailers(status: Status, why: str = "") -> Fields:
+    """The end of an answer that has begun."""
+    fields = [("grpc-status", str(int(status)))]
+    if why:
+        fields.append(("grpc-message", quote(why, safe=_UNQUOTED)))
+    return fields
+
+
+def refusal(status: Status, why: str) -> Fields:
+    """An answer that is nothing but its end."""
+    return (*answer(()), *trailers(status, why))
+
+
+def metadata_of(fields: Fields) -> list[tuple[str, str | bytes]]:
+    """The metadata among headers; what is not base64 is left out."""
+    found: list[tuple[str, str | bytes]] = []
+    for key, value in fields:
+        if not key.endswith("-bin"):
+            continue
+        for each in value.split(","):  # of one name there may be several in one field
+            data = each.strip().rstrip("=")
+            try:
+                found.append((key, base64.b64decode(data + "=" * (-len(data) % 4), validate=True)))
+            except binascii.Error:
+                continue
+    return found
+
+
+def problem_of(fields: Mapping[str, str]) -> str:
+    """Why headers do not begin an answer of gRPC; empty if they do."""
+    status = fields.get(":status", "")
+    if status != "200":
+        return f"it answers with HTTP status {status[:20]!r}"
+    if not fields.get("content-type", "").startswith(CONTENT_TYPE):
+        return "it answers with something that is not gRPC"
+    return ""
+
+
+def status_of(fields: Mapping[str, str]) -> tuple[Status, str]:
+    """The status that trailers tell, and its message."""
+    try:
+        status = Status(int(fields.get("grpc-status", "")))
+    except ValueError:
+        status = Status.UNKNOWN
+    why = unquote(fields.get("grpc-message", ""), errors="replace")
+    return status, why or status.name
+
+
+def _written(metadata: Metadata) -> Fields:
+    return [(key, base64.b64encode(value).decode().rstrip("=")) for key, value in metadata]

@@ -1,0 +1,376 @@
+"""One end of an HTTP/2 connection as gRPC uses it, without I/O: bytes and calls go in, events and bytes come out.
+
+Sources: RFC 9113 (HTTP/2), RFC 7541 (HPACK, by the library of that name), gRPC's PROTOCOL-HTTP2. What gRPC has no use for
+is not here: priorities are read past, pushes refused. Flow control of what is received: a stream that is taken at once is
+opened wide, and TCP holds its sender back; one that somebody reads piece by piece is given what has been read.
+"""
+
+from __future__ import annotations
+
+from hpack import Decoder
+from hpack.exceptions import HPACKError
+
+from fluxmq.cluster.http2_frames import (
+    ACK,
+    COMPRESSION_ERROR,
+    CONTINUATION,
+    CUT_SHORT_MAX,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    FLOW_CONTROL_ERROR,
+    FRAME_BYTES_DEFAULT,
+    FRAME_BYTES_MAX,
+    FRAME_SIZE_ERROR,
+    GOAWAY,
+    HEAD,
+    HEADER_TABLE_SIZE,
+    HEADERS,
+    HEADERS_BYTES_MAX,
+    IDLE_FRAMES_MAX,
+    INITIAL_WINDOW_SIZE,
+    LONG,
+    MAX_FRAME_SIZE,
+    PADDED,
+    PING,
+    PREFACE,
+    PROTOCOL_ERROR,
+    PUSH_PROMISE,
+    REFUSED_STREAM,
+    RST_STREAM,
+    SETTING,
+    SETTINGS,
+    STREAM_CLOSED,
+    STREAM_WINDOW_WIDE,
+    WINDOW_DEFAULT,
+    WINDOW_MAX,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    Http2Error,
+    frame,
+)
+from fluxmq.cluster.http2_sending import Fields, Sending
+from fluxmq.cluster.http2_streams import Event, EventKind, Stream
+
+
+class Http2(Sending):
+    """One end. ``heard_goodbye``: no stream may be opened any more."""
+
+    def __init__(
+        self, client: bool, streams_max: int, message_max: int, call_window: int = WINDOW_DEFAULT
+    ) -> None:
+        """As `Sending`."""
+        super().__init__(client, streams_max, message_max, call_window)
+        self.heard_goodbye = False
+        self._streams_max = streams_max
+        self._preface = b"" if client else PREFACE
+        self._rest = b""
+        self._data_left = 0
+        self._data_stream: Stream | None = None
+        self._data_ends = False
+        self._block = b""
+        self._block_of = 0
+        self._block_flags = 0
+        self._left = WINDOW_MAX
+        self._taken = 0
+        self._cut_short = 0
+        self._idle_frames = 0
+        self._decoder = Decoder(HEADERS_BYTES_MAX)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the other side has said that it speaks HTTP/2."""
+        return not self._preface
+
+    def calm(self) -> None:
+        """Some time has passed: what came too often in it is counted anew."""
+        self._cut_short = self._idle_frames = 0
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What has come. Raises Http2Error: then the connection is of no use any more, and ``take`` has the farewell."""
+        events: list[Event] = []
+        try:
+            self._receive(data, events)
+        except Http2Error as error:
+            self.goodbye(error.code, str(error))
+            raise
+        return events
+
+    def _receive(self, data: bytes, events: list[Event]) -> None:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if self._preface:
+            length = min(len(data), len(self._preface))
+            if data[:length] != self._preface[:length]:
+                raise Http2Error(PROTOCOL_ERROR, "it does not begin as HTTP/2 does")
+            self._preface = self._preface[length:]
+            data = data[length:]
+        at = 0
+        end = len(data)
+        while True:
+            if self._data_left:
+                at = self._payload(data, at, end, events)
+                if self._data_left:
+                    return
+            if end - at < HEAD.size:
+                break
+            high, low, kind, flags, number = HEAD.unpack_from(data, at)
+            length = high << 16 | low
+            number &= WINDOW_MAX
+            if length > FRAME_BYTES_MAX:
+                raise Http2Error(FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+            if self._block_of and (kind != CONTINUATION or number != self._block_of):
+                raise Http2Error(PROTOCOL_ERROR, "headers are not continued")
+            if kind == DATA and not flags & PADDED:
+                at += HEAD.size
+                self._begin_data(number, length, bool(flags & END_STREAM), events)
+                continue
+            if end - at - HEAD.size < length:
+                break
+            at += HEAD.size
+            self._frame(kind, flags, number, data[at : at + length], events)
+            at += length
+        self._rest = data[at:] if at else data
+
+    def _frame(self, kind: int, flags: int, number: int, body: bytes, events: list[Event]) -> None:
+        if kind == HEADERS:
+            self._on_headers(flags, number, _unpadded(body, flags), events)
+        elif kind == CONTINUATION:
+            self._on_block(flags, number, body, events)
+        elif kind == DATA:
+            # What is padding counts for the windows (RFC 9113, 6.9.1).
+            inner = _unpadded(body, flags)
+            padding = len(body) - len(inner)
+            self._begin_data(number, len(inner), bool(flags & END_STREAM), events, padding)
+            if inner:
+                self._payload(inner, 0, len(inner), events)
+        elif kind == SETTINGS:
+            self._on_settings(flags, body, events)
+        elif kind == PING:
+            _exactly(body, 8)
+            if flags & ACK:
+                return
+            self._count_idle()
+            self._out.append(frame(PING, ACK, 0, body))
+        elif kind == WINDOW_UPDATE:
+            self._on_window(number, body, events)
+        elif kind == RST_STREAM:
+            self._on_reset(number, body, events)
+        elif kind == GOAWAY:
+            self.heard_goodbye = True
+            events.append((EventKind.GOODBYE, None, [("", body[8:].decode("utf-8", "replace"))]))
+        elif kind == PUSH_PROMISE:
+            raise Http2Error(PROTOCOL_ERROR, "a push that nobody asked for")
+        # Priorities, and kinds that are not known, say nothing here (RFC 9113, 5.5).
+
+    # Data
+
+    def _count(self, length: int) -> None:
+        """Bytes that count for the window of all streams, which are given again as they come."""
+        self._left -= length
+        self._taken += length
+        if self._left < 0:
+            raise Http2Error(FLOW_CONTROL_ERROR, "more came than was allowed")
+        if self._taken >= WINDOW_MAX // 2:
+            self._grant(0, self._taken)
+            self._left += self._taken
+            self._taken = 0
+
+    def _begin_data(
+        self, number: int, length: int, ends: bool, events: list[Event], padding: int = 0
+    ) -> None:
+        self._count(length + padding)
+        stream = self.streams.get(number)
+        if stream is None:
+            self._check_known(number)
+        elif stream.ended_there:
+            raise Http2Error(STREAM_CLOSED, "data behind its end")
+        else:
+            stream.left -= length + padding
+            stream.unread += padding
+            if stream.left < 0:
+                raise Http2Error(FLOW_CONTROL_ERROR, "more came on a stream than was allowed")
+            if stream.wide and stream.left < STREAM_WINDOW_WIDE // 2:
+                self._give(stream, STREAM_WINDOW_WIDE - stream.left)
+        self._data_stream, self._data_left, self._data_ends = stream, length, ends
+        if not length:
+            self._end_data(events)
+
+    def _payload(self, data: bytes, at: int, end: int, events: list[Event]) -> int:
+        """Take of a data frame what is there; where the next begins."""
+        stop = min(end, at + self._data_left)
+        self._data_left -= stop - at
+        stream = self._data_stream
+        if stream is not None and not stream.ended_there:
+            try:
+                messages = stream.take(data, at, stop)
+            except Http2Error as error:
+                self._break(stream, error, events)
+                messages = []
+            events.extend((EventKind.MESSAGE, stream, message) for message in messages)
+        if not self._data_left:
+            self._end_data(events)
+        return stop
+
+    def _end_data(self, events: list[Event]) -> None:
+        stream = self._data_stream
+        if self._data_ends and stream is not None and not stream.ended_there:
+            self._end_there(stream, events)
+        self._data_stream = None
+
+    def _end_there(self, stream: Stream, events: list[Event]) -> None:
+        stream.ended_there = True
+        if stream.ended_here:
+            self.streams.pop(stream.number, None)
+        events.append((EventKind.ENDED, stream, None))
+
+    def _break(self, stream: Stream, error: Http2Error, events: list[Event]) -> None:
+        """A stream cannot go on, for what came on it."""
+        self.cut(stream, error.code)
+        events.append((EventKind.BROKEN, stream, [("", str(error))]))
+
+    # Headers
+
+    def _on_headers(self, flags: int, number: int, body: bytes, events: list[Event]) -> None:
+        if flags & WITH_PRIORITY:
+            body = body[5:]
+        if not number or (not self.client and not number & 1):
+            raise Http2Error(PROTOCOL_ERROR, f"headers on stream {number}")
+        self._block_of, self._block, self._block_flags = number, b"", flags
+        self._on_block(flags, number, body, events)
+
+    def _on_block(self, flags: int, number: int, body: bytes, events: list[Event]) -> None:
+        if not self._block_of:
+            raise Http2Error(PROTOCOL_ERROR, "a continuation of nothing")
+        self._block += body
+        if len(self._block) > HEADERS_BYTES_MAX:
+            raise Http2Error(ENHANCE_YOUR_CALM, f"headers of more than {HEADERS_BYTES_MAX} bytes")
+        if not flags & END_HEADERS:
+            self._count_idle()
+            return
+        block, self._block, self._block_of = self._block, b"", 0
+        try:
+            fields = [
+                (_text(key), _text(value)) for key, value in self._decoder.decode(block, raw=True)
+            ]
+        except (HPACKError, UnicodeDecodeError) as error:
+            raise Http2Error(COMPRESSION_ERROR, f"headers are not readable: {error}") from error
+        self._on_fields(number, fields, bool(self._block_flags & END_STREAM), events)
+
+    def _on_fields(self, number: int, fields: Fields, ends: bool, events: list[Event]) -> None:
+        stream = self.streams.get(number)
+        if stream is None:
+            if self.client or number <= self._last:
+                self._check_known(number)
+                return
+            self._last = number
+            if len(self.streams) >= self._streams_max:
+                self._count_idle()
+                self._out.append(frame(RST_STREAM, 0, number, LONG.pack(REFUSED_STREAM)))
+                return
+            stream = self._stream(number)
+        elif stream.ended_there:
+            raise Http2Error(STREAM_CLOSED, "headers behind its end")
+        events.append((EventKind.HEADERS, stream, fields))
+        if ends:
+            self._end_there(stream, events)
+
+    # The connection
+
+    def _on_settings(self, flags: int, body: bytes, events: list[Event]) -> None:
+        if flags & ACK:
+            return
+        if len(body) % SETTING.size:
+            raise Http2Error(FRAME_SIZE_ERROR, "settings of a wrong length")
+        self._count_idle()
+        for key, value in SETTING.iter_unpack(body):
+            if key == INITIAL_WINDOW_SIZE:
+                if value > WINDOW_MAX:
+                    raise Http2Error(FLOW_CONTROL_ERROR, "a window too wide")
+                more, self._window_of_streams = value - self._window_of_streams, value
+                for stream in list(self.streams.values()):
+                    stream.window += more
+                    self._open(stream, events)
+            elif key == MAX_FRAME_SIZE:
+                if not FRAME_BYTES_DEFAULT <= value < 1 << 24:
+                    raise Http2Error(PROTOCOL_ERROR, "a frame size that is none")
+                self._frame_max = min(value, FRAME_BYTES_MAX)
+            elif key == HEADER_TABLE_SIZE:
+                self._encoder.header_table_size = min(value, 4096)
+        self._out.append(frame(SETTINGS, ACK, 0, b""))
+
+    def _on_window(self, number: int, body: bytes, events: list[Event]) -> None:
+        _exactly(body, 4)
+        more = LONG.unpack(body)[0] & WINDOW_MAX
+        if not number:
+            self._window += more
+            if not more or self._window > WINDOW_MAX:
+                raise Http2Error(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "a wrong window")
+            for stream in list(self.streams.values()):
+                self._open(stream, events)
+            return
+        found = self.streams.get(number)
+        if found is None:
+            self._check_known(number)
+            return
+        found.window += more
+        if not more or found.window > WINDOW_MAX:
+            error = Http2Error(FLOW_CONTROL_ERROR if more else PROTOCOL_ERROR, "a wrong window")
+            self._break(found, error, events)
+            return
+        self._open(found, events)
+
+    def _open(self, stream: Stream, events: list[Event]) -> None:
+        """A window was opened: go on with what waits."""
+        if stream.waiting:
+            self._pump(stream)
+            if not stream.waiting:
+                events.append((EventKind.WRITABLE, stream, None))
+
+    def _on_reset(self, number: int, body: bytes, events: list[Event]) -> None:
+        _exactly(body, 4)
+        stream = self.streams.pop(number, None)
+        if stream is None:
+            self._check_known(number)
+            return
+        self._cut_short += 1
+        if self._cut_short > CUT_SHORT_MAX and not self.client:
+            raise Http2Error(ENHANCE_YOUR_CALM, f"{CUT_SHORT_MAX} streams were cut short")
+        stream.waiting.clear()
+        stream.ended_here = stream.ended_there = True
+        code = LONG.unpack(body)[0]
+        events.append(
+            (EventKind.BROKEN, stream, [("", f"the other side has cut it off, code {code}")])
+        )
+
+    def _check_known(self, number: int) -> None:
+        """A frame of a stream that there is not: that is well if it has ended, and wrong if it never began."""
+        if not number:
+            raise Http2Error(PROTOCOL_ERROR, "a frame of a stream on none")
+        ours = bool(number & 1) == self.client
+        if number >= self._next if ours else number > self._last:
+            raise Http2Error(PROTOCOL_ERROR, f"a frame of stream {number}, which has not begun")
+
+    def _count_idle(self) -> None:
+        self._idle_frames += 1
+        if self._idle_frames > IDLE_FRAMES_MAX:
+            raise Http2Error(ENHANCE_YOUR_CALM, "nothing but frames that want an answer")
+
+
+def _unpadded(body: bytes, flags: int) -> bytes:
+    if not flags & PADDED:
+        return body
+    if not body or body[0] >= len(body):
+        raise Http2Error(PROTOCOL_ERROR, "more padding than there is room for")
+    return body[1 : len(body) - body[0]]
+
+
+def _exactly(body: bytes, length: int) -> None:
+    if len(body) != length:
+        raise Http2Error(FRAME_SIZE_ERROR, f"{len(body)} bytes instead of {length}")
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8")

@@ -1,0 +1,376 @@
+"""Connections that carry streams: HTTP/2 on the event loop, for whoever dials and whoever listens.
+
+A side that hears nothing asks; one that is not answered takes the other for dead. What is written waits in the transport up
+to a limit, behind which streams are told to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from fluxmq.cluster.channels import (
+    CLOSING_SECONDS,
+    CONNECT_SECONDS,
+    GREETING_SECONDS,
+    IDLE_SECONDS,
+    KEEPALIVE_SECONDS,
+    KEEPALIVE_TIMEOUT_SECONDS,
+    MESSAGE_LIMIT,
+    PROBLEM_CHARS_MAX,
+    WRITE_BUFFER_BYTES,
+)
+from fluxmq.cluster.errors import MalformedStream, StreamEnded
+from fluxmq.cluster.grpc_fields import Status, refusal, trailers
+from fluxmq.cluster.http2 import Http2
+from fluxmq.cluster.http2_frames import CANCEL, INTERNAL_ERROR, NO_ERROR, Http2Error
+from fluxmq.cluster.http2_sending import Fields
+from fluxmq.cluster.http2_streams import EventKind, Stream
+from fluxmq.cluster.security import Security
+from fluxmq.logs import RateLimited, get_logger
+
+LOOK_SECONDS: Final = 0.5
+"""How often it is looked whether the other side is there."""
+STREAMS_OF_A_SERVER_MAX: Final = 0
+"""Streams that whoever was dialled may open."""
+CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
+"""Bytes of an answer that may come before somebody reads them: a message of any length, and some more."""
+
+_log = get_logger("fluxmq.cluster")
+_problems = RateLimited(_log, per_second=1.0, burst=5)
+
+
+class StreamOwner(Protocol):
+    """Who is told what happens to a stream, in the event loop's thread."""
+
+    def headers(self, fields: Fields) -> None:
+        """Headers or trailers have come."""
+
+    def message(self, data: bytes) -> None:
+        """A message has come."""
+
+    def ended(self) -> None:
+        """The other side sends nothing more."""
+
+    def broken(self, why: str) -> None:
+        """The stream is no more. Nothing follows."""
+
+    def writable(self) -> None:
+        """What waited was sent: there is room again."""
+
+
+class Wire:
+    """A stream of a connection, for who sends on it. ``writable``: there is room for another message."""
+
+    __slots__ = ("socket", "stream")
+
+    def __init__(self, socket: Socket, stream: Stream) -> None:
+        self.socket = socket
+        self.stream = stream
+
+    @property
+    def writable(self) -> bool:
+        """Whether a message goes out at once, or waits."""
+        return not self.socket.paused and not self.stream.waiting
+
+    def send(self, message: bytes) -> None:
+        """Send a message."""
+        self.socket.http2.send(self.stream, message)
+        self.socket.flush()
+
+    def ask(self, message: bytes) -> None:
+        """Send the only message there is to send."""
+        self.socket.http2.send(self.stream, message)
+        self.socket.http2.finish(self.stream)
+        self.socket.flush()
+
+    def widen(self) -> None:
+        """Take messages as fast as they come."""
+        self.socket.http2.widen(self.stream)
+        self.socket.flush()
+
+    def allow(self, window: int) -> None:
+        """Let so many bytes come."""
+        self.socket.http2.allow(self.stream, window)
+        self.socket.flush()
+
+    def consumed(self, message: bytes) -> None:
+        """A message has been read."""
+        self.socket.http2.consumed(self.stream, message)
+        self.socket.flush()
+
+    def headers(self, fields: Fields) -> None:
+        """Send headers."""
+        self.socket.http2.headers(self.stream, fields)
+        self.socket.flush()
+
+    def cut(self) -> None:
+        """End the stream in both directions. Its owner is told of nothing any more."""
+        self.stream.owner = None
+        self.socket.http2.cut(self.stream, CANCEL)
+        self.socket.flush()
+
+    def end(self, status: Status = Status.OK, why: str = "") -> None:
+        """End an answer that has begun, with what came of it; an unfinished one is cut off. As `cut`, otherwise."""
+        if self.stream.waiting:
+            self.cut()
+        else:
+            self._close(trailers(status, why))
+
+    def refuse(self, status: Status, why: str) -> None:
+        """Answer with nothing but this."""
+        self._close(refusal(status, why))
+
+    def _close(self, fields: Fields) -> None:
+        self.stream.owner = None
+        http2 = self.socket.http2
+        http2.headers(self.stream, fields, ends=True)
+        http2.cut(self.stream, NO_ERROR)  # whoever has not ended yet need not (RFC 9113, 8.1)
+        self.socket.flush()
+
+
+class Socket:
+    """A connection, as asyncio's protocols are (`asyncio.Protocol`). ``opened`` is told of streams that the other side opens, ``closed`` of the end. ``ended``: set then."""
+
+    def __init__(
+        self,
+        client: bool,
+        streams_max: int = STREAMS_OF_A_SERVER_MAX,
+        opened: Callable[[Wire, Fields], None] | None = None,
+        closed: Callable[[Socket], None] | None = None,
+    ) -> None:
+        window = {"call_window": CALL_WINDOW} if client else {}
+        self.http2 = Http2(client, streams_max, MESSAGE_LIMIT, **window)
+        self.paused = False
+        self.open = False
+        self.unwanted = False
+        """Whether it is to be closed as soon as it is there."""
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.peer = ""
+        self._client = client
+        self._opened = opened
+        self._closed = closed
+        self._transport: Any = None
+        self._look: asyncio.TimerHandle | None = None
+        self._heard = True
+        self._direct = -1
+        """Without TLS, a descriptor of the socket of our own, on which the kernel is given things at once: a transport
+        does that when all callbacks of the turn are done."""
+        self._quiet = 0
+        self._idle = 0
+        self._why = ""
+
+    def certificate(self) -> Any:
+        """What the other side has shown (`ssl.SSLSocket.getpeercert`); None without TLS."""
+        shown = self._transport.get_extra_info("ssl_object")
+        return None if shown is None else shown.getpeercert()
+
+    @property
+    def usable(self) -> bool:
+        """Whether streams can be opened."""
+        return self.open and not self.http2.heard_goodbye
+
+    def start(self, fields: Fields, owner: StreamOwner) -> Wire:
+        """Open a stream. Raises StreamEnded when the connection has ended, or is about to."""
+        if not self.usable:
+            raise StreamEnded(self._why or "the other side ends the connection")
+        stream = self.http2.open(fields)
+        stream.owner = owner
+        self.flush()
+        return Wire(self, stream)
+
+    def flush(self) -> None:
+        """Write what is to be written."""
+        data = self.http2.take()
+        if data and self.open:
+            if self._direct >= 0 and not self._transport.get_write_buffer_size():
+                data = _written(self._direct, data)
+                if not data:
+                    return
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """End the connection, with what is open on it."""
+        if self.open:
+            self.http2.goodbye(NO_ERROR)
+            self.flush()
+            self.open = False
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """End the connection at once."""
+        self._why = self._why or why
+        self.open = False
+        if self._transport is not None and not self.ended.done():
+            self._transport.abort()
+
+    async def finish(self) -> None:
+        """End the connection in order, or if the other side does not answer to that, at once."""
+        self.close()
+        await asyncio.wait([self.ended], timeout=CLOSING_SECONDS)
+        self.abort("closed")
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is there."""
+        self._transport = transport
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self.peer = str(transport.get_extra_info("peername"))
+        if transport.get_extra_info("ssl_object") is None:
+            # Ours alone: by the time that `connection_lost` is called another file may have the transport's number.
+            self._direct = os.dup(transport.get_extra_info("socket").fileno())
+        self.open = True
+        if self.unwanted:
+            self.close()
+            return
+        self.flush()
+        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come."""
+        self._heard = True
+        try:
+            events = self.http2.receive(data)
+        except Http2Error as error:
+            self._why = str(error)[:PROBLEM_CHARS_MAX]
+            _problems.event(
+                logging.WARNING,
+                "http2",
+                "what came between nodes is not HTTP/2 as it should be",
+                peer=self.peer,
+                problem=self._why,
+            )
+            self.close()
+            return
+        for kind, stream, what in events:
+            if stream is not None:
+                self._tell(kind, stream, what)
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """The other side has closed: so does this one."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Too much waits to be written."""
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        self.paused = False
+        for stream in list(self.http2.streams.values()):
+            self._tell(EventKind.WRITABLE, stream, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection has ended."""
+        self.open = False
+        if self._direct >= 0:
+            os.close(self._direct)
+            self._direct = -1
+        if self._look is not None:
+            self._look.cancel()
+        why = self._why or (
+            f"the connection was lost: {exc}" if exc else "the connection has ended"
+        )
+        self._why = why
+        for stream in list(self.http2.streams.values()):
+            self.http2.cut(stream)
+            self._tell(EventKind.BROKEN, stream, [("", why)])
+        if self._closed is not None:
+            self._closed(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    # Streams
+
+    def _tell(self, kind: EventKind, stream: Stream, what: Any) -> None:
+        owner: StreamOwner | None = stream.owner
+        try:
+            if kind is EventKind.MESSAGE:
+                if owner is not None:
+                    owner.message(what)
+            elif owner is None:
+                if kind is EventKind.HEADERS and self._opened is not None and not stream.ended_here:
+                    self._opened(Wire(self, stream), what)
+            elif kind is EventKind.HEADERS:
+                owner.headers(what)
+            elif kind is EventKind.ENDED:
+                owner.ended()
+            elif kind is EventKind.BROKEN:
+                stream.owner = None
+                owner.broken(what[0][1][:PROBLEM_CHARS_MAX])
+            elif kind is EventKind.WRITABLE and not self.paused and not stream.waiting:
+                owner.writable()
+        except Exception as error:  # noqa: BLE001 (a fault of ours ends one stream, and no more)
+            _problems.event(
+                logging.ERROR,
+                "fault",
+                "a stream between nodes ends after a fault here",
+                peer=self.peer,
+                problem=repr(error)[:PROBLEM_CHARS_MAX],
+            )
+            stream.owner = None
+            self.http2.cut(stream, INTERNAL_ERROR)
+
+    # Whether the other side is there
+
+    def _on_look(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
+        self.http2.calm()
+        self._quiet = 0 if self._heard else self._quiet + 1
+        self._heard = False
+        busy = bool(self.http2.streams)
+        self._idle = 0 if busy else self._idle + 1
+        quiet, idle = self._quiet * LOOK_SECONDS, self._idle * LOOK_SECONDS
+        if idle >= IDLE_SECONDS or (idle >= GREETING_SECONDS and not self.http2.begun):
+            self.close()
+        elif busy and quiet >= KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS:
+            self.abort("the other side is silent")
+        elif busy and quiet == KEEPALIVE_SECONDS:
+            self.http2.ping()
+            self.flush()
+
+
+def _written(descriptor: int, data: bytes) -> bytes:
+    """Write what the kernel takes now; the rest. What is wrong with the connection its transport finds out itself."""
+    try:
+        return data[os.write(descriptor, data) :]
+    except OSError:
+        return data
+
+
+async def connect(security: Security, address: str, node: str) -> Socket:
+    """A connection to a node, which has proved its name. Raises StreamEnded when nobody is there, MalformedStream when it is
+    somebody else, SecurityError when there would be no telling."""
+    security.check_address(address)
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            made: Any
+            tls = security.client_context
+            more: dict[str, Any] = {}
+            if tls is not None:
+                more = {"ssl": tls, "ssl_shutdown_timeout": CLOSING_SECONDS}
+            _, made = await asyncio.get_running_loop().create_connection(
+                _dialling,
+                host.removeprefix("[").removesuffix("]"),
+                int(port),
+                **more,
+            )
+    except TimeoutError:
+        raise StreamEnded(f"it did not answer within {CONNECT_SECONDS:g} s") from None
+    except OSError as error:  # those of TLS as well
+        raise StreamEnded(f"{error}"[:PROBLEM_CHARS_MAX]) from error
+    socket: Socket = made
+    if why := security.problem_with(node, socket.certificate()):
+        socket.abort(why)
+        raise MalformedStream(f"who answers is not {node}: {why}")
+    return socket
+
+
+def _dialling() -> Any:
+    return Socket(client=True)
