@@ -127,7 +127,7 @@ class Dialer:
                     connection = await dialled.begun
             except TimeoutError:
                 raise StreamEnded(f"it did not answer within {GREETING_SECONDS:g} s") from None
-            await connection.ended
+            await asyncio.wait([connection.ended])  # which is not this task's to cancel
         finally:
             await dialled.stop()
             await socket.finish()

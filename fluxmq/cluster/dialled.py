@@ -40,7 +40,7 @@ class Dialled:
         """End the stream; whoever listens has been told then."""
         if self._connection is not None:
             self._connection.broken("stopped")
-            await self._connection.ended
+            await asyncio.wait([self._connection.ended])
         elif not self.begun.cancel() and not self.begun.cancelled():
             self.begun.exception()  # nobody else may have asked for it
 

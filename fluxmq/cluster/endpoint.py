@@ -23,7 +23,6 @@ from fluxmq.cluster.channels import (
     CONNECT,
     GREETING_SECONDS,
     PROBLEM_CHARS_MAX,
-    SOCKETS_MAX,
     STREAMS_PER_SOCKET_MAX,
 )
 from fluxmq.cluster.connection import Connection, Hello, Listener
@@ -129,12 +128,15 @@ class Endpoint:
     # Connections
 
     def _came(self) -> Any:
-        socket = Socket(False, STREAMS_PER_SOCKET_MAX, self._opened, self._sockets.discard)
-        if len(self._sockets) >= SOCKETS_MAX or not self._open:
-            socket.unwanted = True
-        else:
-            self._sockets.add(socket)
-        return socket
+        return Socket(
+            False, STREAMS_PER_SOCKET_MAX, self._opened, self._made, self._sockets.discard
+        )
+
+    def _made(self, socket: Socket) -> bool:
+        if len(self._sockets) >= channels.SOCKETS_MAX or not self._open:
+            return False
+        self._sockets.add(socket)
+        return True
 
     def _opened(self, wire: Wire, fields: Fields) -> None:
         """A stream was opened: take it, or refuse it."""

@@ -101,13 +101,7 @@ class Http2(Sending):
         if self._rest:
             data = self._rest + data
             self._rest = b""
-        if self._preface:
-            length = min(len(data), len(self._preface))
-            if data[:length] != self._preface[:length]:
-                raise Http2Error(PROTOCOL_ERROR, "it does not begin as HTTP/2 does")
-            self._preface = self._preface[length:]
-            data = data[length:]
-        at = 0
+        at = self._begin(data) if self._preface else 0
         end = len(data)
         while True:
             if self._data_left:
@@ -127,12 +121,22 @@ class Http2(Sending):
                 at += HEAD.size
                 self._begin_data(number, length, bool(flags & END_STREAM), events)
                 continue
+            if length > HEADERS_BYTES_MAX:
+                raise Http2Error(ENHANCE_YOUR_CALM, f"{length} bytes that are not data in a frame")
             if end - at - HEAD.size < length:
                 break
             at += HEAD.size
             self._frame(kind, flags, number, data[at : at + length], events)
             at += length
         self._rest = data[at:] if at else data
+
+    def _begin(self, data: bytes) -> int:
+        """Read of the connection's beginning what is there; where it ends."""
+        length = min(len(data), len(self._preface))
+        if data[:length] != self._preface[:length]:
+            raise Http2Error(PROTOCOL_ERROR, "it does not begin as HTTP/2 does")
+        self._preface = self._preface[length:]
+        return length
 
     def _frame(self, kind: int, flags: int, number: int, body: bytes, events: list[Event]) -> None:
         if kind == HEADERS:

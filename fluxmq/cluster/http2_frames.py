@@ -62,7 +62,8 @@ WINDOW_DEFAULT: Final = (1 << 16) - 1
 STREAM_WINDOW_WIDE: Final = 1 << 30
 """What is given to a stream whose messages are taken at once."""
 HEADERS_BYTES_MAX: Final = 16 << 10
-"""A block of headers, packed and unpacked: a greeting is some hundred bytes, and read of strangers."""
+"""A block of headers, packed and unpacked, and any frame that is not data and has to come whole before it is read: a greeting is
+some hundred bytes, and read of strangers."""
 CUT_SHORT_MAX: Final = 1000
 """Streams of one connection that the other side may cut short between two calls of ``calm``: nobody who is well does so
 (CVE-2023-44487)."""

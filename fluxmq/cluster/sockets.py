@@ -114,8 +114,8 @@ class Wire:
         self.socket.flush()
 
     def end(self, status: Status = Status.OK, why: str = "") -> None:
-        """End an answer that has begun, with what came of it; an unfinished one is cut off. As `cut`, otherwise."""
-        if self.stream.waiting:
+        """End an answer that has begun, with what came of it; an unfinished one, and a question, is cut off. As `cut`."""
+        if self.stream.waiting or self.socket.http2.client:
             self.cut()
         else:
             self._close(trailers(status, why))
@@ -140,18 +140,19 @@ class Socket:
         client: bool,
         streams_max: int = STREAMS_OF_A_SERVER_MAX,
         opened: Callable[[Wire, Fields], None] | None = None,
+        made: Callable[[Socket], bool] | None = None,
         closed: Callable[[Socket], None] | None = None,
     ) -> None:
+        """``made`` is told when the connection is there (and TLS with it), and says whether it is wanted."""
         window = {"call_window": CALL_WINDOW} if client else {}
         self.http2 = Http2(client, streams_max, MESSAGE_LIMIT, **window)
         self.paused = False
         self.open = False
-        self.unwanted = False
-        """Whether it is to be closed as soon as it is there."""
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.peer = ""
         self._client = client
         self._opened = opened
+        self._made = made
         self._closed = closed
         self._transport: Any = None
         self._look: asyncio.TimerHandle | None = None
@@ -224,7 +225,7 @@ class Socket:
             # Ours alone: by the time that `connection_lost` is called another file may have the transport's number.
             self._direct = os.dup(transport.get_extra_info("socket").fileno())
         self.open = True
-        if self.unwanted:
+        if self._made is not None and not self._made(self):
             self.close()
             return
         self.flush()
@@ -244,7 +245,9 @@ class Socket:
                 peer=self.peer,
                 problem=self._why,
             )
-            self.close()
+            self.flush()
+            self.open = False
+            self._transport.close()
             return
         for kind, stream, what in events:
             if stream is not None:

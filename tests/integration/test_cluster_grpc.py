@@ -90,7 +90,8 @@ def test_a_server_of_grpcs_own_library_is_understood() -> None:
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "100 % of them: \u00e9")
 
     async def scenario() -> None:
-        server = grpc.aio.server()
+        # Nodes ask more often whether the other is there than that library has it by default.
+        server = grpc.aio.server(options=(("grpc.http2.max_ping_strikes", 0),))
         handlers = {
             "Connect": grpc.stream_stream_rpc_method_handler(connect),
             "Ask": grpc.unary_stream_rpc_method_handler(ask),
@@ -114,6 +115,7 @@ def test_a_server_of_grpcs_own_library_is_understood() -> None:
             assert found == [100_000 * (n + 1) for n in range(20)]
             await server.stop(0)
             assert await near.losses.get()
+            await server.wait_for_termination()
 
     run(scenario)
 

@@ -249,6 +249,38 @@ def test_too_many_streams_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("certificate", ["", "node2"])
+def test_connections_are_counted_while_they_last_and_no_longer(
+    certificate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come to nothing in the TLS handshake, too."""
+    monkeypatch.setattr(channels, "SOCKETS_MAX", 3)
+
+    async def scenario() -> None:
+        near, far = Side(), Side()
+        safe = security("node1", certificate and "node1")
+        async with listening(far, security("node2", certificate)) as there:
+            host, _, port = there.address.rpartition(":")
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"this is neither TLS nor HTTP/2" * 10)
+                while await reader.read(1000):
+                    pass
+                writer.close()
+            async with AsyncExitStack() as stack:
+                for _ in range(3):
+                    await stack.enter_async_context(dialling(near, there.address, safe))
+                    await near.ups.get()
+                more = Dialer(safe, there.address, "node2", NODE1, near)
+                with pytest.raises(CallFailed):
+                    await anext(more.call("answer", b"", LONG))
+                await more.stop()
+            async with dialling(near, there.address, safe):
+                await near.ups.get()
+
+    run(scenario)
+
+
 WRONG = [
     ("node2", "node1", "node2", "other1"),  # an authority that is not the cluster's
     ("node2", "node1", "node2", "node3"),  # the certificate of another node

@@ -25,6 +25,7 @@ from fluxmq.cluster.http2_frames import (
     FRAME_SIZE_ERROR,
     GOAWAY,
     HEADERS,
+    HEADERS_BYTES_MAX,
     IDLE_FRAMES_MAX,
     INITIAL_WINDOW_SIZE,
     MAX_FRAME_SIZE,
@@ -269,6 +270,7 @@ WRONG: list[tuple[Sequence[bytes], int]] = [
     ([frame(RST_STREAM, 0, 1, bytes(4))], PROTOCOL_ERROR),
     ([frame(PUSH_PROMISE, 0, 1, bytes(4))], PROTOCOL_ERROR),
     ([headers(1), frame(DATA, 0, 1, b"\0\0\1\0\0" + bytes(WINDOW_DEFAULT))], FLOW_CONTROL_ERROR),
+    ([struct.pack(">BHBBI", 0, HEADERS_BYTES_MAX + 1, 77, 0, 0)], ENHANCE_YOUR_CALM),
     ([struct.pack(">BHBBI", (FRAME_BYTES_MAX + 1) >> 16, 1, DATA, 0, 1)], FRAME_SIZE_ERROR),
 ]
 
