@@ -21,7 +21,6 @@ from fluxmq.cluster.channels import (
     CALL_SECONDS_MAX,
     CLOSING_SECONDS,
     CONNECT,
-    GREETING_SECONDS,
     PROBLEM_CHARS_MAX,
     STREAMS_PER_SOCKET_MAX,
 )
@@ -82,7 +81,7 @@ class Endpoint:
         tls = self._security.server_context
         more: dict[str, Any] = {"ssl": tls} if tls is not None else {}
         if more:
-            more["ssl_handshake_timeout"] = GREETING_SECONDS
+            more["ssl_handshake_timeout"] = channels.GREETING_SECONDS
             more["ssl_shutdown_timeout"] = CLOSING_SECONDS
         try:
             self._security.check_address(self.address)
@@ -128,9 +127,10 @@ class Endpoint:
     # Connections
 
     def _came(self) -> Any:
-        return Socket(
-            False, STREAMS_PER_SOCKET_MAX, self._opened, self._made, self._sockets.discard
-        )
+        streams = (STREAMS_PER_SOCKET_MAX, self._opened)
+        socket = Socket(False, *streams, self._made, self._sockets.discard)
+        socket.patience, socket.idle_max = channels.GREETING_SECONDS, channels.IDLE_SECONDS
+        return socket
 
     def _made(self, socket: Socket) -> bool:
         if len(self._sockets) >= channels.SOCKETS_MAX or not self._open:

@@ -144,6 +144,10 @@ class Socket:
         closed: Callable[[Socket], None] | None = None,
     ) -> None:
         """``made`` is told when the connection is there (and TLS with it), and says whether it is wanted."""
+        self.patience = GREETING_SECONDS
+        """Seconds until something must have come that is HTTP/2."""
+        self.idle_max = IDLE_SECONDS
+        """Seconds that it may carry no stream."""
         window = {"call_window": CALL_WINDOW} if client else {}
         self.http2 = Http2(client, streams_max, MESSAGE_LIMIT, **window)
         self.paused = False
@@ -329,7 +333,7 @@ class Socket:
         busy = bool(self.http2.streams)
         self._idle = 0 if busy else self._idle + 1
         quiet, idle = self._quiet * LOOK_SECONDS, self._idle * LOOK_SECONDS
-        if idle >= IDLE_SECONDS or (idle >= GREETING_SECONDS and not self.http2.begun):
+        if idle >= self.idle_max or (idle >= self.patience and not self.http2.begun):
             self.close()
         elif busy and quiet >= KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS:
             self.abort("the other side is silent")

@@ -13,6 +13,7 @@ import pytest
 from fluxmq.cluster import channels, greeting
 from fluxmq.cluster.errors import CallRefused
 from fluxmq.cluster.generated.cluster_pb2 import Answer, Message, Question
+from fluxmq.cluster.http2 import Http2
 from fluxmq.cluster.http2_frames import PREFACE
 from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
 from tests.integration.test_cluster_transport import (
@@ -120,12 +121,20 @@ def test_a_server_of_grpcs_own_library_is_understood() -> None:
     run(scenario)
 
 
+SILENT = Http2(True, 0, 1000).take()
+"""How a connection begins on which nothing follows."""
+
+
 @pytest.mark.parametrize(
-    "sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", PREFACE + bytes(100), PREFACE[:7]]
+    "sent",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", PREFACE + bytes(100), PREFACE[:7], SILENT],
 )
-def test_who_does_not_speak_http2_is_sent_away_and_the_others_stay(
-    sent: bytes,
+def test_who_says_nothing_that_is_understood_is_sent_away_and_the_others_stay(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(channels, "GREETING_SECONDS", 1.0)
+    monkeypatch.setattr(channels, "IDLE_SECONDS", 1.0)
+
     async def scenario() -> None:
         near, far = Side(), Side()
         async with listening(far) as there, dialling(near, there.address):
