@@ -28,6 +28,7 @@ from tests.mutations import (
     simulation,
     spark,
     surface,
+    transport,
     wal,
 )
 from tests.mutations.mutation import attempt, copy_tree, run_tests
@@ -50,6 +51,7 @@ MUTATIONS = [
     *simulation.MUTATIONS,
     *spark.MUTATIONS,
     *surface.MUTATIONS,
+    *transport.MUTATIONS,
     *wal.MUTATIONS,
 ]
 

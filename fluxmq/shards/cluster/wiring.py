@@ -11,7 +11,7 @@ from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.raft.types import Message
+from fluxmq.raft.types import Message, MessageKind
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.cluster.audit import Audits
@@ -52,6 +52,10 @@ is wanted only to keep those near the end."""
 TRANSFER_SECONDS_MAX = 2.0
 """How long a shard that stops waits for others to take its groups over."""
 _STEP_SECONDS = 0.005
+_ROUTINE = frozenset(
+    (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
+)
+"""Messages of which most change nothing that the end of a tick would have to see to."""
 
 _log = get_logger("fluxmq.cluster")
 
@@ -342,7 +346,7 @@ class Cluster:
         try:
             keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
         finally:
-            if keeper.changed:
+            if keeper.changed or messages[0].kind not in _ROUTINE:
                 keeper.changed = False
                 self._wake()
 

@@ -1,0 +1,86 @@
+"""Rules of what nodes say to each other: who is believed, what is bounded, in which order a follower does its work."""
+
+from __future__ import annotations
+
+from tests.mutations.mutation import Mutation
+
+HTTP2 = "fluxmq/cluster/"
+KEEPER = "fluxmq/shards/queues/raft_keeper.py"
+OF_HTTP2 = "tests/unit/cluster/test_http2.py::"
+OF_STREAMS = "tests/integration/test_cluster_transport.py::"
+OF_FOLLOWING = "tests/unit/shards/cluster/test_following.py::"
+
+MUTATIONS = [
+    Mutation(
+        "transport_who_dials_is_believed",
+        "Whoever dials is the node that its certificate names.",
+        HTTP2 + "endpoint.py",
+        "why = self._security.problem_with(hello.node, wire.socket.certificate())",
+        'why = ""',
+        OF_STREAMS + "test_who_proves_nothing_gets_no_stream",
+    ),
+    Mutation(
+        "transport_who_is_dialled_is_believed",
+        "Whoever is dialled is the node that its certificate names.",
+        HTTP2 + "sockets.py",
+        "if why := security.problem_with(node, socket.certificate()):",
+        'if why := "":',
+        OF_STREAMS + "test_who_proves_nothing_gets_no_stream",
+    ),
+    Mutation(
+        "transport_window_overrun",
+        "Nothing is sent that the other side has opened no window for.",
+        HTTP2 + "http2_sending.py",
+        "            and length <= stream.window\n",
+        "",
+        OF_HTTP2 + "test_who_is_not_read_is_held_back_and_goes_on",
+    ),
+    Mutation(
+        "transport_overrun_taken",
+        "Who sends more than was allowed is sent away.",
+        HTTP2 + "http2.py",
+        "            if stream.left < 0:\n",
+        "            if False:\n",
+        OF_HTTP2 + "test_what_is_not_http2_ends_the_connection_with_its_code",
+    ),
+    Mutation(
+        "transport_message_of_any_length",
+        "A message that is longer than is taken breaks its stream.",
+        HTTP2 + "http2_streams.py",
+        "        if length > self.message_max:\n",
+        "        if False:\n",
+        OF_HTTP2 + "test_a_message_that_is_too_long_breaks_its_stream_only",
+    ),
+    Mutation(
+        "transport_rapid_reset",
+        "Who opens streams only to cut them off is sent away.",
+        HTTP2 + "http2.py",
+        "if self._cut_short > CUT_SHORT_MAX and not self.client:",
+        "if False:",
+        OF_HTTP2 + "test_who_only_opens_and_cuts_off_is_sent_away",
+    ),
+    Mutation(
+        "transport_sockets_unbounded",
+        "An endpoint has a bounded number of connections.",
+        HTTP2 + "endpoint.py",
+        "if len(self._sockets) >= channels.SOCKETS_MAX or not self._open:",
+        "if not self._open:",
+        OF_STREAMS + "test_connections_are_counted_while_they_last_and_no_longer",
+    ),
+    Mutation(
+        "following_applies_first",
+        "A follower writes what has come before it applies what is committed with it.",
+        KEEPER,
+        "return bool(ready.entries) and ready.role is Role.FOLLOWER and self._recovered is None",
+        "return False",
+        OF_FOLLOWING + "test_what_comes_is_written_before_what_is_committed_with_it_is_applied",
+    ),
+    Mutation(
+        "following_applies_out_of_turn",
+        "What waits to be applied is applied before anything that comes later.",
+        KEEPER,
+        "            self._apply_rest()\n            while (ready",
+        "            while (ready",
+        OF_FOLLOWING + "test_what_waits_is_applied_before_anything_that_comes_later",
+    ),
+]
