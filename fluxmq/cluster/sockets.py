@@ -1,6 +1,7 @@
 """Connections that carry streams: HTTP/2 on the event loop, for whoever dials and whoever listens.
 
-A side that hears nothing asks; one that is not answered takes the other for dead. What is written waits in the transport up
+A side that hears nothing asks; one that is not answered takes the other for dead, and one that could not have answered
+believes nothing that came meanwhile. What is written waits in the transport up
 to a limit, behind which streams are told to wait.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
@@ -34,6 +36,8 @@ from fluxmq.logs import RateLimited, get_logger
 
 LOOK_SECONDS: Final = 0.5
 """How often it is looked whether the other side is there."""
+AWAY_SECONDS: Final = KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS
+"""Whoever has not looked for so long has been given up."""
 STREAMS_OF_A_SERVER_MAX: Final = 0
 """Streams that whoever was dialled may open."""
 CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
@@ -164,6 +168,7 @@ class Socket:
         self._direct = -1
         """Without TLS, a descriptor of the socket of our own, on which the kernel is given things at once: a transport
         does that when all callbacks of the turn are done."""
+        self._looked = time.monotonic()
         self._quiet = 0
         self._idle = 0
         self._why = ""
@@ -237,6 +242,10 @@ class Socket:
 
     def data_received(self, data: bytes) -> None:
         """Something has come."""
+        if time.monotonic() - self._looked > AWAY_SECONDS:
+            # Stopped, or starved: the other side has given this one up and gone on without it. What is here now is stale.
+            self.abort("this side was away")
+            return
         self._heard = True
         try:
             events = self.http2.receive(data)
@@ -326,6 +335,11 @@ class Socket:
     # Whether the other side is there
 
     def _on_look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > AWAY_SECONDS:
+            self.abort("this side was away")
+            return
+        self._looked = now
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
         self.http2.calm()
         self._quiet = 0 if self._heard else self._quiet + 1

@@ -18,6 +18,7 @@ from tests.chaos.records import (
     Join,
     Key,
     Lost,
+    Moved,
     Probe,
     Publish,
     Queue,
@@ -30,6 +31,8 @@ from tests.chaos.records import (
 SENTENCES_MAX = 20
 """Of one rule: more would not be read. They are counted all the same."""
 
+MOVE_S = 1.0
+"""How long before its log says so a leader may have begun to hand over, and the other way round."""
 AFTERMATH_S = 10.0
 """So long after a fault its consequences may still show: elections, connections found dead, claims that ran out."""
 
@@ -58,6 +61,8 @@ class Ledger:
         self.probes: list[Probe] = []
         self.drained: set[tuple[str, str]] = set()
         self.replicas: list[Replica] = []
+        self.moves: list[float] = []
+        """When nodes gave leadership away by themselves."""
         self.findings: list[Finding] = []
         self.violations: list[Violation] = []
         self.broken: Counter[str] = Counter()
@@ -94,7 +99,7 @@ class Ledger:
         else:
             self._take_rare(record)
 
-    def _take_rare(self, record: Run | Fault | Probe | Drained | Replica | Finding) -> None:
+    def _take_rare(self, record: Run | Fault | Probe | Drained | Replica | Moved | Finding) -> None:
         if isinstance(record, Run):
             self.setting = record
         elif isinstance(record, Fault):
@@ -105,6 +110,8 @@ class Ledger:
             self.drained.add((record.queue, record.group))
         elif isinstance(record, Replica):
             self.replicas.append(record)
+        elif isinstance(record, Moved):
+            self.moves.append(record.time)
         else:
             self.findings.append(record)
 
@@ -138,6 +145,10 @@ class Ledger:
                 return True
         at = bisect_left(self._losses, begin - AFTERMATH_S)
         return at < len(self._losses) and self._losses[at] <= end
+
+    def moved(self, begin: float, end: float) -> bool:
+        """Whether a node gave leadership away by itself within this time."""
+        return any(begin - MOVE_S <= time <= end + MOVE_S for time in self.moves)
 
     def violated(self, rule: str, sentence: str) -> None:
         """A rule is broken."""

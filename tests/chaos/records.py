@@ -171,6 +171,13 @@ class Replica(NamedTuple):
     digest: str
 
 
+class Moved(NamedTuple):
+    """A node gave a group's leadership to another, by itself: settlements that nobody answers may be lost with that."""
+
+    group: str
+    time: float
+
+
 class Finding(NamedTuple):
     """A rule that the harness itself saw broken, such as a node that died of itself."""
 
@@ -179,13 +186,37 @@ class Finding(NamedTuple):
 
 
 Record = (
-    Run | Publish | Deliver | Settle | Join | Lost | Fault | Probe | Drained | Replica | Finding
+    Run
+    | Publish
+    | Deliver
+    | Settle
+    | Join
+    | Lost
+    | Fault
+    | Probe
+    | Drained
+    | Replica
+    | Moved
+    | Finding
 )
 
 KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        *(Run, Publish, Deliver, Settle, Join, Lost, Fault, Probe, Drained, Replica, Finding),
+        *(
+            Run,
+            Publish,
+            Deliver,
+            Settle,
+            Join,
+            Lost,
+            Fault,
+            Probe,
+            Drained,
+            Replica,
+            Moved,
+            Finding,
+        ),
     )
 }
 
@@ -240,6 +271,8 @@ class History:
         self.count = 0
         self._file: IO[bytes] = path.open("wb", buffering=1 << 18)
         self._began = time.monotonic()
+        self.epoch = time.time()
+        """When the run began, as clocks on walls have it: nodes' logs do."""
 
     def now(self) -> float:
         """Seconds since the run began."""

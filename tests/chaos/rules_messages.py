@@ -165,10 +165,12 @@ def duplicates(ledger: Ledger) -> int:
 
 
 def _bounded(ledger: Ledger) -> None:
-    """I4: no more repeats than messages were under way at the faults: both their begin and their end may move leaders."""
+    """I4: no more repeats than messages were under way at the faults: both their begin and their end may move leaders, and
+    nodes do so by themselves."""
     run = ledger.setting
     losses = sum(len(times) for times in ledger.lost.values())
-    allowed = 2 * len(ledger.faults) * run.window + losses * run.share
+    moves = 2 * len(ledger.faults) + len(ledger.moves)
+    allowed = moves * run.window + losses * run.share
     found = duplicates(ledger)
     if found > allowed:
         ledger.violated("I4", f"{found} repeats, and no more than {allowed} were under way")

@@ -49,7 +49,8 @@ def _settled(ledger: Ledger, queue: str, group: str) -> None:
         if time >= each.time or (each.offset < 0 and ledger.appends(key) > 1):
             continue
         ended = any(time - AFTERMATH_S <= loss <= each.time for loss in ledger.lost[connection])
-        if not ended and not ledger.disturbed(time, each.time):
+        moved = ledger.moved(time, each.time)  # what nobody answers may be lost with that
+        if not ended and not moved and not ledger.disturbed(time, each.time):
             ledger.violated(
                 "I3",
                 f"{queue}: {label(key)} was settled by {group} at {time:.3f} s and came again at"

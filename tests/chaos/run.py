@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import shutil
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -18,7 +20,7 @@ from tests.chaos.faults import Fault, Field
 from tests.chaos.network import BRIDGE, CLIENTS, Network, address, inside, socket_in
 from tests.chaos.operators import available
 from tests.chaos.proxy import Link
-from tests.chaos.records import FAIL, OK, Drained, Finding, History, Probe, Run
+from tests.chaos.records import FAIL, OK, Drained, Finding, History, Moved, Probe, Run
 from tests.chaos.records import Fault as FaultRecord
 from tests.chaos.report import Report
 from tests.chaos.settings import (
@@ -49,6 +51,7 @@ SILENCE_S = VISIBILITY_S + 10.0
 AUDIT_SILENCE_S = 10.0
 DRAIN_S = 120.0
 POLL_S = 0.1
+SPREAD = re.compile(r"(?P<time>\S+ \S+Z) .* leaders are spread  group=(?P<group>\S+) ")
 
 Say = Callable[[str], None]
 
@@ -326,8 +329,22 @@ def run(
             for replica in cluster.replicas():
                 if configuration.nodes > 1:
                     history.write(replica)
+            for member in cluster.members:
+                for moved in moves(member.log.read_text("utf-8", "replace"), history.epoch):
+                    history.write(moved)
         finally:
             for member in cluster.members:
                 if member.log.exists():
                     shutil.copy(member.log, path.with_suffix(f".{member.name}.log"))
     return check_file(path)
+
+
+def moves(log: str, epoch: float) -> list[Moved]:
+    """When a node says in its log that it gave leadership away by itself. ``epoch``: when the run began, seconds since 1970."""
+    found = []
+    for line in log.splitlines():
+        said = SPREAD.match(line)
+        if said is not None:
+            time = datetime.fromisoformat(said["time"]).timestamp() - epoch
+            found.append(Moved(said["group"], round(time, 6)))
+    return found

@@ -27,6 +27,7 @@ from tests.chaos.records import (
     Join,
     Key,
     Lost,
+    Moved,
     Probe,
     Publish,
     Queue,
@@ -39,6 +40,7 @@ from tests.chaos.records import (
     read,
 )
 from tests.chaos.report import Report, examine
+from tests.chaos.run import moves
 
 WORK, STREAM, DEAD = "work", "stream", "$dlq/work"
 RUN = Run(
@@ -201,6 +203,16 @@ def test_i3_a_settlement_that_nobody_answers_counts_while_nothing_goes_wrong() -
     assert broken([again, fault(100, 101)]).broken == {"I3": 1}
     assert broken([again, fault(4.0, 5.0)]).clean
     assert broken([again, Lost("a1", "a1#1", "node2", 5.0, "")]).clean
+    assert broken([again, Moved("default", 5.0)]).clean
+    assert broken([again, Moved("default", 50.0)]).broken == {"I3": 1}
+
+
+def test_nodes_say_when_they_give_leadership_away() -> None:
+    log = (
+        "2026-11-23 04:17:01.513Z info     shard-0    leading  group=hot term=4\n"
+        "2026-11-23 04:17:41.896Z info     shard-0    leaders are spread  group=default to=node2\n"
+    )
+    assert moves(log, 1795407454.5) == [Moved("default", 7.396)]
 
 
 def test_i4_repeats_are_marked() -> None:

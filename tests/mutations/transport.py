@@ -68,6 +68,14 @@ MUTATIONS = [
         OF_STREAMS + "test_connections_are_counted_while_they_last_and_no_longer",
     ),
     Mutation(
+        "transport_stale_frames",
+        "Who was away for so long that the others have given it up believes nothing that came meanwhile.",
+        HTTP2 + "sockets.py",
+        "        if time.monotonic() - self._looked > AWAY_SECONDS:\n",
+        "        if False:\n",
+        "tests/unit/cluster/test_sockets.py::test_what_came_while_this_side_was_away_is_not",
+    ),
+    Mutation(
         "following_applies_first",
         "A follower writes what has come before it applies what is committed with it.",
         KEEPER,
