@@ -107,11 +107,8 @@ class Carrier:
         if not self._started:
             return
         self._started = False
-        for dialer in self.dialers.values():
-            await dialer.stop()
-        if self._ending:
-            await asyncio.gather(*self._ending)
-        await self._endpoint.stop()
+        dialers = (dialer.stop() for dialer in self.dialers.values())
+        await asyncio.gather(self._endpoint.stop(), *dialers, *self._ending)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages to who can be reached."""

@@ -102,6 +102,8 @@ class Cluster:
         self._own = Hello(self.node, shard, workers, epoch, "shard")
         self._security = Security.of(cluster)
         self._started = False
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """What was a group's here, and lets go of its address."""
         self.unknown = RateLimited(_log, per_second=0.01, burst=1)
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
@@ -193,7 +195,7 @@ class Cluster:
         for replica in list(self.replicas.values()):
             self.still(replica)
             await replica.carrier.stop()
-        await self.links.stop()
+        await asyncio.gather(self.links.stop(), *self._ending.values())
 
     # Groups
 
@@ -290,6 +292,9 @@ class Cluster:
             replica.starting = asyncio.get_running_loop().create_task(self._start(replica))
 
     async def _start(self, replica: Replica) -> None:
+        former = self._ending.pop(replica.plan.name, None)
+        if former is not None:
+            await asyncio.wait([former])  # it has the address
         try:
             await replica.carrier.start()
         except ClusterError as problem:
@@ -313,7 +318,7 @@ class Cluster:
         replica.acquaintances.closed = True
         replica.copy.close()
         self.still(replica)
-        asyncio.get_running_loop().create_task(replica.carrier.stop())
+        self._ending[name] = asyncio.get_running_loop().create_task(replica.carrier.stop())
 
     def still(self, replica: Replica) -> None:
         """A group's clock stops."""

@@ -34,8 +34,10 @@ TERM = 3
 SEGMENT_BYTES = 16 << 10
 
 
-def settings_of(directory: Path, groups: Sequence[str] = ()) -> Settings:
-    """Those of node1; nobody uses the ports."""
+def settings_of(
+    directory: Path, groups: Sequence[str] = (), ports: tuple[int, int] = (1, 100)
+) -> Settings:
+    """Those of node1. ``ports``: of the node and of its group, which hardly anybody uses."""
 
     def peers(port: int) -> dict[str, str]:
         return {"node2": f"127.0.0.2:{port}", "node3": f"127.0.0.3:{port}"}
@@ -46,10 +48,10 @@ def settings_of(directory: Path, groups: Sequence[str] = ()) -> Settings:
             "cluster": {
                 "enabled": True,
                 "node_id": "node1",
-                "transport": {"bind_addr": "127.0.0.1:1", "peers": peers(1)},
+                "transport": {"bind_addr": f"127.0.0.1:{ports[0]}", "peers": peers(1)},
                 "raft": {
                     "enabled": True,
-                    "bind_addr": "127.0.0.1:100",
+                    "bind_addr": f"127.0.0.1:{ports[1]}",
                     "peers": peers(100),
                     "groups": {
                         group: {"bind_addr": f"127.0.0.1:{port}", "peers": peers(port)}
@@ -66,13 +68,19 @@ def settings_of(directory: Path, groups: Sequence[str] = ()) -> Settings:
 class LoneMember:
     """A life of node1. Raises what a start raises."""
 
-    def __init__(self, directory: Path, runner: asyncio.Runner, groups: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        runner: asyncio.Runner,
+        groups: Sequence[str] = (),
+        ports: tuple[int, int] = (1, 100),
+    ) -> None:
         self.runner = runner
         self.files = Tracked()
         self.clock = Clock()
         self.steps = Steps()
         self.syncers: list[HandSyncer] = []
-        settings = settings_of(directory, groups)
+        settings = settings_of(directory, groups, ports)
         self.paths = DataPaths(settings.storage.data_dir)
         directory.mkdir(exist_ok=True)
         check_version(self.files, self.paths, create=True)
