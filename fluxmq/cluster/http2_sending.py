@@ -130,8 +130,10 @@ class Sending:
         self._pump(stream)
 
     def finish(self, stream: Stream) -> None:
-        """Say that nothing more is sent; nothing may be waiting."""
-        if not stream.ended_here:
+        """Say that nothing more is sent, when all that waits has been."""
+        if stream.waiting:
+            stream.ending = True
+        elif not stream.ended_here:
             self._out.append(frame(DATA, END_STREAM, stream.number, b""))
             self._end_here(stream)
 
@@ -214,3 +216,5 @@ class Sending:
             head = HEAD.pack(length >> 16, length & 0xFFFF, DATA, 0, stream.number)
             self._out.append(head)
             self._out.extend(pieces)
+        if stream.ending:
+            self.finish(stream)

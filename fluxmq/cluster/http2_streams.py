@@ -39,7 +39,7 @@ Event = tuple[EventKind, "Stream | None", Any]
 
 
 class Stream:
-    """A stream. ``waiting``: what no window is open for. ``ended_here``, ``ended_there``: nothing more is sent, or comes.
+    """A stream. ``waiting``: what no window is open for. ``ended_here``, ``ended_there``: nothing more is sent, or comes; ``ending``: but for what waits.
     ``left``: bytes that may come; ``window``: that may be sent. ``wide``: its messages are taken at once. ``owner``: for
     whoever has it."""
 
@@ -49,6 +49,7 @@ class Stream:
         "_pieces",
         "ended_here",
         "ended_there",
+        "ending",
         "left",
         "message_max",
         "number",
@@ -71,6 +72,7 @@ class Stream:
         self.waiting: deque[bytes] = deque()
         self.waiting_at = 0
         self.ended_here = False
+        self.ending = False
         self.ended_there = False
         self._head = b""
         self._missing = -1

@@ -102,20 +102,23 @@ def test_a_server_of_grpcs_own_library_is_understood() -> None:
         )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        near = Side()
-        async with dialling(near, f"127.0.0.1:{port}") as dialer:
-            here = await near.ups.get()
-            assert here.hello == NODE2
-            for frame in (b"small", os.urandom(3 << 20), b"last"):
-                assert here.send(frame)
-                assert await near.frames.get() == frame
-            chunks = dialer.call("any", bytes(100_000), LONG)
-            found = [len(await anext(chunks)) for _ in range(20)]
-            with pytest.raises(CallRefused, match="100 % of them: \u00e9"):
-                await anext(chunks)
-            assert found == [100_000 * (n + 1) for n in range(20)]
+        try:
+            near = Side()
+            async with dialling(near, f"127.0.0.1:{port}") as dialer:
+                here = await near.ups.get()
+                assert here.hello == NODE2
+                for frame in (b"small", os.urandom(3 << 20), b"last"):
+                    assert here.send(frame)
+                    assert await near.frames.get() == frame
+                chunks = dialer.call("any", bytes(100_000), LONG)
+                found = [len(await anext(chunks)) for _ in range(20)]
+                with pytest.raises(CallRefused, match="100 % of them: \u00e9"):
+                    await anext(chunks)
+                assert found == [100_000 * (n + 1) for n in range(20)]
+                await server.stop(0)
+                assert await near.losses.get()
+        finally:  # a server that outlives its loop keeps that from closing
             await server.stop(0)
-            assert await near.losses.get()
             await server.wait_for_termination()
 
     run(scenario)

@@ -167,6 +167,21 @@ def test_who_is_not_read_is_held_back_and_goes_on() -> None:
     assert not far.waiting
 
 
+def test_a_question_that_waits_for_a_window_ends_behind_itself() -> None:
+    pair = Pair()
+    near, far = pair.open()
+    question = bytes(3 * WINDOW_DEFAULT)
+    pair.client.send(near, question)
+    pair.client.finish(near)
+    pair.carry()
+    assert pair.messages(pair.server) == []
+    assert EventKind.ENDED not in pair.kinds(pair.server)
+    pair.server.allow(far, len(question) + 5)
+    pair.carry()
+    assert pair.messages(pair.server) == [question]
+    assert pair.kinds(pair.server)[-1] is EventKind.ENDED
+
+
 def test_a_wide_stream_never_waits_for_who_reads() -> None:
     pair = Pair()
     near, far = pair.open()
