@@ -1,8 +1,8 @@
 """Connections that carry streams: HTTP/2 on the event loop, for whoever dials and whoever listens.
 
 A side that hears nothing asks; one that is not answered takes the other for dead, and one that could not have answered
-believes nothing that came meanwhile. What is written waits in the transport up
-to a limit, behind which streams are told to wait.
+believes nothing that came meanwhile. What is written waits in the transport up to a limit, behind which streams are told
+to wait.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ AWAY_SECONDS: Final = KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS
 """Whoever has not looked for so long has been given up."""
 STREAMS_OF_A_SERVER_MAX: Final = 0
 """Streams that whoever was dialled may open."""
+UNREAD_BYTES_MAX: Final = 128 << 20
+"""Written and not taken by the other side, beyond which nothing more is heard of it: far more than streams write before they wait,
+so that it is answers to pings and the like."""
 CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
 """Bytes of an answer that may come before somebody reads them: a message of any length, and some more."""
 
@@ -137,7 +140,8 @@ class Wire:
 
 
 class Socket:
-    """A connection, as asyncio's protocols are (`asyncio.Protocol`). ``opened`` is told of streams that the other side opens, ``closed`` of the end. ``ended``: set then."""
+    """A connection, as asyncio's protocols are (`asyncio.Protocol`). ``opened`` is told of streams that the other side opens,
+    ``closed`` of the end. ``ended``: set then."""
 
     def __init__(
         self,
@@ -158,7 +162,6 @@ class Socket:
         self.open = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.peer = ""
-        self._client = client
         self._opened = opened
         self._made = made
         self._closed = closed
@@ -245,6 +248,9 @@ class Socket:
         if time.monotonic() - self._looked > AWAY_SECONDS:
             # Stopped, or starved: the other side has given this one up and gone on without it. What is here now is stale.
             self.abort("this side was away")
+            return
+        if self.paused and self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            self.abort("it asks, and reads no answers")
             return
         self._heard = True
         try:

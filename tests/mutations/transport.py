@@ -87,8 +87,8 @@ MUTATIONS = [
         "following_applies_out_of_turn",
         "What waits to be applied is applied before anything that comes later.",
         KEEPER,
-        "            self._apply_rest()\n            while (ready",
-        "            while (ready",
+        "        self._apply_rest()\n        return self.node.ready()\n",
+        "        return self.node.ready()\n",
         OF_FOLLOWING + "test_what_waits_is_applied_before_anything_that_comes_later",
     ),
 ]

@@ -155,8 +155,7 @@ class RaftKeeper:
             return  # asked from within: the outer call goes on until nothing is left
         self._pumping = True
         try:
-            self._apply_rest()
-            while (ready := self.node.ready()) is not None:
+            while (ready := self._ready()) is not None:
                 self._again = False
                 if ready.messages:
                     self.send(ready.messages)
@@ -182,6 +181,11 @@ class RaftKeeper:
                 self.on_unannounced()
         finally:
             self._pumping = False
+
+    def _ready(self) -> Ready | None:
+        """What the node says next, when all is applied that it has said before."""
+        self._apply_rest()
+        return self.node.ready()
 
     def _may_wait(self, ready: Ready) -> bool:
         """Whether committed entries may be applied at the end of the tick: its leader waits for what came with them."""

@@ -18,6 +18,10 @@ class Transport:
         self.socket = socket
         self.written = b""
         self.ended = ""
+        self.unread = 0
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
@@ -93,3 +97,18 @@ def test_who_looks_often_enough_is_there() -> None:
     transport, opened = told(within_time)
     assert transport.ended == ""
     assert len(opened) == 1
+
+
+def test_who_reads_no_answers_is_heard_no_longer() -> None:
+    def unread(length: int) -> Callable[[Socket, bytes], None]:
+        def act(socket: Socket, data: bytes) -> None:
+            socket._transport.unread = length
+            socket.pause_writing()
+            socket.data_received(data)
+
+        return act
+
+    transport, opened = told(unread(sockets.UNREAD_BYTES_MAX))
+    assert (transport.ended, len(opened)) == ("", 1)
+    transport, opened = told(unread(sockets.UNREAD_BYTES_MAX + 1))
+    assert (transport.ended, len(opened)) == ("aborted", 0)
