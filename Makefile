@@ -50,16 +50,12 @@ run: install
 	@echo "==> starting: $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)   (Ctrl-C stops it)"
 	@exec $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)
 
-# A node's shards are bound to the first cores it may use: three nodes are not all to begin with the same.
-FROM_CORE = import os, sys; cores = sorted(os.sched_getaffinity(0)); \
-  os.sched_setaffinity(0, cores[(int(sys.argv[1]) - 1) % len(cores):]); os.execv(sys.argv[2], sys.argv[2:])
-
 cluster: install
 	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
 	@set -m; nodes=; stopped=; code=0; \
 	trap 'stopped=yes; kill -TERM $$nodes 2>/dev/null || true' INT TERM; \
 	for node in 1 2 3; do \
-	  $(BIN)/python -c '$(FROM_CORE)' $$node $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml \
+	  $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml --bind never \
     --workers $(if $(filter auto,$(WORKERS)),1,$(WORKERS)) & \
 	  nodes="$$nodes $$!"; \
 	done; \

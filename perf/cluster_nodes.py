@@ -206,15 +206,11 @@ def settings(
 def placement(cores: Sequence[int], nodes: int = NODES) -> list[str | None]:
     """The cores of each node, as ``taskset`` takes them.
 
-    A supervisor pins its shards to the first cores it may use, so that nodes which may use all share the first. With
-    fewer cores than nodes the first node has all, and its shard the first; the others have what is behind it. With more,
-    each has an equal part, and what is left over is for the generator.
+    A supervisor binds its shards to the first cores it may use, so that nodes which may use all would share the first. With
+    more cores than nodes each has an equal part, and what is left over is for the generator; with fewer the kernel chooses.
     """
-    if len(cores) < 2:
-        return [None] * nodes
     if len(cores) <= nodes:
-        rest = ",".join(str(core) for core in cores[1:])
-        return [None, *[rest] * (nodes - 1)]
+        return [None] * nodes
     each = len(cores) // (nodes + 1) or 1
     return [",".join(str(core) for core in cores[n * each : (n + 1) * each]) for n in range(nodes)]
 
@@ -274,7 +270,9 @@ class Node:
             cores = self.cores.split(",") if self.cores is not None else ["0"]
             arguments += [f"--pin={group}={cores[shard]}" for group, shard in shape.pins]
         command = [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
-        if self.cores is not None:
+        if self.cores is None:
+            command += ["--bind", "auto" if shape.pins else "never"]
+        else:
             command = ["taskset", "-c", self.cores, *command]
         self.process = brokers.spawn(command, self.folder, durable.environment(), self.log)
 

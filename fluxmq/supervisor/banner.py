@@ -28,7 +28,8 @@ def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict
         found["amqp tls"] = amqp.tls.addr + _client_certificate(amqp.tls)
     if settings.server.http is not None:
         found["http"] = f"http://{settings.server.http.addr}"
-    found["workers"] = f"{plan.workers} on cores {spell_cores(plan)}"
+    where = f"cores {spell_cores(plan)}" if plan.bound else "cores that the kernel chooses"
+    found["workers"] = f"{plan.workers} on {where}"
     found["data"] = str(data_dir)
     found["hot path"] = hot_path
     found["pid"] = str(os.getpid())

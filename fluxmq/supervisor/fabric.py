@@ -64,7 +64,7 @@ class Fabric:
         self._run_dir = run_dir
         self.table = ProcessTable.create(len(tree.children))
         for child in tree.children:
-            core = plan.cores[child.index] if child.role == "shard" else NOT_PINNED
+            core = plan.cores[child.index] if child.role == "shard" and plan.bound else NOT_PINNED
             self.table.assign(child.slot, child.role, child.index, core)
         self._settings_fd = os.memfd_create("fluxmq-settings", os.MFD_CLOEXEC)
         self.write_settings(settings)
@@ -85,6 +85,7 @@ class Fabric:
         """What to tell a child."""
         handoff_fds: list[int] = []
         links: list[Link] = []
+        bound = self._plan.bound
         if child.role == "acceptor":
             handoff_fds = [sender for sender, _ in self._handoff]
         elif child.role == "shard":
@@ -113,8 +114,8 @@ class Fabric:
             link_kind=self._kind,
             ring_bytes=self._ring_bytes,
             wake_fds=self._wake_fds if child.role == "shard" else [],
-            cores=[self._plan.cores[child.index]] if child.role == "shard" else [],
-            node_cores=self._node_cores if child.role == "shard" else [],
+            cores=[self._plan.cores[child.index]] if child.role == "shard" and bound else [],
+            node_cores=self._node_cores if child.role == "shard" and bound else [],
             pins=self._plan.pins,
         )
 

@@ -69,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
         help="keep a replication group on the shard of this core; may be repeated",
     )
     made.add_argument(
+        "--bind",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="bind each shard to a core; auto does, unless a quota says that the cores are shared (default: auto)",
+    )
+    made.add_argument(
         "--check",
         action="store_true",
         help="validate the settings, print those in force with secrets hidden, and exit",
@@ -86,7 +92,7 @@ def main(
         return _complain("assertions are part of the program: run it without python -O")
     try:
         settings = configuration.load(options.config, os.environ)
-        plan = _plan(options.workers, options.pin)
+        plan = _plan(options.workers, options.pin, options.bind)
     except SettingsError as exc:
         return _complain(*(f"{options.config}: {problem}" for problem in exc.problems))
     except PlacementError as exc:
@@ -102,7 +108,7 @@ def main(
     return _run(options.config, settings, plan, programs)
 
 
-def _plan(workers: str, pins: Sequence[str]) -> Plan:
+def _plan(workers: str, pins: Sequence[str], bind: str) -> Plan:
     """Place the shards on this machine's usable cores."""
     cores = sorted(os.sched_getaffinity(0))
     try:
@@ -110,7 +116,9 @@ def _plan(workers: str, pins: Sequence[str]) -> Plan:
     except (OSError, UnicodeDecodeError):
         quota = None
     usable = len(cores) if quota is None else min(len(cores), quota)
-    return placement.plan(placement.parse_workers(workers, usable), cores, pins)
+    worth = bool(pins) or placement.worth_binding(len(cores), quota)
+    bound = bind == "always" or (bind == "auto" and worth)
+    return placement.plan(placement.parse_workers(workers, usable), cores, pins, bound=bound)
 
 
 def _run(

@@ -1,7 +1,8 @@
 """How many shards, on which cores, and which groups are pinned where.  Pure: the cores come as an argument.
 
 One shard per core, bound to it.  With more shards than cores they wrap around; with fewer, the first cores
-are used and the rest is left to the acceptor, the control process and the kernel.
+are used and the rest is left to the acceptor, the control process and the kernel.  A node that shares its cores with others
+which would choose the same first ones leaves its shards to the kernel's scheduler.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ class PlacementError(FluxmqError):
 
 @dataclass(slots=True, frozen=True)
 class Plan:
-    """The core of each shard, by shard index, and the shard of each pinned group."""
+    """The core of each shard, by shard index, and the shard of each pinned group.  ``bound``: whether a shard runs on its core
+    only."""
 
     cores: tuple[int, ...]
     pins: dict[str, int]
+    bound: bool = True
 
     @property
     def workers(self) -> int:
@@ -46,6 +49,15 @@ def quota_cores(cpu_max: str) -> int | None:
     return max(1, -(-quota // period)) if period else None
 
 
+def worth_binding(cores: int, quota: int | None) -> bool:
+    """Whether shards are better off on cores of their own.
+
+    A quota below the number of cores is that of a container that may use all of them: every container of this machine would
+    bind its shards to the same first ones.
+    """
+    return quota is None or quota >= cores
+
+
 def parse_workers(text: str, usable: int) -> int:
     """The number of shards meant by ``auto`` or a number.  Raises PlacementError."""
     if text == "auto":
@@ -57,12 +69,15 @@ def parse_workers(text: str, usable: int) -> int:
     return int(text)
 
 
-def plan(workers: int, cores: Sequence[int], pins: Iterable[str]) -> Plan:
+def plan(workers: int, cores: Sequence[int], pins: Iterable[str], *, bound: bool = True) -> Plan:
     """Place ``workers`` shards on ``cores`` and read the pins.  Raises PlacementError."""
     assert workers > 0
     assert cores
     placed = tuple(cores[index % len(cores)] for index in range(workers))
-    return Plan(placed, _pins(pins, placed))
+    found = _pins(pins, placed)
+    if found and not bound:
+        raise PlacementError(f"--pin {next(iter(found))}: shards have no cores with --bind never")
+    return Plan(placed, found, bound)
 
 
 def _pins(pins: Iterable[str], placed: tuple[int, ...]) -> dict[str, int]:

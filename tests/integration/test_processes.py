@@ -258,7 +258,7 @@ def test_a_second_supervisor_on_the_directory_is_refused(start: Start) -> None:
 
 
 def test_children_die_with_a_killed_supervisor(start: Start) -> None:
-    node = start().ready()
+    node = start("--bind", "always").ready()
     wait_for(lambda: len(node.children()) == len(NAMES) + 1, "the standby")
     pids = node.children()
     node.process.kill()
@@ -314,6 +314,14 @@ def test_shards_are_bound_to_their_cores(start: Start) -> None:
         wait_for(lambda: node.row("shard-1").pid not in (0, pid), "restart")  # noqa: B023
         node.ready()
     assert os.sched_getaffinity(node.process.pid) == set(cores)
+
+
+def test_shards_are_left_to_the_kernel(start: Start) -> None:
+    node = start("--bind", "never").ready()
+    for index in range(2):
+        row = node.row(f"shard-{index}")
+        assert row.core == -1
+        assert os.sched_getaffinity(row.pid) == os.sched_getaffinity(0)
 
 
 def test_sighup_hands_out_what_may_change_live(start: Start) -> None:

@@ -19,10 +19,11 @@ from fluxmq.cluster.security import Security
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
 from fluxmq.settings.plans import GroupMember, member_number
+from fluxmq.settings.schema import Settings
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.shards.queues.snapshot_calls import SnapshotCalls
-from fluxmq.shards.queues.snapshot_fetch import fetch
+from fluxmq.shards.queues.snapshot_fetch import Pace, fetch
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
@@ -57,7 +58,7 @@ class Snapshots:
     """Snapshots of one shard's groups, both ways."""
 
     def __init__(
-        self, cluster: Cluster, security: Security, service: QueueService, data_dir: str
+        self, cluster: Cluster, security: Security, service: QueueService, settings: Settings
     ) -> None:
         self.installed = 0
         """Snapshots of other members that were put in place here."""
@@ -69,7 +70,8 @@ class Snapshots:
         self._security = security
         self._service = service
         self._files = Files()
-        self._paths = DataPaths(data_dir)
+        self._paths = DataPaths(settings.storage.data_dir)
+        self._pace = Pace(settings.cluster.raft.snapshot_rate)
         self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self._writing = ThreadPoolExecutor(1, "snapshot-write")
         self._offered: dict[tuple[str, int], float] = {}
@@ -239,6 +241,7 @@ class Snapshots:
                 self._writing,
                 least=least,
                 thorough=thorough,
+                pace=self._pace,
                 began=began,
             )
             if self._cluster.replicas.get(group) is replica:

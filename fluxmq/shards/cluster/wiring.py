@@ -116,7 +116,7 @@ class Cluster:
         self.scrub = Scrub(self, files)
         self.audits = Audits(self)
         self.spread = LeaderSpread(self)
-        self.snapshots = Snapshots(self, self._security, service, settings.storage.data_dir)
+        self.snapshots = Snapshots(self, self._security, service, settings)
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed

@@ -62,16 +62,16 @@ async def fetch(
     *,
     least: int = 0,
     thorough: bool = False,
-    bytes_per_second: float = 0,
+    pace: Pace | None = None,
     began: Callable[[SnapshotTarget], None] = lambda _target: None,
 ) -> SnapshotTarget:
     """Fetch a snapshot of a group, at entry `least` or beyond; return it durable, ready for its `install`.
 
-    `executor` has one thread, in which files are worked on. `thorough`: see `SnapshotTarget`. `began` gets the target early,
+    `executor` has one thread, in which files are worked on. `pace`: shared by all that is fetched. `thorough`: see `SnapshotTarget`. `began` gets the target early,
     to see how it comes on. Raises CallRefused, CallFailed, TransferError (what came is not right) and other StorageErrors.
     """
 
-    reader = _Reader(call, executor, Pace(bytes_per_second))
+    reader = _Reader(call, executor, pace or Pace(0))
     manifest = await reader.manifest(least)
     target = await reader.run(
         lambda: SnapshotTarget(files, paths, group, manifest, thorough=thorough)

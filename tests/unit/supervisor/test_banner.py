@@ -38,3 +38,9 @@ def test_everything_a_person_needs_is_there() -> None:
         "compiled",
     ):
         assert any(line.endswith(f"  {expected}") for line in lines), expected
+
+
+def test_it_says_when_shards_are_not_bound() -> None:
+    placed = plan(2, [0, 1], [], bound=False)
+    found = banner.facts(Settings(), placed, Path("/srv/data"), "compiled")
+    assert found["workers"] == "2 on cores that the kernel chooses"

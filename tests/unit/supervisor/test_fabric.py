@@ -69,6 +69,19 @@ def test_launches(made: tuple[Fabric, Tree], kind: LinkKind, tmp_path: Path) -> 
     assert launches["shard-0"].wake_fds == launches["shard-1"].wake_fds
 
 
+def test_shards_that_are_not_bound_have_no_cores(kind: LinkKind, tmp_path: Path) -> None:
+    tree = Tree(WORKERS, 1.0)
+    placed = plan(WORKERS, [4, 5], [], bound=False)
+    fabric = Fabric(placed, tree, b"{}", 8192, kind, tmp_path, tmp_path / "run")
+    try:
+        assert {row.core for row in fabric.table.rows()} == {-1}
+        for child in tree.children:
+            launch = fabric.launch(child)
+            assert (launch.cores, launch.node_cores) == ([], [])
+    finally:
+        fabric.close()
+
+
 def test_hand_over_reaches_its_shard(made: tuple[Fabric, Tree]) -> None:
     fabric, tree = made
     sender = socket.socket(fileno=os.dup(fabric.launch(tree.children[WORKERS]).handoff_fds[1]))

@@ -8,6 +8,7 @@ from fluxmq.supervisor.placement import (
     parse_workers,
     plan,
     quota_cores,
+    worth_binding,
 )
 
 
@@ -34,6 +35,13 @@ def test_wrong_workers(text: str) -> None:
 
 def test_pins_name_the_shard_of_a_core() -> None:
     assert plan(4, [2, 5], ["orders=5", "audit.log=2"]).pins == {"orders": 1, "audit.log": 0}
+
+
+def test_what_is_not_bound_has_no_cores_to_be_pinned_to() -> None:
+    assert plan(2, [0, 1], []).bound
+    assert not plan(2, [0, 1], [], bound=False).bound
+    with pytest.raises(PlacementError, match="--pin orders: shards have no cores"):
+        plan(2, [0, 1], ["orders=1"], bound=False)
 
 
 @pytest.mark.parametrize(
@@ -68,3 +76,9 @@ def test_wrong_pins(pins: list[str], complaint: str) -> None:
 )
 def test_quota(text: str, cores: int | None) -> None:
     assert quota_cores(text) == cores
+
+
+def test_containers_that_share_cores_do_not_bind_to_the_same_ones() -> None:
+    assert worth_binding(4, None)
+    assert worth_binding(4, 4)
+    assert not worth_binding(4, 2)

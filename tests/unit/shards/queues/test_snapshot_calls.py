@@ -492,6 +492,19 @@ def test_bytes_are_spread_over_time() -> None:
     assert asyncio.run(elapsed(0)) < 0.04
 
 
+def test_every_byte_that_is_fetched_keeps_the_pace(leader: Leader, tmp_path: Path) -> None:
+    class Counted(Pace):
+        asked = 0
+
+        async def wait(self, size: int) -> None:
+            self.asked += size
+            await super().wait(size)
+
+    pace = Counted(0)
+    target = leader.fetch(tmp_path / "member", pace=pace)
+    assert pace.asked == target.fetched_bytes > 0
+
+
 def test_limits_are_what_they_say() -> None:
     assert snapshot_fetch.READ_SECONDS < snapshot_calls.IDLE_SECONDS
     assert issubclass(TransferError, StorageError)
