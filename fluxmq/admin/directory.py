@@ -149,11 +149,10 @@ class Directory:
         self._store = store
         self._thread = thread
         self._shards = shards
-        self._live = live
         self._users = users
         self.decide: Callable[[Message], Awaitable[int]] | None = None
         """In a cluster: has a change made, and returns the revision, which this node has reached then."""
-        self._confirming = Confirming()
+        self.confirming = Confirming(live, self._held)
         self._taken = asyncio.Event()
         # At most one push per shard is under way; it ends when the shard has the snapshot in force.
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
@@ -172,7 +171,8 @@ class Directory:
             return self._hash(Fields(message.body, USER_HASH).text("name")).to_body()
         revision = await (self._change if self.decide is None else self.decide)(message)
         _log.info("users changed", extra={"change": message.kind, "revision": revision})
-        return UserChanged(revision, await self._unconfirmed(revision)).to_body()
+        unconfirmed = await self.confirming.missing(revision, CONFIRM_SECONDS)
+        return UserChanged(revision, unconfirmed).to_body()
 
     async def _change(self, message: Message) -> int:
         change = change_of(message)
@@ -201,6 +201,7 @@ class Directory:
             self._taken.set()
             for shard in self._shards():
                 self.push(shard)
+            self.confirming.confirmed(users.revision)
 
     def _hash(self, name: str) -> UserHash:
         for user in self._users.users:
@@ -223,7 +224,7 @@ class Directory:
             while shard.users_revision < self._users.revision:
                 if not await self._sent(shard, self._users):
                     return
-                self._confirming.confirmed()
+                self.confirming.confirmed(self._users.revision)
         finally:
             del self._pushes[shard]
 
@@ -244,13 +245,8 @@ class Directory:
                 return False
         return True
 
-    async def _unconfirmed(self, revision: int) -> tuple[str, ...]:
-        """Wait until every live shard works by `revision`; return those that do not in time."""
-        return await self._confirming.missing(lambda: self._missing(revision), CONFIRM_SECONDS)
-
-    def _missing(self, revision: int) -> tuple[str, ...]:
-        held = {shard.name for shard in self._shards() if shard.users_revision >= revision}
-        return tuple(sorted(set(self._live()) - held))
+    def _held(self) -> dict[str, int]:
+        return {shard.name: shard.users_revision for shard in self._shards()}
 
 
 def _about(shard: Peer, users: Users) -> dict[str, object]:

@@ -92,7 +92,6 @@ class TopologyKeeper:
         self._store = store
         self._thread = thread
         self._shards = shards
-        self._live = live
         self._users_changed = users_changed
         self._configured: dict[tuple[str, object], Row] = {}
         self._history: deque[Delta] = deque()
@@ -104,7 +103,7 @@ class TopologyKeeper:
         self._damaged = False
         self._pushes: dict[Peer, asyncio.Task[None]] = {}
         self._drops: set[asyncio.Task[None]] = set()
-        self._confirming = Confirming()
+        self.confirming = Confirming(live, self._held)
         # Committed in the cluster and on disk here, in order; None: everything is new.
         self._told: deque[Sequence[Delta] | None] = deque()
         self._follower: asyncio.Task[None] | None = None
@@ -170,9 +169,7 @@ class TopologyKeeper:
         """
         decide = self.decide if self.decider is None else self.decider.change
         revision, results = await decide(sets)
-        unconfirmed = await self._confirming.missing(
-            lambda: self._missing(revision), CONFIRM_SECONDS
-        )
+        unconfirmed = await self.confirming.missing(revision, CONFIRM_SECONDS)
         return TopologyChanged(revision, results, unconfirmed)
 
     async def decide(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
@@ -358,6 +355,7 @@ class TopologyKeeper:
             self._followed.set()
             for shard in self._shards():
                 self.push(shard)
+            self.confirming.confirmed(self.revision)
 
     def _take(self, deltas: Sequence[Delta]) -> None:
         """Take changes; those decided here, or read from disk again, are there already. Raises OutOfStepError."""
@@ -391,7 +389,7 @@ class TopologyKeeper:
             while shard.topology_revision < self.revision and shard in self._shards():
                 if not await self._sent(shard):
                     return
-                self._confirming.confirmed()
+                self.confirming.confirmed(self.revision)
         finally:
             del self._pushes[shard]
 
@@ -439,9 +437,8 @@ class TopologyKeeper:
             snapshot = await self._thread.run(self.topology.snapshot)
             return FROM_NOTHING, self.revision, snapshot.rows
 
-    def _missing(self, revision: int) -> tuple[str, ...]:
-        held = {shard.name for shard in self._shards() if shard.topology_revision >= revision}
-        return tuple(sorted(set(self._live()) - held))
+    def _held(self) -> dict[str, int]:
+        return {shard.name: shard.topology_revision for shard in self._shards()}
 
     def _left_by_others(self, shard: Peer) -> list[Set]:
         """What drops exclusive queues of connections that a process of this shard had which is no more."""

@@ -107,9 +107,9 @@ MUTATIONS = [
     Mutation(
         "answered_when_told",
         "A change is answered when every live shard has it.",
-        KEEPER,
-        "        return tuple(sorted(set(self._live()) - held))",
-        "        return ()",
+        "fluxmq/admin/confirming.py",
+        "        here = sorted(name for name in self._live() if held.get(name, -1) < revision)",
+        "        here = sorted([])",
         OF_KEEPER + "test_shards_that_do_not_confirm_in_time_are_named",
     ),
     Mutation(
@@ -192,5 +192,21 @@ MUTATIONS = [
         "    if why:\n        raise",
         "    if False:\n        raise",
         "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
+    ),
+    Mutation(
+        "answered_before_other_nodes_know",
+        "Who changes the topology is answered when the other nodes work by the change.",
+        "fluxmq/admin/confirming.py",
+        "self._elsewhere.lagging(revision) if self._elsewhere is not None else ()",
+        "()",
+        "tests/unit/admin/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
+    ),
+    Mutation(
+        "slow_node_is_waited_for_each_time",
+        "A node that was waited for in vain holds up nobody else.",
+        "fluxmq/admin/confirming.py",
+        "                    self._elsewhere.give_up(revision)\n",
+        "                    pass\n",
+        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
     ),
 ]

@@ -23,6 +23,7 @@ ANSWER: Final = 4
 PART: Final = 5
 PART_TAKEN: Final = 6
 SNAPSHOT: Final = 7
+PROGRESS: Final = 8
 KIND_BYTES_MAX: Final = 64
 TEXT_MAX: Final = 4096
 PARTS_MAX: Final = 1 << 20
@@ -91,7 +92,20 @@ class SnapshotSent:
     message: bytes
 
 
-Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent
+TOPOLOGY: Final = "topology"
+USERS: Final = "users"
+PROGRESSES: Final = frozenset({TOPOLOGY, USERS})
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All live shards of mine work by this revision of something."""
+
+    what: str
+    revision: int
+
+
+Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent | Progress
 _KINDS: Final[dict[type[Any], int]] = {
     Introduction: INTRODUCTION,
     Request: REQUEST,
@@ -99,6 +113,7 @@ _KINDS: Final[dict[type[Any], int]] = {
     Part: PART,
     PartTaken: PART_TAKEN,
     SnapshotSent: SNAPSHOT,
+    Progress: PROGRESS,
 }
 BODY_BYTES_MAX: Final = 96 << 20
 """A part or a request as it travels, with room: larger frames are nobody's of ours."""
@@ -169,6 +184,13 @@ def _snapshot(fields: Fields) -> SnapshotSent:
     return SnapshotSent(fields.integer("snapshot"), parts, fields.data("message", BODY_BYTES_MAX))
 
 
+def _progress(fields: Fields) -> Progress:
+    what = fields.text("what", KIND_BYTES_MAX)
+    if what not in PROGRESSES:
+        raise MessageError(f"progress of {what!r}")
+    return Progress(what, fields.integer("revision"))
+
+
 _READERS: Final[dict[int, Callable[[Fields], Frame]]] = {
     INTRODUCTION: _introduction,
     REQUEST: _request,
@@ -176,4 +198,5 @@ _READERS: Final[dict[int, Callable[[Fields], Frame]]] = {
     PART: _part,
     PART_TAKEN: _part_taken,
     SNAPSHOT: _snapshot,
+    PROGRESS: _progress,
 }

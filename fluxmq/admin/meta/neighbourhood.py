@@ -6,13 +6,16 @@ from typing import Final
 
 from fluxmq.admin.meta import admission, snapshots, transfers
 from fluxmq.admin.meta.agreed import Agreed, Work
+from fluxmq.admin.meta.elsewhere import Elsewhere
 from fluxmq.admin.meta.frames import (
+    PROGRESSES,
     RAFT,
     WELCOME,
     Answer,
     Introduction,
     Part,
     PartTaken,
+    Progress,
     Request,
     SnapshotSent,
     decode,
@@ -44,6 +47,9 @@ class Neighbourhood:
     ) -> None:
         self.known: dict[int, Introduction] = {}
         """What each node said of itself, as long as there is a stream to it."""
+        others = {member.number: member.node for member in plan.nodes if member.number != plan.own}
+        self.elsewhere = {what: Elsewhere(what, others, self.send) for what in PROGRESSES}
+        """How far the others are with each of these."""
         self._plan = plan
         self._names = {member.number: member.node for member in plan.nodes}
         self._store = store
@@ -123,10 +129,14 @@ class Neighbourhood:
         """There is a stream to a node."""
         self._introduced.pop(number, None)
         self.introduce()
+        for each in self.elsewhere.values():
+            each.met(number)
 
     def parted(self, number: int) -> None:
         """The stream to a node has ended."""
         self.known.pop(number, None)
+        for each in self.elsewhere.values():
+            each.parted(number)
         self._welcomed.discard(number)
         self._greeted = {each for each in self._greeted if each[0] != number}
         self._receiving.pop(number, None)
@@ -166,6 +176,8 @@ class Neighbourhood:
                 self._requests.asked(number, frame)
             case Answer():
                 self._requests.answered(number, frame)
+            case Progress():
+                self.elsewhere[frame.what].heard(number, frame.revision)
             case Part():
                 receiving = self._receiving.setdefault(
                     number, transfers.Receiving(lambda data: self.send(number, data))

@@ -19,6 +19,7 @@ from fluxmq.admin.meta.agreed import Agreed, MetaStatus, Work
 from fluxmq.admin.meta.begun import BEGIN, Begun
 from fluxmq.admin.meta.decisions import Decision, TakenDelta, UsersChange
 from fluxmq.admin.meta.forgetting import forget
+from fluxmq.admin.meta.frames import TOPOLOGY, USERS
 from fluxmq.admin.meta.neighbourhood import Neighbourhood
 from fluxmq.admin.meta.replica import Replica
 from fluxmq.admin.meta.requests import Requests, UnknownOutcomeError
@@ -130,6 +131,8 @@ class Meta:
         """These are told what is agreed on, and ask here."""
         self._keeper, self._directory = keeper, directory
         directory.decide = self.change_users
+        keeper.confirming.join(self.neighbours.elsewhere[TOPOLOGY])
+        directory.confirming.join(self.neighbours.elsewhere[USERS])
 
     async def start(self, streams: Links) -> None:
         """Meet the others by these streams, which tell `neighbours`. Raises EndpointError."""

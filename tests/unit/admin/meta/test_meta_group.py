@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from fluxmq.admin import topology_keeper
 from fluxmq.admin.meta import log, service
 from fluxmq.admin.meta.forgetting import problem
 from fluxmq.admin.peers import RequestError
+from fluxmq.admin.topology_keeper import CONFIRM_SECONDS
 from fluxmq.auth.users import VhostPermission
 from fluxmq.control.messages import USER_ADD, USER_DELETE
 from fluxmq.control.permission_messages import PERMISSION_SET, PermissionSet
@@ -54,6 +56,47 @@ def test_three_nodes_begin_with_one_topology_and_a_change_on_one_is_on_all(tmp_p
         refusal = await cluster.followers()[0].change(Bind(Binding("/", "nowhere", "q0")))
         assert refusal.code == 404
         assert cluster["node1"].keeper.revision == before
+
+    run(Cluster(tmp_path), scenario)
+
+
+def test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it(tmp_path):
+    async def scenario(cluster):
+        await cluster.well()
+        one, other = cluster.followers()
+        async with other.keeper._writing:  # it hears of the change, and is slow to take it
+            before = one.keeper.revision
+            change = asyncio.create_task(one.change(queue("q")))
+            await until(lambda: one.keeper.revision > before and cluster.leader.queues_of())
+            assert not change.done()
+            assert other.queues_of() == []
+        assert await change is None
+        assert other.queues_of() == ["q"]
+        ann = replace(GUEST, name="ann", permissions=())
+        await other.user(USER_ADD, **UserAdd(ann).to_body())
+        assert {len(node.directory.users.users) for node in cluster.up} == {2}
+        # Nobody waits for a node that is not there.
+        cluster.cut_off(other)
+        began = time.monotonic()
+        assert await one.change(queue("later")) is None
+        assert time.monotonic() - began < CONFIRM_SECONDS
+
+    run(Cluster(tmp_path), scenario)
+
+
+def test_a_node_that_does_not_come_along_is_waited_for_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(topology_keeper, "CONFIRM_SECONDS", 0.3)
+
+    async def scenario(cluster):
+        await cluster.well()
+        one, other = cluster.followers()
+        async with other.keeper._writing:
+            changed = await one.keeper.change([(queue("q"),)])
+            assert changed.unconfirmed == (other.name,)
+            monkeypatch.setattr(topology_keeper, "CONFIRM_SECONDS", 30.0)
+            changed = await one.keeper.change([(queue("p"),)])
+            assert changed.unconfirmed == ()
+        await until(lambda: other.queues_of() == ["p", "q"])
 
     run(Cluster(tmp_path), scenario)
 

@@ -24,6 +24,7 @@ from fluxmq.admin.meta.frames import (
     Introduction,
     Part,
     PartTaken,
+    Progress,
     Request,
     SnapshotSent,
     decode,
@@ -55,6 +56,7 @@ FRAMES = [
     Part(1, 0, b"part"),
     PartTaken(1, 0),
     SnapshotSent(1, 2, b"message"),
+    Progress("users", 4),
 ]
 
 
@@ -67,7 +69,10 @@ def test_frames_come_back_and_half_ones_are_refused(frame):
             decode(data[:end])
 
 
-@pytest.mark.parametrize("data", [b"", b"\x09\x80", b"\x01\x80", b"\x03\x92\x01\x02", b"\x04\xc1"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x09\x80", b"\x01\x80", b"\x03\x92\x01\x02", b"\x04\xc1", encode(Progress("else", 1))],
+)
 def test_what_is_no_frame_is_refused(data):
     with pytest.raises(MessageError):
         decode(data)
