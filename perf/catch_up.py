@@ -2,7 +2,8 @@
 
 Three nodes; one that does not lead is killed, so many bytes are published to a queue, and it is started again. The
 clock runs from the start of its processes until it has applied all that had been committed by then. Beside it 1,000
-messages a second go through another queue of the same group, and their times to confirm are compared with those before.
+messages a second go through another queue of the same group, and their times to confirm are compared with those before: while
+the processes start, which want the same cores, and from then on, while the follower catches up.
 In a second turn the follower is killed half-way and started again: what crosses the loopback interface beyond what the
 first turn needed was fetched twice.
 """
@@ -131,7 +132,7 @@ class CatchUp:
 
 
 BEFORE, RESTART, WITHOUT = "before", "restarted, nothing missed", "without the follower"
-DURING, AFTER = "catching up", "after"
+STARTING, DURING, AFTER = "starting", "catching up", "after"
 
 
 def size(text: str) -> int:
@@ -198,17 +199,20 @@ class Trial:
         wait(self.taker.connected.is_set, START_S, "a consumer of the load")
         self.load.start()
         wait(self.load.connected.is_set, START_S, "a publisher of the load")
+        time.sleep(self.phase_s)  # nodes that have just started make files for their logs
         self.watched(BEFORE, lambda: time.sleep(self.phase_s))
         began, at = time.monotonic(), loopback_bytes()
         time.sleep(self.phase_s / 2)
         load_per_s = (loopback_bytes() - at) / (time.monotonic() - began)
         self.follower.kill()
-        self.watched(RESTART, self.come_back)
+        self.watched(RESTART, lambda: self.catch_up(*self.come_back()))
         self.found.restart_s = self.found.seconds
         self.append()
         self.watched(WITHOUT, lambda: time.sleep(self.phase_s))
         meter = Meter(load_per_s)
-        self.watched(DURING, self.come_back)
+        started: list[tuple[float, float]] = []
+        self.watched(STARTING, lambda: started.append(self.come_back()))
+        self.watched(DURING, lambda: self.catch_up(*started[0]))
         self.found.crossed = meter.crossed()
         self.watched(AFTER, lambda: time.sleep(self.phase_s))
         self.append()
@@ -242,13 +246,17 @@ class Trial:
         port = self.leader.addresses.amqp
         self.found.fill_s = backlog.fill(port, messages, FILL, self.progress)
 
-    def come_back(self) -> None:
-        """Start the follower and wait until it has everything that was committed by then."""
+    def come_back(self) -> tuple[float, float]:
+        """Start the follower and wait until it answers questions; what is committed now, and when that was asked."""
         committed, began = gauge(self.leader, "commit_index"), time.monotonic()
         self.follower.start(self.nodes.shape)
         while gauge(self.follower, "applied_index") < 0:
             self._check(began)
         self.found.started_s = time.monotonic() - began
+        return committed, began
+
+    def catch_up(self, committed: float, began: float) -> None:
+        """Wait until the follower has everything that was committed when it was started."""
         self._await_applied(committed, began)
         self.found.seconds = time.monotonic() - began
 
@@ -316,7 +324,7 @@ def sentence(found: CatchUp) -> str:
         f"{found.appended / 1e6:,.0f} MB in messages of {PAYLOAD} B appended in {found.fill_s:.1f} s; caught up"
         f" {found.seconds:.1f} s after the start of the node's processes, which took {found.started_s:.1f} s to answer;"
         f" a mere restart takes {found.restart_s:.1f} s, hence {found.bytes_per_s / 1e6:,.1f} MB/s. {found.crossed / 1e6:,.0f} MB crossed the loopback interface. p99 of the"
-        f" load's confirms meanwhile {found.p99_factor:.2f} times that before (at most {P99_MAX:g} is asked), during a"
+        f" load's confirms while it caught up {found.p99_factor:.2f} times that before (at most {P99_MAX:g} is asked), during a"
         f" mere restart {found.restart_factor:.2f} times. Killed half-way and started again:"
         f" {found.interrupted_s:.1f} s in all, {found.again / 1e6:,.1f} MB more crossed (at most"
         f" {AGAIN_MAX * found.appended / 1e6:,.0f} MB is asked)."

@@ -161,7 +161,7 @@ class Raft(Section):
     """Time between two looks at whether a snapshot is due."""
     snapshot_threshold: Annotated[int, Field(ge=1, le=100_000_000)] = 8192
     """Entries since the last snapshot that make one due."""
-    snapshot_rate: Annotated[Size, Field(ge=0, le=1 << 40)] = 32 << 20
+    snapshot_rate: Annotated[Size, Field(ge=0, le=1 << 40)] = 16 << 20
     """Bytes per second of other nodes' snapshots that a shard fetches, so that who gives them has room for clients; 0: no limit."""
     groups: dict[Name, RaftGroup] = Field(default_factory=dict)
     """Replication groups by id; default is the group of queues that name none."""

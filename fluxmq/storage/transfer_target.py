@@ -57,6 +57,9 @@ from fluxmq.storage.transfer import (
 )
 from fluxmq.storage.transfer_install import Installed, clean, decide, finish, remove_staging
 
+SYNC_BYTES: Final = 1 << 18
+"""What may be written of a segment before it is synced: all at once at the end would hold up every other sync of the disk."""
+
 CHECK_TURN_SECONDS: Final = 0.001
 """How long batches are read through without a pause: the thread that does it shares the interpreter with the shard's loop,
 which would wait 5 ms each time otherwise."""
@@ -93,6 +96,8 @@ class _Gathered:
     """Bytes that are to be fetched, and have not come."""
     given: int = 0
     """Where the next piece begins that nobody was told to fetch."""
+    unsynced: int = 0
+    """Bytes written since the last sync."""
     linked: bool = False
     checked: bool = False
     fd: int = -1
@@ -371,6 +376,10 @@ class SnapshotTarget:
         if found.fd < 0:
             found.fd = self._files.open_(found.path)
         self._files.pwritev(found.fd, [data], piece.position)
+        found.unsynced += piece.length
+        if found.unsynced >= SYNC_BYTES:
+            found.unsynced = 0
+            self._files.fdatasync(found.fd)
         found.missing -= piece.length
         self.fetched_bytes += piece.length
         if not found.missing:

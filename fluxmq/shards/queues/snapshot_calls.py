@@ -48,8 +48,8 @@ SOURCES_MAX: Final = 2
 """Sources of one group: the newest, and the one that somebody may be fetching while it is made."""
 QUESTIONS_MAX: Final = 64
 """Digests of one call; each may be of a whole segment."""
-READS_MAX: Final = 16
-"""Pieces of all groups read and on their way to whoever asked, a MiB each; more calls wait."""
+READS_MAX: Final = 64
+"""Pieces of all groups read and on their way to whoever asked, 16 MiB together; more calls wait."""
 CHECKPOINT_SECONDS_MAX: Final = 60.0
 """How long a checkpoint that is under way is waited for."""
 _STEP_SECONDS: Final = 0.01

@@ -21,8 +21,8 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.transfer import DIGEST_BYTES, MANIFEST_BYTES_MAX, Piece, TransferError
 from fluxmq.storage.transfer_target import SnapshotTarget
 
-UNDER_WAY: Final = 4
-"""Pieces asked for at a time: a MiB each, more than a fast network holds at once."""
+UNDER_WAY: Final = 16
+"""Pieces asked for at a time: 4 MiB together, more than a fast network holds at once."""
 MANIFEST_SECONDS: Final = 120.0
 """Time for a manifest: the other takes a checkpoint for it, which syncs."""
 DIGEST_SECONDS: Final = 120.0

@@ -78,6 +78,25 @@ def assert_installed(leader: Replica, member: Replica, source: SnapshotSource) -
     assert names(member.root / "incoming") == []
 
 
+def test_what_comes_reaches_the_disk_as_it_comes(
+    leader: Replica, member: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_target, "SYNC_BYTES", 2 * CHUNK)
+    synced: list[int] = []
+    source = leader.source(10)
+    target = member.target(source.manifest())
+    fdatasync = Files.fdatasync
+
+    def noted(files: Files, fd: int) -> None:
+        synced.append(target.fetched_bytes)
+        fdatasync(files, fd)
+
+    monkeypatch.setattr(Files, "fdatasync", noted)
+    given = gather(source, target)
+    assert len(synced) >= given // (2 * CHUNK) - len(leader.segments)
+    assert synced[0] < 3 * CHUNK
+
+
 def test_a_new_member_gets_everything(leader: Replica, member: Replica) -> None:
     source = leader.source(10)
     target = member.target(source.manifest())
