@@ -158,10 +158,19 @@ def leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Leader]:
         shard.kill()
 
 
+class Counted(Pace):
+    asked = 0
+
+    async def wait(self, size: int) -> None:
+        self.asked += size
+
+
 def test_a_member_fetches_what_the_leader_has(leader: Leader, tmp_path: Path) -> None:
     began: list[SnapshotTarget] = []
-    target = leader.fetch(tmp_path / "member", began=began.append)
+    pace = Counted(0)
+    target = leader.fetch(tmp_path / "member", began=began.append, pace=pace)
     assert began == [target]
+    assert pace.asked == target.fetched_bytes
     assert target.index == leader.hosted.snapshot_index == leader.hosted.group.applied_index
     assert (leader.asked[0], leader.most) == (MANIFEST, UNDER_WAY)
     assert leader.asked.count(READ) > 8
@@ -490,19 +499,6 @@ def test_bytes_are_spread_over_time() -> None:
 
     assert asyncio.run(elapsed(100_000)) >= 0.04  # the first goes at once
     assert asyncio.run(elapsed(0)) < 0.04
-
-
-def test_every_byte_that_is_fetched_keeps_the_pace(leader: Leader, tmp_path: Path) -> None:
-    class Counted(Pace):
-        asked = 0
-
-        async def wait(self, size: int) -> None:
-            self.asked += size
-            await super().wait(size)
-
-    pace = Counted(0)
-    target = leader.fetch(tmp_path / "member", pace=pace)
-    assert pace.asked == target.fetched_bytes > 0
 
 
 def test_limits_are_what_they_say() -> None:
