@@ -37,7 +37,7 @@ from fluxmq.model.segments import (
     index_name,
 )
 from fluxmq.storage.directory import DataPaths, directory_name
-from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.errors import Corruption, FileMissing, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import read_through
 from fluxmq.storage.log_state import LogState
@@ -379,7 +379,7 @@ class SnapshotTarget:
         found.unsynced += piece.length
         if found.unsynced >= SYNC_BYTES:
             found.unsynced = 0
-            self._files.fdatasync(found.fd)
+            self._sync_file(found.fd, found.path)
         found.missing -= piece.length
         self.fetched_bytes += piece.length
         if not found.missing:
@@ -470,12 +470,20 @@ class SnapshotTarget:
 
     def _sync(self, directory: str) -> None:
         for name in self._files.listdir(directory):
-            fd = self._files.open_(f"{directory}/{name}", readonly=True)
+            fd = self._files.open_(path := f"{directory}/{name}", readonly=True)
             try:
-                self._files.fdatasync(fd)
+                self._sync_file(fd, path)
             finally:
                 self._files.close(fd)
         self._files.fsync_directory(directory)
+
+    def _sync_file(self, fd: int, path: str) -> None:
+        """Sync a file. One of which that failed is removed: the next attempt would read from memory what the disk has lost."""
+        try:
+            self._files.fdatasync(fd)
+        except StorageError:
+            self._files.unlink(path)
+            raise
 
     def install(self) -> Installed:
         """Put the snapshot in place of the group's files, which nobody may have open; the group is opened next.

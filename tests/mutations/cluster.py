@@ -356,4 +356,12 @@ MUTATIONS = [
         "        if False:\n",
         OF_AUDIT + "test_a_leader_that_differs_is_named_and_quarantined",
     ),
+    Mutation(
+        "fetched_and_not_synced_is_believed",
+        "What could not be synced of a snapshot is fetched anew.",
+        "fluxmq/storage/transfer_target.py",
+        "            self._files.unlink(path)\n            raise\n",
+        "            raise\n",
+        "tests/unit/storage/test_transfer.py::test_what_could_not_be_synced_is_fetched_anew",
+    ),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,14 @@ import pytest
 
 from fluxmq.model.segments import newest_head
 from fluxmq.storage import transfer_target
+from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import scan_log
 from fluxmq.storage.snapshots import GroupState, latest_snapshot
 from fluxmq.storage.transfer import TransferError
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
+from tests.faults import FailingFiles
 from tests.unit.storage.logs import SECOND, batch, fill, payload
 from tests.unit.storage.transfers import (
     GROUP,
@@ -95,6 +98,38 @@ def test_what_comes_reaches_the_disk_as_it_comes(
     given = gather(source, target)
     assert len(synced) >= given // (2 * CHUNK) - len(leader.segments)
     assert synced[0] < 3 * CHUNK
+
+
+def test_what_could_not_be_synced_is_fetched_anew(
+    leader: Replica, member: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel holds what it lost for clean: it would be read from memory, found to be right, and be gone after a power cut."""
+    monkeypatch.setattr(transfer_target, "SYNC_BYTES", CHUNK)
+    source, files = leader.source(10), FailingFiles()
+    target = SnapshotTarget(files, member.paths, GROUP, source.manifest())
+    files.fail("fdatasync", errno.EIO)
+    with pytest.raises(WriteFailed):
+        gather(source, target)
+    target.close()
+    again = member.target(source.manifest())
+    gather(source, again)
+    assert again.fetched_bytes == again.total_bytes
+
+
+def test_what_could_not_be_synced_at_the_end_is_gone(leader: Replica, member: Replica) -> None:
+    def there() -> int:
+        return sum(len(found) for _, _, found in os.walk(target.directory))
+
+    source, files = leader.source(10), FailingFiles()
+    target = SnapshotTarget(files, member.paths, GROUP, source.manifest())
+    gather(source, target)
+    # The heads of the three queues are made by `prepare`; that of the first is, by then.
+    before = there()
+    files.fail("fdatasync", errno.EIO)
+    with pytest.raises(WriteFailed):
+        target.prepare()
+    target.close()
+    assert there() == before + 1 - 1
 
 
 def test_a_new_member_gets_everything(leader: Replica, member: Replica) -> None:
