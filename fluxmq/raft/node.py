@@ -194,8 +194,12 @@ class Node:
                 self._follow(state.term, 0)
             return
         state.elapsed += 1
-        if state.elapsed >= state.timeout:
+        if state.elapsed < state.timeout:
+            return
+        if state.may_campaign():
             self.campaign()
+        else:
+            state.leader = 0  # who may not take its place does not hear of it either
 
     def campaign(self) -> None:
         """Try to become leader now; who leads already stays so.

@@ -254,6 +254,20 @@ def test_learners_and_strangers_do_not_campaign() -> None:
         assert cluster[number].node.status().role is Role.FOLLOWER
 
 
+def test_a_learner_that_hears_of_no_leader_any_more_knows_of_none() -> None:
+    cluster = Cluster(2, learners=1)
+    cluster[1].node.campaign()
+    cluster.settle()
+    learner = cluster[3]
+    assert learner.node.status().leader == 1
+    for _ in range(50):
+        learner.node.tick()
+    status = learner.node.status()
+    assert (status.role, status.leader) == (Role.FOLLOWER, 0)
+    cluster.tick(2)
+    assert learner.node.status().leader == 1
+
+
 def test_a_term_is_recovered_from_the_log_when_the_hard_state_was_torn_off() -> None:
     cluster = Cluster(3)
     disk = Disk(cluster.membership, [Entry(4, 1, 0, b"")])
