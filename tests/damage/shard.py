@@ -17,7 +17,7 @@ from typing import Any
 from fluxmq._hot.batches import Batch
 from fluxmq._hot.reactor import Reactor
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.asked import PATIENCE_US
+from fluxmq.shards.queues.asked import ALONE_US
 from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.placement import placement_of
@@ -307,7 +307,7 @@ class Shard:
     def come_to_rest(self) -> None:
         """Ticks and syncs until nothing is under way."""
         for _ in range(TURNS_MAX):
-            self.pass_time(PATIENCE_US)
+            self.pass_time(ALONE_US)
             self.finish()
             if not self.sync() and not self.woken:
                 return

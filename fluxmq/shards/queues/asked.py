@@ -2,7 +2,8 @@
 
 Commands that somebody waits for (appends, everything with an answer) go with the next entry. Claims and settlements
 without an answer wait a little, also while appends pass them: an entry that carries them costs as much as its append
-once more, and what a crash takes of them comes again. Among themselves they keep their order but for two things that
+once more, and what a crash takes of them comes again. Where nothing else is to be proposed they wait longer, for an append
+to go with: one that came while they are written would wait for their sync, and then for its own. Among themselves they keep their order but for two things that
 make one command of many: a claim of new messages joins the group's last one, and a settlement the consumer's last one,
 where they continue it. A claim may so come before settlements that were asked for earlier; never after one of its own
 messages, since settlements stand behind all claims asked for before them.
@@ -20,8 +21,10 @@ from fluxmq.queues import joining
 from fluxmq.shards.queues.answers import Done
 
 PATIENCE_US = 3_000
-"""How long commands that nobody waits for (claims, settlements) may wait for company: alone they would cost a write
-and a sync of their own, and with every append its entry twice the work. What a crash takes of them comes again."""
+"""How long commands that nobody waits for (claims, settlements) may let appends pass: with every append its entry would be
+twice the work. What a crash takes of them comes again."""
+ALONE_US = 20_000
+"""How long they may wait for an append to go with: alone they cost a write and a sync of their own on every member."""
 
 Item = tuple[Sequence[bytes], int, Done | None, int]
 """A command in pieces, its size, who is answered, and its weight: bytes that count as uncommitted."""
@@ -35,6 +38,7 @@ class Asked:
 
     def __init__(self, clock: Callable[[], int], joined: Callable[[int, int, int], None]) -> None:
         self.patience_us = PATIENCE_US
+        self.alone_us = ALONE_US
         self._clock = clock
         self._joined = joined
         self._ready: deque[Item] = deque()
@@ -113,7 +117,8 @@ class Asked:
         """Whether there is something to propose now: somebody waits, or the patience is over (or there is none)."""
         if self._quiet or self._settled:
             waited = self._clock() - self._quiet_at
-            if at_once or not 0 <= waited < self.patience_us:  # below 0: the clock was set back
+            patience = self.patience_us if self._ready else self.alone_us
+            if at_once or not 0 <= waited < patience:  # below 0: the clock was set back
                 self.close()
         return bool(self._ready)
 

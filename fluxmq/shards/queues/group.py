@@ -282,8 +282,8 @@ class Group(Consuming):
 
     @property
     def blocked(self) -> bool:
-        """Whether there is something to propose, and the log is busy: what comes until then makes one entry with it."""
-        return bool(self.asked) and not self.keeper.writable
+        """Whether there is something to propose now, and the log is busy: what comes until then makes one entry with it."""
+        return not self.keeper.writable and self.asked.due(at_once=self.leaving)
 
     @property
     def patient(self) -> bool:
@@ -337,6 +337,8 @@ class Group(Consuming):
             if done is not None:
                 self.answers.answer(index, done, result)
         woken = self.dispatch.applied(applied)
+        if not self.keeper.leading:
+            return  # nothing is handed out here, and who begins to lead looks at every queue
         if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
 

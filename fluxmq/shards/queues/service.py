@@ -106,7 +106,9 @@ class QueueService:
         self._undeclared: set[str] = set()
         self._next_look = 0.0
         self._timer_at = 0
-        self.logs = ShardLogs(shard, settings, paths, disk, reactor, self.wake)
+        self.logs = ShardLogs(
+            shard, settings, paths, disk, reactor, self.wake, lambda: bool(self._blocked)
+        )
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
         self._segments = OpenSegments(self._files)
         self._segment_options = segment_options(settings)
@@ -140,7 +142,7 @@ class QueueService:
         group = self._new(EphemeralGroup, f"{EPHEMERAL}-{self.shard}", MemoryStores())
         assert isinstance(group, EphemeralGroup)
         group.keeper = MemoryKeeper(group)
-        group.asked.patience_us = 0
+        group.asked.patience_us = group.asked.alone_us = 0
         group.on_deleted = self._gone
         group.make(
             lambda name: ephemeral(
@@ -362,7 +364,7 @@ class QueueService:
     def _wait_with(self, group: Group) -> None:
         """Have a group look again when its patience ends."""
         if not self._patient:
-            self._later(group.asked.patience_us / 1_000_000, self._patience_ends)
+            self._later(group.asked.alone_us / 1_000_000, self._patience_ends)
         self._patient[group] = None
 
     def _patience_ends(self) -> None:

@@ -25,7 +25,7 @@ WAL_BUFFERED = "wal-buffered"
 
 
 class ShardLogs:
-    """The logs of one shard, by kind. ``wake`` has the shard's tick end again."""
+    """The logs of one shard, by kind. ``wake`` has the shard's tick end again; ``is_awaited``: see `SharedLog`."""
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class ShardLogs:
         disk: Disk,
         reactor: Reactor,
         wake: Callable[[], None],
+        is_awaited: Callable[[], bool],
     ) -> None:
         self.opened: dict[str, SharedLog] = {}
         self.observe_sync: Callable[[str, float], None] = lambda _log, _seconds: None
@@ -45,6 +46,7 @@ class ShardLogs:
         self._disk = disk
         self._reactor = reactor
         self._wake = wake
+        self._is_awaited = is_awaited
         self.syncers: list[ClosableSyncQueue] = []
         self._next_buffered = 0.0
 
@@ -79,7 +81,9 @@ class ShardLogs:
             # With others to send to and to hear from there is more to do than to look for the end of a sync.
             alone = not (cluster.enabled and cluster.raft.enabled)
             beside = kind == WAL and self._disk.beside and alone
-            found = self.opened[kind] = SharedLog(wal, self._wake, times, impatient=beside)
+            found = self.opened[kind] = SharedLog(
+                wal, self._wake, times, impatient=beside, is_awaited=self._is_awaited
+            )
             self.syncers.append(syncer)
             self._reactor.watch(syncer.fileno(), found.ready)
         return found

@@ -48,9 +48,13 @@ class SharedLog:
         times: SyncTimes | None = None,
         *,
         impatient: bool = False,
+        is_awaited: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`impatient`: the disk is synced on another processor, so that this one may look for the end of it."""
+        """`impatient`: the disk is synced on another processor, so that this one may look for the end of it.
+
+        `is_awaited`: whether a group has something to propose that waits for the log to be free.
+        """
         self.wal = wal
         self.times = times or SyncTimes()
         self.failed = ""
@@ -64,6 +68,7 @@ class SharedLog:
         """Whether `flush` will be called soon anyway, so that what is written now need not wake the shard."""
         self._wake = wake
         self._impatient = impatient
+        self._is_awaited = is_awaited
         self._clock = clock
         self._next: dict[Written, tuple[int, int, int]] = {}
         self._under_way: dict[Written, tuple[int, int, int]] = {}
@@ -123,7 +128,8 @@ class SharedLog:
         self.flush()
         self.gathering = False
         if self.busy and not self.wal.synced:
-            self.ready()  # it is as good as synced
+            self.look()  # it is as good as synced
+            self._wake()
         return self.awaited
 
     def look(self) -> None:
@@ -151,9 +157,14 @@ class SharedLog:
             group.persisted(index, term, number)
 
     def ready(self) -> None:
-        """A sync has ended, or a file that a write waits for is there."""
+        """A sync has ended, or a file that a write waits for is there.
+
+        Who waits for it is told at once, and has a tick end if something comes of that; so has what waits to be written.
+        """
         self.look()
-        self._wake()
+        self.tell()
+        if self.wal.buffered_bytes or self.failed or self._is_awaited():
+            self._wake()
 
     def completed(self) -> None:
         """A sync may have ended: tell whose entries are durable now."""

@@ -90,7 +90,7 @@ class Shard:
             1 << 20,
         )
         group.keeper = MemoryKeeper(group)
-        group.asked.patience_us = 0
+        group.asked.patience_us = group.asked.alone_us = 0
         group.lead()
         return group
 

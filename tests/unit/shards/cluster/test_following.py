@@ -68,6 +68,16 @@ def test_what_comes_is_written_before_what_is_committed_with_it_is_applied(led: 
     assert follower.group.applied_index == sent.commit
 
 
+def test_a_follower_asks_for_one_tick_for_what_comes_and_for_none_for_applying_it(led: Led) -> None:
+    led.answered(b"a")
+    follower = led.follower
+    follower.marked = 0
+    follower.keeper.step([led.append(b"b")])
+    assert follower.marked == 1
+    follower.work()
+    assert follower.marked == 1
+
+
 def test_what_waits_is_applied_before_anything_that_comes_later(led: Led) -> None:
     led.answered(b"a")
     first, second = led.append(b"b"), led.append(b"c")

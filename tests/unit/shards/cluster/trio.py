@@ -35,6 +35,8 @@ class Replica:
 
     def __init__(self, directory: Path, number: int) -> None:
         self.number = number
+        self.marked = 0
+        """How often the group asked for the end of a tick."""
         files, paths = Files(), DataPaths(str(directory))
         directory.mkdir()
         self.syncer = StepSyncer()
@@ -48,7 +50,7 @@ class Replica:
         self.group = Group(
             "g",
             self.stores,
-            lambda _group: None,
+            lambda _group: self._mark(),
             lambda _group, _dead: None,
             lambda: NOW_US,
             1_000_000,
@@ -64,6 +66,9 @@ class Replica:
         self.keeper.send = self.sent.extend
         self.group.on_leading = lambda group: group.declare(QueueConfig("work", max_depth=0))
         self.keeper.start()
+
+    def _mark(self) -> None:
+        self.marked += 1
 
     def work(self) -> None:
         """The end of a tick: propose, write, and take note of what is synced."""

@@ -3,7 +3,7 @@
 from fluxmq.queues import commands
 from fluxmq.queues.commands import Reason, Verb
 from fluxmq.queues.results import Result
-from fluxmq.shards.queues.asked import PATIENCE_US, Asked
+from fluxmq.shards.queues.asked import ALONE_US, PATIENCE_US, Asked
 
 ENTRY_MAX = 1 << 20
 APPEND = b"\1" + bytes(15) + b"batch..."
@@ -46,15 +46,27 @@ def test_an_append_does_not_take_along_what_nobody_waits_for() -> None:
     assert bench.entry() == [APPEND]
     assert bench.asked.patient
     assert bench.entry() == []
-    bench.now += PATIENCE_US
+    bench.now += ALONE_US
     assert bench.entry() == [new(0, 3)]
     assert not bench.asked
+
+
+def test_what_has_let_appends_pass_for_long_enough_goes_with_the_next() -> None:
+    bench = Bench()
+    bench.asked.add_quietly(new(0, 3))
+    bench.now += PATIENCE_US - 1
+    bench.asked.add((APPEND,), None, len(APPEND))
+    assert bench.entry() == [APPEND]
+    bench.now += 1
+    assert bench.entry() == []  # alone it waits for company
+    bench.asked.add((APPEND,), None, len(APPEND))
+    assert bench.entry() == [APPEND, new(0, 3)]
 
 
 def test_patience_counts_from_the_first_command() -> None:
     bench = Bench()
     bench.asked.add_quietly(ack(0, 0))
-    bench.now += PATIENCE_US - 1
+    bench.now += ALONE_US - 1
     bench.asked.add_quietly(ack(5, 5))
     assert bench.entry() == []
     bench.now += 1
@@ -90,7 +102,7 @@ def test_what_continues_the_last_is_one_command() -> None:
         bench.asked.add_quietly(new(first, first + 3))
         bench.asked.add_quietly(ack(first, first + 1))
         bench.asked.add_quietly(ack(first + 2, first + 3))
-    bench.now += PATIENCE_US
+    bench.now += ALONE_US
     assert bench.entry() == [new(0, 39), ack(0, 39)]
     assert bench.joined == [(1, 2, first + 4) for first in range(4, 40, 4)]
 
@@ -100,7 +112,7 @@ def test_a_settlement_never_precedes_its_claim() -> None:
     for command in (new(0, 3), ack(0, 3), new(4, 5, holder=8), ack(4, 5, holder=8), new(6, 7)):
         bench.asked.add_quietly(command)
     bench.asked.add_quietly(ack(6, 7))
-    bench.now += PATIENCE_US
+    bench.now += ALONE_US
     entry = bench.entry()
     assert entry.index(new(4, 5, holder=8)) < entry.index(ack(4, 5, holder=8))
     assert entry[:3] == [new(0, 3), new(4, 5, holder=8), new(6, 7)]
@@ -114,7 +126,7 @@ def test_groups_are_apart() -> None:
         bench.asked.add_quietly(new(0, 3, group=group))
         bench.asked.add_quietly(ack(0, 3, group=group))
     bench.asked.add_quietly(new(4, 5, group=2))
-    bench.now += PATIENCE_US
+    bench.now += ALONE_US
     assert bench.entry() == [
         *(new(0, 5, group=2), new(0, 3, group=3)),
         *(ack(0, 3, group=2), ack(0, 3, group=3)),
@@ -128,7 +140,7 @@ def test_other_commands_keep_their_place() -> None:
         bench = Bench()
         for command in (new(0, 3), ack(2, 2), other, new(4, 7), ack(3, 3)):
             bench.asked.add_quietly(command)
-        bench.now += PATIENCE_US
+        bench.now += ALONE_US
         assert bench.entry() == [new(0, 3), ack(2, 2), other, new(4, 7), ack(3, 3)]
         assert bench.joined == []
 
@@ -139,7 +151,7 @@ def test_what_is_proposed_is_not_joined_any_more() -> None:
     bench.asked.close()
     bench.asked.add_quietly(new(4, 5))
     assert bench.entry() == [new(0, 3)]
-    bench.now += PATIENCE_US
+    bench.now += ALONE_US
     assert bench.entry() == [new(4, 5)]
     assert bench.joined == []
 

@@ -63,6 +63,33 @@ def test_the_end_of_a_sync_is_looked_for_only_beside_another_core_and_for_a_whil
     syncer.close()
 
 
+@pytest.mark.parametrize("waits", ["nothing", "a proposal", "a write"])
+def test_the_end_of_a_sync_is_told_at_once_and_ends_a_tick_only_for_what_waits(
+    tmp_path: Path, waits: str
+) -> None:
+    syncer = StepSyncer()
+    syncer.held = True
+    options = WalOptions(file_bytes=1 << 20, background=False)
+    wal = WriteAheadLog.open(Files(), str(tmp_path), syncer, options)
+    woken: list[bool] = []
+    log = SharedLog(wal, lambda: woken.append(True), is_awaited=lambda: waits == "a proposal")
+    member = Member()
+    log.join(member)
+    for index in (1, 2) if waits == "a write" else (1,):
+        log.begin_tick()
+        wal.append_entry(wal.number("group"), 1, index, 0, b"entry")
+        log.wrote(member, index, 1)
+        log.end_tick()
+    assert (member.told, woken) == (0, [])
+    syncer.sync()
+    log.ready()
+    assert member.told == 1
+    assert woken == [True] * (waits != "nothing")
+    syncer.held = False
+    log.close()
+    syncer.close()
+
+
 def test_a_buffered_file_may_be_closed_before_it_is_synced(tmp_path: Path) -> None:
     syncer = BufferedSyncer()
     for name in ("a", "b"):
