@@ -13,6 +13,8 @@ class QueuePlans:
     def __init__(self, settings: Settings, plans: GroupPlans) -> None:
         self._plans = plans
         self._ack_timeout = settings.cluster.raft.ack_timeout
+        self._timeouts: dict[str, float] = {}
+        """What appends to queues without a plan of their own wait, by group, as far as it was asked for."""
         self._own: dict[tuple[str, str], GroupPlan] = {}
         for queue in settings.queues:
             group = queue.replication_group(settings.cluster.raft)
@@ -25,10 +27,17 @@ class QueuePlans:
 
     def ack_timeout(self, group: str, queue: str) -> float:
         """Seconds after which an append that nobody has answered is refused."""
-        try:
-            return self.of(group, queue).ack_timeout
-        except UnknownGroup:  # another node's own
-            return self._ack_timeout
+        own = self._own.get((group, queue))
+        if own is not None:
+            return own.ack_timeout
+        found = self._timeouts.get(group)
+        if found is None:
+            try:
+                found = self._plans.of(group).ack_timeout
+            except UnknownGroup:  # another node's own
+                return self._ack_timeout
+            self._timeouts[group] = found
+        return found
 
     def wishes(self, group: str) -> dict[str, Wish]:
         """When the queues of a group want appends answered, by name."""

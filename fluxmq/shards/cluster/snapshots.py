@@ -158,7 +158,10 @@ class Snapshots:
 
     def intercept(self, replica: Replica, messages: Sequence[Message]) -> Sequence[Message]:
         """Messages of a member: what offers a snapshot is not for the node, which is closed when the snapshot is put in place."""
-        if not any(message.kind is MessageKind.SNAPSHOT for message in messages):
+        for message in messages:
+            if message.kind is MessageKind.SNAPSHOT:
+                break
+        else:
             return messages
         rest = []
         for message in messages:
