@@ -167,6 +167,11 @@ def _remarks(status: NodeStatus) -> list[str]:
         elif process.numbers is not None and process.numbers.groups_leaderless:
             count, groups = process.numbers.groups_leaderless, process.numbers.groups
             remarks.append(f"{name}: {count} of {groups} groups have no leader")
+        if process.numbers is not None and process.numbers.outbox_batches:
+            count = process.numbers.outbox_batches
+            remarks.append(
+                f"{name}: {count} batches are on this node only, and wait for their leader"
+            )
     return ["", *remarks] if remarks else []
 
 

@@ -292,6 +292,8 @@ class ProcessNumbers:
     queues: int = 0
     queues_buffered: int = 0
     """Durable queues whose acknowledgements do not wait for the disk."""
+    outbox_batches: int = 0
+    """Acknowledged batches that this node alone has, until their queues' leaders have them."""
     state_failed: int = 0
     """1 when sessions and retained messages are not kept on disk any more."""
     state_full: int = 0

@@ -263,6 +263,19 @@ _DECLARED: Final = (
         _C,
         "Appends refused because no leader answered within ack_timeout; they may have been stored.",
     ),
+    Metric("fluxmq_outboxes", _G, "Queues for which appends were kept here (write_policy local)."),
+    Metric(
+        "fluxmq_outbox_batches",
+        _G,
+        "Batches that are acknowledged, and on this node's disk alone until their queue's leader has them.",
+    ),
+    Metric("fluxmq_outbox_kept_total", _C, "Batches kept so."),
+    Metric("fluxmq_outbox_carried_total", _C, "Batches that their queue's leader has taken."),
+    Metric(
+        "fluxmq_outbox_refused_total",
+        _C,
+        "Times that a kept batch was refused by its queue; it is asked for again each second.",
+    ),
     Metric(
         "fluxmq_cluster_malformed_messages_total",
         _C,

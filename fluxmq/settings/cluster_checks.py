@@ -302,12 +302,6 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
             " queues and users in a replication group of their own (_meta, with cluster.raft.enabled):"
             " leave the section out."
         )
-    if cluster.raft.enabled and cluster.raft.write_policy == "local":
-        yield (
-            "cluster.raft.write_policy is local: this version of FluxMQ does not keep on a node what its queues' leader"
-            " should have, and move it there later. forward (the default) keeps publishers waiting for cluster.raft.ack_timeout"
-            " while there is no leader; reject tells them at once."
-        )
     exposed = list(_exposed(cluster))
     if exposed and not (cluster.transport.tls_enabled or cluster.transport.allow_plaintext):
         yield (
@@ -391,6 +385,11 @@ def _of_groups(settings: Settings) -> Iterator[str]:
         yield (
             f"replication groups {', '.join(single)}: one copy, as there is one node for them; they are gone"
             " when it is."
+        )
+    if settings.cluster.raft.write_policy == "local":
+        yield (
+            "cluster.raft.write_policy is local: what is published to a node that does not lead a queue is acknowledged"
+            " when it is on this node's disk alone. It is lost if that is lost before the queue's leader has it."
         )
     even = {group: len(plan.members) for group, plan in made.items() if len(plan.members) % 2 == 0}
     for group, copies in even.items():

@@ -136,7 +136,8 @@ class Raft(Section):
     auto_provision_groups: bool = False
     """Whether a queue may name a group that groups does not list; it is then made on first use."""
     write_policy: Literal["forward", "reject", "local"] = "forward"
-    """A publish that reaches a node without the leader: forward it or reject it. local, which would append it there, is refused."""
+    """A publish that reaches a node without the leader: forward it, reject it, or (local) acknowledge it when this node alone
+    has it on disk, and take it to the leader then."""
     distribution_mode: Literal["forward", "replicate"] = "forward"
     """Delivery on other nodes: forward messages from the leader, or deliver from the local copy of the log."""
     bind_addr: Address = "127.0.0.1:7100"
@@ -163,6 +164,8 @@ class Raft(Section):
     """Entries since the last snapshot that make one due."""
     snapshot_rate: Annotated[Size, Field(ge=0, le=1 << 40)] = 16 << 20
     """Bytes per second of other nodes' snapshots that a shard fetches, so that who gives them has room for clients; 0: no limit."""
+    local_max_bytes: Annotated[Size, Field(ge=1 << 20, le=1 << 50)] = 1 << 30
+    """With write_policy local, bytes kept for one queue by each shard until its leader has them; beyond it publishes are refused."""
     groups: dict[Name, RaftGroup] = Field(default_factory=dict)
     """Replication groups by id; default is the group of queues that name none."""
 

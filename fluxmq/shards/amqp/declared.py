@@ -342,7 +342,10 @@ class DeclaredQueues:
                 self.declare(row)
 
     def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
-        """Whether a queue of the engine is the one that the topology has under its name."""
+        """Whether a queue of the engine is the one that the topology has under its name. An outbox is none of its business: it
+        goes when its queue is known to have gone, not where that is not known yet."""
+        if self._queues.names.is_hidden(state.name):
+            return True
         if queue is None:
             return False
         if queue.origin == ORIGIN_SETTINGS:

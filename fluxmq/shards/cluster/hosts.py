@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from enum import IntEnum
 
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
@@ -12,6 +14,8 @@ from fluxmq.sessions.mqtt.explanations import Explanations
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
+from fluxmq.shards.cluster.local_host import LocalHost
+from fluxmq.shards.cluster.outbox import Outboxes
 from fluxmq.shards.cluster.queue_plans import QueuePlans
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.counts import NOT_LEADER
@@ -25,9 +29,20 @@ from fluxmq.shards.queues.service import QueueService
 _log = get_logger("fluxmq.cluster")
 
 
+class For(IntEnum):
+    """Whose appends a host takes. Names of appends differ by it, but for those that have one already."""
+
+    CLIENTS = 0
+    QUEUES = 1
+    """What queues themselves send is forwarded, whatever clients are told."""
+    OUTBOXES = 2
+    """What was kept here is acknowledged: it is asked for until it is taken, and nobody is kept waiting by it."""
+
+
 class GroupHosts:
     """The hosts of groups that are not this node's own. ``copy_of`` gives what this shard has of a group that is led
-    elsewhere, ``is_member`` whether this node has it; ``epoch``: a number of this shard's life."""
+    elsewhere, ``is_member`` whether this node has it; ``epoch``: a number of this shard's life; ``local_max_bytes``: what an
+    outbox may hold."""
 
     def __init__(
         self,
@@ -41,6 +56,7 @@ class GroupHosts:
         copy_of: Callable[[str], QueueHost | None],
         is_member: Callable[[str], bool],
         now: Callable[[], float],
+        local_max_bytes: int,
     ) -> None:
         self.explanations = Explanations()
         """What is told with refusals."""
@@ -56,8 +72,13 @@ class GroupHosts:
         self._is_member = is_member
         self._now = now
         self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
-        self._hosts: dict[tuple[str, bool], LeaderHost] = {}
-        """By group, and whether for what queues themselves send."""
+        self._hosts: dict[tuple[str, For], LeaderHost] = {}
+        self._local: dict[str, LocalHost] = {}
+        """By group, where appends are kept on this node while another one leads."""
+        self.outboxes = Outboxes(
+            epoch.to_bytes(8, "little"), local_max_bytes, self._carried, self._is_clear, now
+        )
+        service.names.undeclared = self.outboxes.deleted
         self._shard_links: Mapping[int, FrameLink] = {}
         self._remote: RemoteHosts
         self._node_of: Callable[[int], str] = lambda _peer: ""
@@ -80,51 +101,74 @@ class GroupHosts:
 
     def host(self, group: str) -> QueueHost | None:
         """Who stands for a group that this node does not host alone; None for a group of its own."""
-        found = self._hosts.get((group, False))
+        found = self._local.get(group) or self._hosts.get((group, For.CLIENTS))
         if found is not None:  # as for every publish but the first
             return found
         if "@" not in group and not self._plans.replicated(group):
             return None
-        return self._new(group, forwarding=False)
+        host = self._new(group, For.CLIENTS)
+        if self.policy(group) != "local":
+            return host
+        leader = self._leaders.of(group)
+        self._local[group] = LocalHost(host, self.outboxes, lambda: self.is_here(leader))
+        return self._local[group]
 
     def sender(self, group: str) -> QueueHost | None:
         """As `host`, for what queues themselves send: it is forwarded, whatever clients are told."""
         if "@" in group or not self._plans.replicated(group):
             return None
-        if not self._rejects(group):
+        if self.policy(group) == "forward":
             return self.host(group)
-        return self._hosts.get((group, True)) or self._new(group, forwarding=True)
+        return self._hosts.get((group, For.QUEUES)) or self._new(group, For.QUEUES)
+
+    def _carried(self, queue: str) -> QueueHost | None:
+        """Who takes what was kept for a queue; None while it is not known here, nobody leads it, or too much is under way."""
+        info = self._service.names.find(queue)
+        if info is None:
+            return None
+        if "@" in info.group or not self._plans.replicated(info.group):
+            return self._service.find(self.own_name(info.group))
+        found = self._hosts.get((info.group, For.OUTBOXES))
+        host = found or self._new(info.group, For.OUTBOXES)
+        return None if host.crowded or not host.led else host
+
+    def _is_clear(self, queue: str) -> bool:
+        """Whether clients of this shard have nothing under way to a queue's leader."""
+        info = self._service.names.find(queue)
+        host = None if info is None else self._hosts.get((info.group, For.CLIENTS))
+        return host is None or not host.owes(queue)
 
     def moved(self, queue: str, before: str, after: str) -> None:
         """A queue is in another group from now on."""
-        for forwarding in (False, True):
-            source = self._hosts.get((before, forwarding))
-            target = self.sender(after) if forwarding else self.host(after)
-            if source is not None and isinstance(target, LeaderHost):
-                source.hand_over(queue, target)
+        for whose in For:
+            source = self._hosts.get((before, whose))
+            if source is not None and self._plans.replicated(after):
+                source.hand_over(queue, self._hosts.get((after, whose)) or self._new(after, whose))
 
     def carrier(self, group: str) -> Group | Once | None:
         """Who leads a group, for what is carried to it of a queue that moves; None while nobody is known."""
         target = self.target(group, self._leaders.of(group))
         return target if isinstance(target, Group | Once) else None
 
-    def _rejects(self, group: str) -> bool:
+    def policy(self, group: str) -> str:
+        """What becomes of appends of clients while another node leads a group (`write_policy`)."""
         try:
-            return "@" not in group and self._plans.of(group).write_policy == "reject"
+            return "forward" if "@" in group else self._plans.of(group).write_policy
         except UnknownGroup as problem:
             _log.warning("no such group", extra={"group": group, "problem": problem.why})
-            return False
+            return "forward"
 
-    def _new(self, group: str, *, forwarding: bool) -> LeaderHost:
+    def _new(self, group: str, whose: For) -> LeaderHost:
         leader = self._leaders.of(group)
-        rejects = not forwarding and self._rejects(group)
-        host = self._hosts[group, forwarding] = LeaderHost(
+        rejects = whose == For.CLIENTS and self.policy(group) == "reject"
+        waits = self._queue_plans.ack_timeout
+        host = self._hosts[group, whose] = LeaderHost(
             leader,
             lambda leader: self.target(group, leader),
             lambda leader, queue: self._reader(group, leader, queue),
-            lambda queue: self._queue_plans.ack_timeout(group, queue),
+            lambda queue: math.inf if whose == For.OUTBOXES else waits(group, queue),
             (lambda: self._refusal(group, leader)) if rejects else None,
-            self._epoch ^ forwarding,
+            self._epoch ^ whose,
             self._now,
             self._numbers,
         )
@@ -174,12 +218,16 @@ class GroupHosts:
     @property
     def crowded(self) -> bool:
         """Whether more is unanswered than is good."""
-        return any(host.crowded for host in self._hosts.values())
+        return any(host.crowded for host in self._waited_for())
 
     @property
     def idle(self) -> bool:
         """Whether everything that clients asked is answered."""
-        return all(host.idle for host in self._hosts.values())
+        return all(host.idle for host in self._waited_for())
+
+    def _waited_for(self) -> Iterator[LeaderHost]:
+        """Hosts whose answers somebody waits for."""
+        return (host for (_, whose), host in self._hosts.items() if whose != For.OUTBOXES)
 
     @property
     def timeouts(self) -> int:
@@ -190,3 +238,4 @@ class GroupHosts:
         """A tenth of a second has passed."""
         for host in self._hosts.values():
             host.housekeeping()
+        self.outboxes.housekeeping()

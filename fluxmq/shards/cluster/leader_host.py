@@ -39,12 +39,20 @@ _PARKED = -1
 
 class _Append:
     """An append that is not answered, given up at a time. ``sent``: which sending of it counts, 0 while it is with nobody,
-    `_PARKED` while its queue moves to another group."""
+    `_PARKED` while its queue moves to another group. ``identity``: the one that it came with, if it has one."""
 
-    __slots__ = ("batch", "deadline", "done", "queue", "sent")
+    __slots__ = ("batch", "deadline", "done", "identity", "queue", "sent")
 
-    def __init__(self, queue: str, batch: bytes, done: Answer | None, deadline: float) -> None:
+    def __init__(
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        deadline: float,
+        identity: Identity | None,
+    ) -> None:
         self.queue = queue
+        self.identity = identity
         self.batch = batch
         self.done = done
         self.deadline = deadline
@@ -121,14 +129,19 @@ class LeaderHost:
         """Whether everything is answered."""
         return not self._appends
 
+    def owes(self, queue: str) -> bool:
+        """Whether appends to a queue are not answered."""
+        return any(append.queue == queue for append in self._appends.values())
+
     # Appends
 
     def append(
         self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
     ) -> bool:
-        """Store a batch. It gets an identity of this shard's own, so that it takes effect once when it is sent again."""
+        """Store a batch. It gets an identity of this shard's own unless it has one, so that it takes effect once when it is
+        sent again."""
         if self._away and queue in self._away:
-            return self._away[queue].append(queue, batch, done)
+            return self._away[queue].append(queue, batch, done, identity)
         refused = self._refusal() if self._refusal is not None else 0
         if refused:
             if done is not None:
@@ -140,7 +153,7 @@ class LeaderHost:
             return True
         number = next(self._numbers)
         patience = self._ack_timeout(queue)
-        append = _Append(queue, batch, done, self.now() + patience)
+        append = _Append(queue, batch, done, self.now() + patience, identity)
         self._deadlines.setdefault(patience, deque()).append((append.deadline, number))
         behind = self._unsent > 0
         self._appends[number] = append
@@ -161,8 +174,12 @@ class LeaderHost:
         def answered(reason: int) -> None:
             self._answered(number, sending, reason)
 
-        floor = next(iter(self._appends))
-        identity = Identity(self._origin, number, min(floor, number), self._leader.term)
+        own = append.identity
+        if own is None:
+            floor = next(iter(self._appends))
+            identity = Identity(self._origin, number, min(floor, number), self._leader.term)
+        else:
+            identity = Identity(own.origin, own.number, own.floor, self._leader.term)
         return target.append(append.queue, append.batch, answered, identity)
 
     def _answered(self, number: int, sending: int, reason: int) -> None:

@@ -104,7 +104,17 @@ class ClusterReports:
         yield "fluxmq_raft_snapshots_installed_total", {}, cluster.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, cluster.scrub.bytes
         yield "fluxmq_cluster_append_timeouts_total", {}, cluster.append_timeouts
+        waiting, counts = self.outboxes(), cluster.hosts.outboxes.counts
+        yield "fluxmq_outboxes", {}, len(waiting)
+        yield "fluxmq_outbox_batches", {}, sum(waiting)
+        yield "fluxmq_outbox_kept_total", {}, counts.kept
+        yield "fluxmq_outbox_carried_total", {}, counts.carried
+        yield "fluxmq_outbox_refused_total", {}, counts.refused
         yield from self._links()
+
+    def outboxes(self) -> list[int]:
+        """How many batches each outbox of this shard holds."""
+        return self._cluster.hosts.outboxes.depths()
 
     def _group(self, replica: Replica) -> Iterator[Sample]:
         hosted, carrier = replica.hosted, replica.carrier

@@ -37,6 +37,7 @@ from fluxmq.shards.cluster.spread import LeaderSpread
 from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
+from fluxmq.shards.queues.names import LOCAL
 from fluxmq.shards.queues.placement import Places
 from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.queue_links import QueueLinks
@@ -98,6 +99,7 @@ class Cluster:
             lambda group: self.replicas[group].copy if group in self.replicas else None,
             self.is_member,
             now,
+            cluster.raft.local_max_bytes,
         )
         self._own = Hello(self.node, shard, workers, epoch, "shard")
         self._security = Security.of(cluster)
@@ -204,7 +206,9 @@ class Cluster:
         return self.plans.of(group)
 
     def groups_here(self) -> Iterator[str]:
-        """Replicated groups of the settings of which this node is a member."""
+        """Replicated groups of the settings of which this node is a member, and one of its own if that is to keep appends."""
+        if self._settings.cluster.raft.write_policy == "local":
+            yield from self._places.first_of(LOCAL, self.shard)
         for name in self.plans.configured():
             if self.plans.replicated(name) and self.is_member(name):
                 yield name
@@ -241,6 +245,7 @@ class Cluster:
             name = f"{group.name}@{self.node}"
             self.leaders.leads(name, 1, OWN)
             self._say("leads", name, 1)
+            self.hosts.outboxes.opened(group, LOCAL)
             return
         plan = self.plans.of(group.name)
         keeper = hosted.keeper
@@ -312,6 +317,7 @@ class Cluster:
         replica = self.replicas.pop(name, None)
         self.audits.remove(name)
         if replica is None:
+            self.hosts.outboxes.closed(name)
             self.leaders.ends(f"{name}@{self.node}", 1, OWN)
             self._say("follows", f"{name}@{self.node}", 1)
             return
@@ -418,6 +424,10 @@ class Cluster:
     def moved(self, queue: str, before: str, after: str) -> None:
         """A queue is in another group from now on."""
         self.hosts.moved(queue, before, after)
+
+    def keeps_here(self, group: str) -> bool:
+        """Whether appends to a replicated group are kept on this node while another one leads it."""
+        return self.plans.replicated(group) and self.hosts.policy(group) == "local"
 
     def copy_of(self, group: Group) -> QueueHost | None:
         """What stands for a group here that is led on another node, for consumers of this node's other shards."""

@@ -32,12 +32,23 @@ if TYPE_CHECKING:
 
 MEMORY = "memory"
 """Durability of an ephemeral queue: it ends with the shard."""
+KEPT_HERE = "local"
+"""Durability of replicated queues while other nodes lead them, with ``write_policy: local``."""
 TYPES = {kind: kind.name.lower() for kind in QueueType}
 
 
 def durability_of(group: str) -> str:
     """What an acknowledgement of a durable group's queues means."""
     return "buffered" if group.startswith(BUFFERED) else "fsync"
+
+
+def promised_by(queues: Queues, group: str) -> str:
+    """What an acknowledgement of a group's queues means to this node's clients: ``local`` where it may mean this node's disk
+    alone."""
+    cluster = queues.cluster
+    if cluster is not None and cluster.keeps_here(group):
+        return KEPT_HERE
+    return durability_of(group)
 
 
 def bytes_of(group: Group, queue: Queue) -> int:
@@ -86,7 +97,7 @@ class Listing:
             pinned=group.name in self._queues.places.placement.pins,
             role=role_of(hosted),
             problem=group.failed,
-            durability=durability_of(group.name),
+            durability=promised_by(self._queues, group.name),
             queues=len(group.machine.queues),
             bytes=hosted.stores.bytes,
             messages=sum(
@@ -128,7 +139,7 @@ class Listing:
             type=TYPES[QueueType(queue.config.type)],
             group=group.name,
             shard=self._queues.shard,
-            durability=MEMORY if memory else durability_of(group.name),
+            durability=MEMORY if memory else promised_by(self._queues, group.name),
             messages=queue.next_offset - queue.start,
             bytes=bytes_of(group, queue),
             first=queue.start,

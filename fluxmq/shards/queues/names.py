@@ -7,7 +7,7 @@ that a hash of its name gives.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from fluxmq.control.placements import number_of
@@ -21,6 +21,8 @@ BUFFERED = "buffered"
 """Prefix of the local groups whose publishers are answered before the disk has been."""
 LOCAL = "local"
 """Prefix of the local groups, for queues that are not replicated; numbers follow."""
+OUTBOX_PREFIX = "$outbox/"
+"""Of queues in which a node keeps what it does not lead. No client can name them, and only their group knows them."""
 UNBOUNDED = 0
 TRANSFERS_MAX = 1_000_000
 """Dead letters of one queue and group that are recognised when they come again: more than can be under way."""
@@ -120,6 +122,8 @@ class QueueNames:
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
         self.changed = True
+        self.undeclared: Callable[[str], None] = lambda _name: None
+        """Called when it is decided that a queue is no more, or was replaced by another of its name."""
         self._of_settings = {queue.name: config_of(queue) for queue in settings.queues}
         self._groups_of_settings: dict[str, str] = {}
         for queue in settings.queues:
@@ -157,6 +161,11 @@ class QueueNames:
         self._know(info)
         self._configs.setdefault(info.group, {})[info.name] = config
 
+    @staticmethod
+    def is_hidden(name: str) -> bool:
+        """Whether a queue is a node's own business: neither clients nor other shards know it."""
+        return name.startswith(OUTBOX_PREFIX)
+
     def of_settings(self, name: str) -> QueueConfig | None:
         """What the settings file says of a queue that it names."""
         return self._of_settings.get(name)
@@ -179,6 +188,7 @@ class QueueNames:
 
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""
+        self.undeclared(name)
         info = self._queues.get(name)
         if info is not None:
             self._configs.get(info.group, {}).pop(name, None)

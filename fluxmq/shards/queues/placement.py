@@ -25,6 +25,11 @@ class Places:
             return int(group.rpartition("-")[2])
         return shard_of(self.placement, group)
 
+    def first_of(self, kind: str, shard: int) -> list[str]:
+        """The first of a shard's groups whose names begin with this and end with a number; none if it has none."""
+        names = (f"{kind}-{number}" for number in range(self.placement.local_groups))
+        return [name for name in names if self.shard_of(name) == shard][:1]
+
     def is_moving(self, group: str) -> bool:
         """Whether it is not decided where the group is: then nobody opens it."""
         return group in self.placement.moving

@@ -11,7 +11,7 @@ from fluxmq.queues.commands import Verb
 from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.counts import REFUSED_REASONS
 from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of, role_of
+from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of, promised_by, role_of
 from fluxmq.shards.queues.wiring import Queues
 
 _STATES = {"follower": "following", "candidate": "leaderless"}
@@ -47,6 +47,7 @@ class QueueReports:
             "groups_leaderless": states["leaderless"],
             "queues": len(names) + len(service.ephemeral.machine.queues),
             "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
+            "outbox_batches": sum(self._cluster.outboxes()) if self._cluster is not None else 0,
         }
 
     def _states(self) -> Counter[str]:
@@ -103,7 +104,7 @@ class QueueReports:
         shown = left = 0
         for group in (*(hosted.group for hosted in service.groups.values()), service.ephemeral):
             memory = group is service.ephemeral
-            durability = MEMORY if memory else durability_of(group.name)
+            durability = MEMORY if memory else promised_by(self._queues, group.name)
             durabilities[durability] += len(group.machine.queues)
             for queue in group.machine.queues.values():
                 numbers = _numbers(group, queue)

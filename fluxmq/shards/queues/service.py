@@ -251,6 +251,8 @@ class QueueService:
                     self._undeclared.add(config.name)
 
     def _declared(self, group: Group, config: QueueConfig) -> None:
+        if self.names.is_hidden(config.name):
+            return
         self._undeclared.discard(config.name)
         topics = tuple(topic.encode() for topic in config.topics)
         self.names.add(QueueInfo(config.name, group.name, config.type, topics))
@@ -260,7 +262,7 @@ class QueueService:
         self.unused(queue)
 
     def _gone(self, group: Group, queue: str) -> None:
-        if self.names.is_in_another(queue, group.name):
+        if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
             return  # what is left of one that has moved, or what has come of one that has not
         self.told(queue, None)
         self.names.remove(queue)

@@ -284,12 +284,16 @@ def test_the_cluster_has_no_etcd_yet(tmp_path: Path) -> None:
     assert refusals(written(tmp_path, off)) == []
 
 
-def test_appends_are_kept_on_no_node_that_does_not_lead(tmp_path: Path) -> None:
-    local = RAFT + "    write_policy: local\n"
-    (sentence,) = refusals(written(tmp_path, local))
-    assert sentence.startswith("cluster.raft.write_policy is local: ")
-    assert refusals(written(tmp_path, local.replace("local", "reject"))) == []
-    assert refusals(written(tmp_path, local.replace("enabled: true", "enabled: false"))) == []
+def test_who_has_appends_kept_where_their_queue_is_not_led_is_told_what_that_means(
+    tmp_path: Path,
+) -> None:
+    local = written(tmp_path, RAFT + "    write_policy: local\n")
+    assert refusals(local) == []
+    (note,) = (each for each in notes(local) if "write_policy" in each)
+    assert "on this node's disk alone" in note
+    for policy in ("forward", "reject"):
+        other = written(tmp_path, RAFT + f"    write_policy: {policy}\n")
+        assert not any("write_policy" in each for each in notes(other))
 
 
 def test_more_shards_than_ports(tmp_path: Path) -> None:

@@ -1,0 +1,394 @@
+"""What publishers gave to this node while it does not lead: kept here, and taken to who does (`write_policy: local`).
+
+For each queue there is an outbox: a durable queue in one of this shard's own groups, that clients cannot name. What is
+kept is an envelope: one message with a whole batch in it, and the name (`queues.origins`) under which it is appended to the
+queue. So it takes effect there once, whoever asks for it how often; and a batch does not expire, wait or come apart before
+it is where its queue's rules hold. An envelope is let go of when its queue has the batch as surely as any; only when that is on the
+disk may the queue forget the name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from hashlib import blake2b
+
+from fluxmq._hot.batches import Batch, build_message
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.properties import encode
+from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.commands import Verb
+from fluxmq.queues.config import DAY, Overflow, QueueConfig
+from fluxmq.queues.origins import Identity
+from fluxmq.queues.results import Result
+from fluxmq.shards.cluster.leader_host import NUMBERS_APART
+from fluxmq.shards.queues.answers import reason_of
+from fluxmq.shards.queues.group import Group
+from fluxmq.shards.queues.names import OUTBOX_PREFIX
+from fluxmq.shards.queues.ports import Answer, Attached, Held, QueueHost, Wanted
+
+ENVELOPES_MAX = 64
+"""Envelopes of one outbox that are on their way to the leader, or settled and not yet known to be: each may be as large as
+an append, and a leader answers many in one round trip."""
+WAITING_MAX = 4096
+"""Appends that wait for their outbox to be made, which takes a sync of the disk."""
+RETRY_SECONDS = 1.0
+"""Time before an append that its queue has refused is asked for again."""
+NEVER = 36_500 * DAY
+"""µs after which an envelope would be taken away from its carrier."""
+
+_HEAD = struct.Struct("<QQ")
+"""In front of an envelope's batch: origin and number of its append."""
+_NO_PROPERTIES = encode([])
+
+_log = get_logger("fluxmq.cluster")
+
+
+def name_of(group: str, queue: str) -> str:
+    """The outbox in one of this node's own groups for a queue."""
+    return f"{OUTBOX_PREFIX}{group}/{queue}"
+
+
+def config_of(name: str, bytes_max: int) -> QueueConfig:
+    """An outbox as its group keeps it: nothing in it goes but to its carrier, and more than ``bytes_max`` are refused."""
+    return QueueConfig(
+        name=name,
+        max_message_size=1 << 30,
+        max_depth=0,
+        message_ttl=0,
+        max_length_bytes=bytes_max,
+        overflow=Overflow.REJECT_PUBLISH,
+        visibility_timeout=NEVER,
+        deduplication_window=0,
+        deduplication_producers=0,
+    )
+
+
+class OutboxCounts:
+    """What a shard counts of its outboxes."""
+
+    def __init__(self) -> None:
+        self.kept = 0
+        """Batches that were kept here and acknowledged."""
+        self.carried = 0
+        """Batches that their queue's leader has taken."""
+        self.refused = 0
+        """Times that a batch was refused there, and is asked for again."""
+
+
+class _Envelope:
+    """One that was handed to the carrier. ``sent``: it is asked for; ``taken``: its queue has it."""
+
+    __slots__ = ("batch", "number", "origin", "sent", "taken")
+
+    def __init__(self, origin: int, number: int, batch: bytes) -> None:
+        self.origin = origin
+        self.number = number
+        self.batch = batch
+        self.sent = False
+        self.taken = False
+
+
+class Outbox:
+    """One queue's, in ``group``. ``target`` gives who takes it to the queue's leader, None while nobody can; ``is_clear``
+    whether nothing is under way that this shard's clients have asked of the queue's leader before."""
+
+    def __init__(
+        self,
+        queue: str,
+        group: Group,
+        bytes_max: int,
+        life: bytes,
+        counts: OutboxCounts,
+        target: Callable[[str], QueueHost | None],
+        is_clear: Callable[[str], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self.queue = queue
+        self.group = group
+        self.name = name_of(group.name, queue)
+        self.gone = False
+        """Whether its queue has been deleted, and so it is."""
+        self._bytes_max = bytes_max
+        self._origin = int.from_bytes(blake2b(self.name.encode(), digest_size=8, key=life).digest())
+        self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
+        self._counts = counts
+        self._target = target
+        self._is_clear = is_clear
+        self._now = now
+        self._waiting: deque[tuple[bytes, Answer | None]] = deque()
+        self._making = False
+        self._appending = 0
+        self._envelopes: dict[int, _Envelope] = {}
+        """By offset, in order: handed to the carrier, and not known to be settled."""
+        self._held: Held | None = None
+        self._attaching = False
+        self._settling = False
+        self._again = 0.0
+        """When refused appends are asked for again; nothing passes them meanwhile."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was kept is with its queue."""
+        if self._envelopes or self._waiting or self._appending:
+            return False
+        state = self.group.machine.queue(self.name)
+        return state is None or not state.depth
+
+    @property
+    def depth(self) -> int:
+        """Batches that are kept."""
+        state = self.group.machine.queue(self.name)
+        return 0 if state is None else state.depth
+
+    # Keeping
+
+    def append(self, batch: bytes, done: Answer | None) -> bool:
+        """Keep a batch; ``done`` gets 0 when this node's disk has it."""
+        if self.group.machine.queue(self.name) is not None and not self._making:
+            return self._keep(batch, done)
+        if len(self._waiting) >= WAITING_MAX:
+            if done is not None:
+                done(Reason.QUOTA_EXCEEDED)
+            return False
+        self._waiting.append((batch, done))
+        if not self._making:
+            self._making = True
+            self.group.declare(config_of(self.name, self._bytes_max), self._made)
+        return True
+
+    def _made(self, result: Result) -> None:
+        self._making = False
+        reason = reason_of(result)
+        waiting, self._waiting = self._waiting, deque()
+        for batch, done in waiting:
+            if not reason:
+                self._keep(batch, done)
+            elif done is not None:
+                done(reason)
+
+    def _keep(self, batch: bytes, done: Answer | None) -> bool:
+        head = _HEAD.pack(self._origin, next(self._numbers))
+        envelope = build_message(b"", _NO_PROPERTIES, head + batch, self.group.clock())
+        self._appending += 1
+
+        def answered(reason: int) -> None:
+            self._appending -= 1
+            self._counts.kept += not reason
+            if done is not None:
+                done(reason)
+
+        room = self.group.append(self.name, envelope, answered)
+        if self._held is None:
+            self.attach()
+        return room
+
+    # Carrying
+
+    def attach(self) -> None:
+        """Have what is kept handed out."""
+        if self._attaching or self._held is not None or self.group.machine.queue(self.name) is None:
+            return
+        self._attaching = True
+        wanted = Wanted(self.name, "carrier", "carrier", b"", ("first", 0), ENVELOPES_MAX, 1)
+        self.group.attach(wanted, self, self._attached)
+
+    def _attached(self, answer: Attached, held: Held | None) -> None:
+        self._attaching = False
+        self._held = held  # None: it is tried again
+
+    def cancelled(self) -> None:
+        """The group has failed, or it has moved: whoever has it next begins anew."""
+        self._held = None
+        self._envelopes.clear()
+
+    def deliver(
+        self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
+    ) -> None:
+        """Envelopes to be carried."""
+        for index in range(first, first + count):
+            payload = batch.payload(index)
+            origin, number = _HEAD.unpack_from(payload)
+            envelope = _Envelope(origin, number, payload[_HEAD.size :])
+            self._envelopes[batch.base_offset + index] = envelope
+        self.carry()
+
+    def carry(self) -> None:
+        """Ask the queue's leader for what nobody has been asked for, in order."""
+        if self._again or not self._is_clear(self.queue):
+            return
+        for offset, envelope in list(self._envelopes.items()):
+            if envelope.sent:
+                continue
+            target = self._target(self.queue)
+            if target is None or self._again:
+                return
+            envelope.sent = True
+            if not self._send(target, offset, envelope):
+                return
+
+    def _send(self, target: QueueHost, offset: int, envelope: _Envelope) -> bool:
+        origin = envelope.origin
+        floor = min(each.number for each in self._envelopes.values() if each.origin == origin)
+
+        def answered(reason: int) -> None:
+            if self._envelopes.get(offset) is envelope:
+                self._answered(envelope, reason)
+
+        identity = Identity(origin, envelope.number, floor)
+        return target.append(self.queue, envelope.batch, answered, identity)
+
+    def _answered(self, envelope: _Envelope, reason: int) -> None:
+        if not reason:
+            self._counts.carried += 1
+            envelope.taken = True
+            envelope.batch = b""
+            self._settle()
+            return
+        self._counts.refused += 1
+        envelope.sent = False
+        self._again = self._now() + RETRY_SECONDS
+
+    def _settle(self) -> None:
+        """Let go of what its queue has; one settlement at a time, so that what comes meanwhile is one."""
+        if self._settling or self._held is None:
+            return
+        taken = [offset for offset, each in self._envelopes.items() if each.taken]
+        if not taken:
+            return
+        self._settling = True
+
+        def settled(reason: int) -> None:
+            self._settling = False
+            if reason:
+                return  # the group has failed: the envelope comes again, under the name it has
+            for offset in taken:
+                self._envelopes.pop(offset, None)
+            self._settle()
+            self.carry()
+
+        self._held.settle(Verb.ACK, [(offset, offset) for offset in taken], 0, b"", settled)
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        if self._again and self._again <= self._now():
+            self._again = 0.0
+        if self._held is None and not self.gone:
+            self.attach()
+        self._settle()
+        self.carry()
+
+    def end(self) -> None:
+        """Its queue has been deleted: what is kept for it goes, as what was in it."""
+        self.gone = True
+        if self._held is not None:
+            self._held.detach()
+            self.cancelled()
+        if self.depth:
+            _log.warning(
+                "a queue was deleted while appends to it were kept here",
+                extra={"queue": self.queue, "batches": self.depth},
+            )
+        if self.group.machine.queue(self.name) is not None:
+            self.group.delete(self.name, False, False, lambda _status: None)
+
+
+class Outboxes:
+    """Those of one shard. ``life``: bytes of this shard's life, in which names of appends differ from those of others."""
+
+    def __init__(
+        self,
+        life: bytes,
+        bytes_max: int,
+        target: Callable[[str], QueueHost | None],
+        is_clear: Callable[[str], bool],
+        now: Callable[[], float],
+    ) -> None:
+        self.counts = OutboxCounts()
+        self._life = life
+        self._bytes_max = bytes_max
+        self._target = target
+        self._is_clear = is_clear
+        self._now = now
+        self._groups: dict[str, Group] = {}
+        """This shard's own groups that lead."""
+        self._boxes: dict[str, dict[str, Outbox]] = {}
+        """By queue, and group: after groups have moved between shards there may be two of one queue."""
+        self._homeless = RateLimited(_log, per_second=0.1, burst=1)
+
+    def opened(self, group: Group, prefix: str) -> None:
+        """One of this node's own groups was opened; those whose names begin with ``prefix`` may hold outboxes."""
+        if not group.name.startswith(prefix):
+            return
+        before = group.on_leading
+
+        def leading(led: Group) -> None:
+            before(led)
+            self._leads(led)
+
+        group.on_leading = leading
+
+    def _leads(self, group: Group) -> None:
+        self._groups[group.name] = group
+        beginning = name_of(group.name, "")
+        for state in list(group.machine.queues.values()):
+            if state.name.startswith(beginning):
+                self._make(state.name.removeprefix(beginning), group).attach()
+
+    def closed(self, name: str) -> None:
+        """A group is hosted here no longer."""
+        if self._groups.pop(name, None) is not None:
+            for boxes in self._boxes.values():
+                boxes.pop(name, None)
+
+    def is_empty(self, queue: str) -> bool:
+        """Whether nothing is kept for a queue here."""
+        boxes = self._boxes.get(queue)
+        return not boxes or all(box.is_empty for box in boxes.values())
+
+    def append(self, queue: str, batch: bytes, done: Answer | None) -> bool | None:
+        """Keep a batch; whether there is room for more, None where there is no group that could hold it."""
+        for name in sorted(self._groups):
+            group = self._groups[name]
+            if not (group.failed or group.leaving):
+                box = self._boxes.get(queue, {}).get(name)
+                return (box or self._make(queue, group)).append(batch, done)
+        self._homeless.event(
+            logging.WARNING,
+            queue,
+            "this shard has no group of its own that could keep an append: it is forwarded",
+            queue=queue,
+        )
+        return None
+
+    def _make(self, queue: str, group: Group) -> Outbox:
+        box = Outbox(
+            queue,
+            group,
+            self._bytes_max,
+            self._life,
+            self.counts,
+            self._target,
+            self._is_clear,
+            self._now,
+        )
+        self._boxes.setdefault(queue, {})[group.name] = box
+        return box
+
+    def deleted(self, queue: str) -> None:
+        """It is decided that a queue is no more."""
+        for box in self._boxes.pop(queue, {}).values():
+            box.end()
+
+    def depths(self) -> list[int]:
+        """How many batches each outbox holds."""
+        return [box.depth for boxes in self._boxes.values() for box in boxes.values()]
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        for boxes in list(self._boxes.values()):
+            for box in list(boxes.values()):
+                box.housekeeping()

@@ -1,0 +1,95 @@
+"""`write_policy: local`: a node that does not lead confirms alone, and takes what it keeps to whoever leads."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack
+from typing import Any
+
+from tests.broker import HOST
+from tests.cluster.nodes import START_SECONDS, Cluster, Node
+from tests.cluster.sides import side
+from tests.conformance.client import eventually
+
+SETTINGS: dict[str, Any] = {
+    "cluster": {"raft": {"write_policy": "local", "ack_timeout": "2s"}},
+    "queues": [{"name": "work", "replication": {"enabled": True}}],
+}
+
+
+def _sum(node: Node, metric: str) -> float:
+    return sum(node.broker.metrics(metric).values())
+
+
+def _listens(node: Node) -> bool:
+    try:
+        for port in (node.port, node.amqp_port):
+            socket.create_connection((HOST, port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _publish(node: Node, bodies: list[bytes]) -> None:
+    """Half of them over each protocol, all confirmed."""
+    with ExitStack() as stack:
+        half = len(bodies) // 2
+        for protocol, part in (("mqtt", bodies[:half]), ("amqp", bodies[half:])):
+            here = side(protocol, node, stack)
+            assert [here.publish("work", body) for body in part] == [True] * len(part), protocol
+
+
+def _take(node: Node, count: int) -> list[bytes]:
+    """So many messages, acknowledged; and there are no more."""
+    with ExitStack() as stack:
+        consumer = side("mqtt", node, stack).consume("work", limit=count)
+        got = [consumer.next(START_SECONDS) for _ in range(count)]
+        assert [consumer.ack(each) for each in got] == [0] * count
+        consumer.nothing()
+    return [each.body for each in got]
+
+
+def test_what_one_node_alone_has_confirmed_comes_once_and_in_order_to_the_leader(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.leader()
+    alone, other = cluster.followers()
+    for node in (leader, other):
+        node.kill()
+    bodies = [b"%d" % number for number in range(50)]
+    _publish(alone, bodies[:40])
+    assert _sum(alone, "fluxmq_outbox_batches") == 40
+    assert "40 batches are on this node only" in alone.broker.control("status")
+    alone.kill()
+    alone.start()
+    eventually(lambda: _listens(alone), "it takes clients without a leader", START_SECONDS)
+    assert _sum(alone, "fluxmq_outbox_batches") == 40
+    _publish(alone, bodies[40:])
+    assert _sum(alone, "fluxmq_outbox_carried_total") == 0
+    for node in (leader, other):
+        node.start()
+    cluster.wait_ready()
+    assert _take(other, len(bodies)) == bodies
+    eventually(lambda: not _sum(alone, "fluxmq_outbox_batches"), "nothing is left", START_SECONDS)
+    assert _sum(alone, "fluxmq_outbox_carried_total") == len(bodies)
+    assert "on this node only" not in alone.broker.control("status")
+
+
+def test_what_is_published_where_the_queue_is_led_is_not_kept_apart(cluster: Cluster) -> None:
+    leader, follower = cluster.leader(), cluster.followers()[0]
+    before = {node.name: _sum(node, "fluxmq_outbox_kept_total") for node in cluster.nodes}
+    _publish(leader, [b"a", b"b"])
+    assert _take(follower, 2) == [b"a", b"b"]
+    assert _sum(leader, "fluxmq_outbox_kept_total") == before[leader.name]
+    _publish(follower, [b"c", b"d"])
+    assert _take(leader, 2) == [b"c", b"d"]
+    assert _sum(follower, "fluxmq_outbox_kept_total") == before[follower.name] + 2
+
+
+def test_what_an_acknowledgement_means_is_said(cluster: Cluster) -> None:
+    node = cluster.nodes[0]
+    rows = [line.split() for line in node.broker.control("groups").splitlines()]
+    said = {row[0]: row for row in rows if row}
+    assert "local" in said["default"]
+    assert node.broker.metrics("fluxmq_queues")[(("durability", "local"), ("shard", "0"))] == 1
+    assert "cluster.raft.write_policy is local: " in node.broker.log()
