@@ -6,6 +6,8 @@ import socket
 from contextlib import ExitStack
 from typing import Any
 
+import pika
+
 from tests.broker import HOST
 from tests.cluster.nodes import START_SECONDS, Cluster, Node
 from tests.cluster.sides import side
@@ -84,6 +86,39 @@ def test_what_is_published_where_the_queue_is_led_is_not_kept_apart(cluster: Clu
     _publish(follower, [b"c", b"d"])
     assert _take(leader, 2) == [b"c", b"d"]
     assert _sum(follower, "fluxmq_outbox_kept_total") == before[follower.name] + 2
+
+
+def test_what_a_full_queue_does_not_take_is_kept_until_it_does_or_is_deleted(
+    cluster: Cluster,
+) -> None:
+    follower = cluster.followers()[0]
+    before = _sum(follower, "fluxmq_outboxes")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, follower.amqp_port))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    arguments = {"x-queue-type": "quorum", "x-max-length": 1, "x-overflow": "reject-publish"}
+    channel.queue_declare("narrow", durable=True, arguments=arguments)
+    for body in (b"a", b"b", b"c"):
+        channel.basic_publish("", "narrow", body)
+    eventually(lambda: _sum(follower, "fluxmq_outbox_refused_total"), "it is full", START_SECONDS)
+    for body in (b"a", b"b"):
+        got = eventually(
+            lambda: next(iter([each for each in [channel.basic_get("narrow")] if each[0]]), None),
+            "there is one",
+            START_SECONDS,
+        )
+        assert got[2] == body
+        channel.basic_ack(got[0].delivery_tag)
+    channel.basic_publish("", "narrow", b"d")
+    assert _sum(follower, "fluxmq_outboxes") == before + 1
+    channel.queue_delete("narrow")
+    eventually(
+        lambda: _sum(follower, "fluxmq_outboxes") == before, "it went with its queue", START_SECONDS
+    )
+    eventually(
+        lambda: not _sum(follower, "fluxmq_outbox_batches"), "nothing is left", START_SECONDS
+    )
+    connection.close()
 
 
 def test_what_an_acknowledgement_means_is_said(cluster: Cluster) -> None:

@@ -14,6 +14,7 @@ OF_KEEPING = FOLDER + "test_keeping.py::"
 OF_DAMAGES = FOLDER + "test_damages.py::"
 OF_OFFERS = FOLDER + "test_snapshot_offers.py::"
 OF_SCRUBS = FOLDER + "test_scrub.py::"
+OF_OUTBOX = FOLDER + "test_outbox.py::"
 OF_CALLS = "tests/unit/shards/queues/test_snapshot_calls.py::"
 CLUSTER = "fluxmq/shards/cluster/"
 QUEUES = "fluxmq/shards/queues/"
@@ -363,5 +364,45 @@ MUTATIONS = [
         "            self._files.unlink(path)\n            raise\n",
         "            raise\n",
         "tests/unit/storage/test_transfer.py::test_what_could_not_be_synced_is_fetched_anew",
+    ),
+    Mutation(
+        "outbox_settles_what_is_asked",
+        "What is kept is let go of when its queue has it, not when it is asked to take it.",
+        CLUSTER + "outbox.py",
+        "            envelope.sent = True\n",
+        "            envelope.sent = envelope.taken = True\n            self._settle()\n",
+        OF_OUTBOX + "test_a_leader_is_asked_in_order_and_what_it_has_is_let_go",
+    ),
+    Mutation(
+        "outbox_overtaken",
+        "Nothing goes to the leader past what is kept for the same queue.",
+        CLUSTER + "local_host.py",
+        "        if self._is_here() and self._outboxes.is_empty(queue):\n",
+        "        if self._is_here():\n",
+        OF_OUTBOX + "test_appends_go_to_the_leader_only_where_it_is_and_behind_what_is_kept",
+    ),
+    Mutation(
+        "outbox_renamed",
+        "What is kept is asked for under one name, whoever asks.",
+        CLUSTER + "outbox.py",
+        "            origin, number = _HEAD.unpack_from(payload)\n",
+        "            origin, number = self._origin, next(self._numbers)\n",
+        OF_OUTBOX + "test_another_life_asks_under_the_same_name",
+    ),
+    Mutation(
+        "outbox_forgets_names",
+        "A name is needed until the disk says that what it names is settled.",
+        CLUSTER + "outbox.py",
+        "        floor = min(each.number for each in self._envelopes.values() if each.origin == origin)\n",
+        "        floor = envelope.number\n",
+        OF_OUTBOX + "test_a_name_is_not_given_up_before_the_disk_says_that_it_is_not_needed",
+    ),
+    Mutation(
+        "outbox_refusal_passed_over",
+        "What a queue refuses is asked for again.",
+        CLUSTER + "outbox.py",
+        "        envelope.sent = False\n",
+        "        envelope.taken = True\n",
+        OF_OUTBOX + "test_a_refusal_is_asked_again_in_order_and_loses_nothing",
     ),
 ]
