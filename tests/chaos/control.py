@@ -85,6 +85,8 @@ class Member:
     async def _read(self, history: History) -> None:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
+            if not line.endswith(b"\n"):
+                return  # it was killed in the middle of it
             word, *rest = line.decode().split()
             if word == "done":
                 self.done[int(rest[0])] = history.now()
