@@ -54,6 +54,8 @@ EVERYDAY = {
     ),
 }
 """Modules for mypyc, by folder. Errors are left out: their classes are made to be derived from."""
+LIBRARY = "fluxmq._everyday"
+"""What they become: one shared library, beside a stub for each, so that they call each other directly."""
 NOT_EVERYDAY = {"__init__", "errors"}
 ROOT = Path(__file__).resolve().parent
 DIRECTIVES = {
@@ -96,8 +98,8 @@ def everyday_sources() -> dict[str, Path]:
 def everyday_is_stale() -> bool:
     """Whether something that mypyc should have compiled in the tree is absent, or older than any of its sources."""
     sources = everyday_sources()
-    built = [built_path(name) for name in sources]
-    if not built:
+    built = [built_path(name) for name in (*sources, f"{LIBRARY}__mypyc")]
+    if not sources:
         return False
     if not all(path.exists() for path in built):
         return True
@@ -176,12 +178,20 @@ class BuildHotPath(build_ext):
         try:
             from mypyc.build import mypycify
 
-            found = mypycify([*options, *sources], opt_level="2", debug_level="0", separate=True)
+            found = mypycify(
+                [*options, *sources],
+                opt_level="2",
+                debug_level="0",
+                multi_file=True,
+                group_name=LIBRARY,
+            )
         except (ImportError, SystemExit) as problem:
             print(f"hot path: queues and log are not compiled, mypyc says: {problem}")
             return
         for extension in found:
             extension.optional = True
+            # A library's headers are in its package's folder, what is made of its modules is beside that.
+            extension.include_dirs.append(str(Path("build") / "fluxmq"))
             name = self.get_ext_fullname(extension.name)
             extension._full_name = name
             extension._links_to_dynamic = extension._needs_stub = False
@@ -205,7 +215,7 @@ class BuildHotPath(build_ext):
     def _remove_stale(self) -> None:
         suffix = sysconfig.get_config_var("EXT_SUFFIX")
         if everyday_is_stale():
-            for folder in EVERYDAY:
+            for folder in ("fluxmq", *EVERYDAY):
                 for built in (ROOT / folder).glob("*" + suffix):
                     built.unlink()
         sources = hot_sources()
