@@ -57,6 +57,19 @@ def claims(settings: Settings) -> Iterator[Claim]:
             yield Claim(f"cluster.raft.groups.{name}.bind_addr", group.bind_addr)
 
 
+def claims_of_others(settings: Settings) -> Iterator[Claim]:
+    """Every address that the file names for the other nodes of its cluster."""
+    cluster = settings.cluster
+    for node, address in cluster.transport.peers.items():
+        yield Claim(f"cluster.transport.peers.{node}", address, SHARD_PORTS)
+    for node, address in cluster.raft.peers.items():
+        yield Claim(f"cluster.raft.peers.{node}", address)
+    for name, group in cluster.raft.groups.items():
+        for node, address in group.peers.items():
+            if name != "default" or cluster.raft.peers.get(node) != address:
+                yield Claim(f"cluster.raft.groups.{name}.peers.{node}", address)
+
+
 def clash(claim: Claim, taken: Iterable[Claim]) -> str:
     """What of those that are taken the claim clashes with, as the end of a sentence; empty when it clashes with none."""
     for other in taken:

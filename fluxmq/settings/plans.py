@@ -15,7 +15,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from fluxmq.settings.claims import Claim, claims, clash, shifted
+from fluxmq.settings.claims import Claim, claims, claims_of_others, clash, shifted
 from fluxmq.settings.clustering import (
     DEFAULT_GROUP,
     META_GROUP,
@@ -94,6 +94,7 @@ class GroupPlans:
         self._raft = settings.cluster.raft
         self._clustered = settings.cluster.enabled and settings.cluster.raft.enabled
         self._taken = list(claims(settings))
+        self._taken_by_others = list(claims_of_others(settings))
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
         # First those of the file, so that none that appears later has an address of theirs.
@@ -282,13 +283,22 @@ class GroupPlans:
             return raft.peers
         ports = split_address(address)[1] - split_address(raft.bind_addr)[1]
         try:
-            return {node: shifted(base, ports) for node, base in raft.peers.items()}
+            derived = {node: shifted(base, ports) for node, base in raft.peers.items()}
         except ValueError:
             raise UnknownGroup(
                 group,
                 f"would have ports {ports} from those of cluster.raft.peers, which are none:"
                 " name its peers in cluster.raft.groups",
             ) from None
+        for node, at in derived.items():
+            claim = Claim(f"the derived address of group {group} on {node}", at)
+            if found := clash(claim, self._taken_by_others):
+                raise UnknownGroup(
+                    group,
+                    f"has the derived address {at} on {node}, and {found}:"
+                    f" give it a bind_addr and peers in cluster.raft.groups",
+                )
+        return derived
 
 
 def derived_offset(group: str) -> int:

@@ -45,6 +45,7 @@ class Node:
         self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
         self.groups = dict(zip(GROUPS, rest, strict=True))
         self.ports = frozenset(ports)
+        self.shard_ports = range(self.transport, self.transport + SHARD_PORTS)
         self.broker: Broker
         self.up = False
         self._lives = 0

@@ -138,7 +138,7 @@ def _unused_group(cluster: Cluster) -> str:
     for number in range(100):
         name = f"made-{number}"
         ports = [node.groups[GROUP] + derived_offset(name) for node in cluster.nodes]
-        used = {port for node in cluster.nodes for port in node.ports}
+        used = {port for node in cluster.nodes for port in (*node.ports, *node.shard_ports)}
         if used.isdisjoint(ports) and all(is_free(port) for port in ports):
             return name
     raise AssertionError("all derived ports are taken")

@@ -24,10 +24,11 @@ CONFIG = Path(__file__).resolve().parents[3] / "config"
 def node(own: str, others: Mapping[str, int], raft: object = None, **more: object) -> Settings:
     """Settings of a node: its peers by the port that their group "default" has; its own is 21100."""
     peers = {name: f"127.0.0.1:{port}" for name, port in others.items()}
+    shards = {name: f"127.0.0.1:{port + 10_000}" for name, port in others.items()}
     cluster = {
         "enabled": True,
         "node_id": own,
-        "transport": {"bind_addr": "127.0.0.1:29948", "peers": peers},
+        "transport": {"bind_addr": "127.0.0.1:29948", "peers": shards},
         "raft": {"enabled": True, "bind_addr": "127.0.0.1:21100", "peers": peers},
     }
     cluster["raft"] |= raft or {}  # type: ignore[operator]
@@ -226,6 +227,35 @@ def test_a_derived_address_that_is_taken() -> None:
     second = error.value.group
     queue = [{"name": "q", "replication": {"enabled": True, "group": second}}]
     assert GroupPlans(node("a", THREE, raft, queues=queue)).of(second).name == second
+
+
+def test_a_derived_address_that_is_taken_on_another_node() -> None:
+    raft = {"auto_provision_groups": True}
+    (other, derived), *_ = (
+        (each.node, each.address)
+        for each in GroupPlans(node("a", THREE, raft)).of("invoices").nodes
+        if each.node != "a"
+    )
+    port = int(derived.rpartition(":")[2])
+    # Whoever is asked for the group says so, not the node that could not open it.
+    for first, meets in ((port + 1, False), (port, True), (port - 63, True), (port - 64, False)):
+        settings = node("a", THREE, raft)
+        peers = dict(settings.cluster.transport.peers) | {other: f"127.0.0.1:{first}"}
+        transport = settings.cluster.transport.model_copy(update={"peers": peers})
+        cluster = settings.cluster.model_copy(update={"transport": transport})
+        plans = GroupPlans(settings.model_copy(update={"cluster": cluster}))
+        if meets:
+            with pytest.raises(
+                UnknownGroup, match=rf"{derived} on {other}, and .* cluster.transport.peers.{other}"
+            ):
+                plans.of("invoices")
+        else:
+            assert plans.of("invoices").bind_addr
+    peers = {"groups": {"orders": {"bind_addr": "127.0.0.1:1", "peers": {other: derived}}}}
+    with pytest.raises(
+        UnknownGroup, match=rf"clashes with cluster.raft.groups.orders.peers.{other}"
+    ):
+        GroupPlans(node("a", THREE, raft | peers)).of("invoices")
 
 
 def test_a_port_that_there_is_not() -> None:
