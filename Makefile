@@ -12,8 +12,8 @@ SEED ?= 1
 ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
-# Processes the tests are spread over.
-JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
+# Processes the tests are spread over: one more than processors, since those with real nodes wait for elections and the like.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Examples of each property in the second of two runs; the first has a hundred.
 EXAMPLES ?= 40
 # Which interpreter the virtual environment is made with; found by .ci/find-python unless given.
@@ -23,8 +23,9 @@ BIN := $(VENV)/bin
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
 HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
-  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/shards/queues/*.py \
-  fluxmq/sessions/amqp091/*.py fluxmq/shards/amqp/*.py)
+  fluxmq/raft/*.py fluxmq/queues/*.py fluxmq/storage/*.py fluxmq/cluster/*.py fluxmq/metrics/*.py \
+  fluxmq/shards/queues/*.py fluxmq/shards/cluster/*.py fluxmq/shards/durable/*.py fluxmq/shards/amqp/*.py \
+  fluxmq/sessions/amqp091/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help run cluster install test check fix native bench sim chaos powercut spark-demo docs coverage clean

@@ -30,20 +30,26 @@ IN_PLACE_ONLY = {
 EVERYDAY = {
     "fluxmq/raft": ("*",),
     "fluxmq/cluster": (
-        *("connection", "http2", "http2_frames", "http2_sending", "http2_streams"),
+        *("connection", "dialled", "http2", "http2_frames", "http2_sending", "http2_streams"),
         *("raft_messages", "sockets", "wire"),
     ),
-    "fluxmq/shards/cluster": ("audit", "carrier", "leader_host"),
+    "fluxmq/metrics": ("instruments",),
+    "fluxmq/shards/cluster": (
+        *("audit", "carrier", "following", "hosts", "incarnation", "leader_host", "queue_plans"),
+        *("snapshots", "wiring"),
+    ),
+    "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),
     "fluxmq/storage": (
-        *("batch_cache", "head", "log_reader", "queue_log", "segment_index", "segments", "wal"),
-        *("wal_cache", "wal_files", "wal_groups", "wal_mark", "wal_options", "wal_records"),
-        "wal_writer",
+        *("batch_cache", "head", "log_reader", "queue_log", "segment_index", "segments", "syncer"),
+        *("wal", "wal_cache", "wal_files", "wal_groups", "wal_mark", "wal_options", "wal_records"),
+        *("wal_supply", "wal_writer"),
     ),
     "fluxmq/shards/queues": (
-        *("answers", "asked", "consumers", "consuming", "counts", "ephemeral", "group"),
-        *("group_log", "keeping", "local_held", "memory", "raft_keeper", "service"),
-        *("shared_log", "sinks", "stores", "writing"),
+        *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral", "gates"),
+        *("group", "group_log", "hosting", "keeping", "local_held", "memory", "names"),
+        *("raft_keeper", "replica_host", "service", "shard_logs", "shared_log", "sinks", "stores"),
+        *("waiting_answers", "wiring", "writing"),
     ),
     "fluxmq/sessions/amqp091": (
         *("channel", "channels", "client", "consumers", "consuming", "content", "deliveries"),

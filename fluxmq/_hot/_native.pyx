@@ -207,9 +207,11 @@ cdef extern from *:
         return errno == ENOSPC || errno == EDQUOT ? 0 : errno;
     }
 
+    static void sync_expect(sync_thread *t) { __atomic_add_fetch(&t->signals, 1, __ATOMIC_SEQ_CST); }
+
     static void sync_signal(sync_thread *t) {
         const uint64_t one = 1;
-        __atomic_add_fetch(&t->signals, 1, __ATOMIC_SEQ_CST);
+        sync_expect(t);
         if (write(t->event, &one, sizeof one) < 0) { /* the counter is far from its end */ }
     }
 
@@ -325,6 +327,7 @@ cdef extern from *:
     void sync_stop(sync_thread* thread) nogil
     void sync_drain(sync_thread* thread) nogil
     void sync_signal(sync_thread* thread) nogil
+    void sync_expect(sync_thread* thread) nogil
 
 
 cdef class SyncThread:
@@ -378,6 +381,11 @@ cdef class SyncThread:
         while sync_take(self.thread, &request):
             found.append((request.number, request.error, request.seconds))
         return found
+
+    def expect(self):
+        """Somebody else makes ``fileno`` readable once, or has done so: ``completed`` reads that away as well."""
+        self.check()
+        sync_expect(self.thread)
 
     def wake(self):
         """Make ``fileno`` readable although nothing completed; from any thread."""

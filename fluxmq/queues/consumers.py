@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from fluxmq._hot.batches import Batch
 from fluxmq.queues.limits import RUN_BYTES_MAX
@@ -86,7 +85,7 @@ class Consumer:
         return min(self.credit, self.limit - self.held.count + self.overdue.count)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Delivery:
     """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this delivery."""
 
@@ -95,6 +94,15 @@ class Delivery:
     first: int
     count: int
     attempts: int
+
+    def __init__(
+        self, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
+    ) -> None:
+        self.consumer = consumer
+        self.batch = batch
+        self.first = first
+        self.count = count
+        self.attempts = attempts
 
 
 @dataclass(slots=True)
@@ -121,26 +129,39 @@ class DeadLetter:
     producer: int
 
 
-class Settlement(NamedTuple):
+@dataclass(slots=True, init=False)
+class Settlement:
     """What came of a consumer's settling: commands to propose, messages settled, messages it did not hold."""
 
     commands: list[bytes]
     settled: int
     missing: int
 
+    def __init__(self, commands: list[bytes], settled: int, missing: int) -> None:
+        self.commands = commands
+        self.settled = settled
+        self.missing = missing
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class Step:
     """The work of one run. `more`: messages_max stopped it, another run would find more to do at once.
 
     `bytes_left`: what may still be handed out; not above 0 when that is enough for one run.
     """
 
-    commands: list[bytes] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    dead: list[DeadLetter] = field(default_factory=list)
-    more: bool = False
-    bytes_left: int = RUN_BYTES_MAX
+    commands: list[bytes]
+    deliveries: list[Delivery]
+    dead: list[DeadLetter]
+    more: bool
+    bytes_left: int
+
+    def __init__(self, bytes_left: int = RUN_BYTES_MAX) -> None:
+        self.commands = []
+        self.deliveries = []
+        self.dead = []
+        self.more = False
+        self.bytes_left = bytes_left
 
     def fit(self, batch: Batch, count: int) -> int:
         """How many of `count` messages of a batch, at least one, may be handed out; they are taken as handed out."""

@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from fluxmq.queues.commands import Range
 from fluxmq.queues.limits import RUN_AHEAD_MAX
 from fluxmq.queues.spans import Spans
 
 
-class _Flight(NamedTuple):
+@dataclass(slots=True, init=False)
+class _Flight:
     """`again`: of messages given before; `ranges`: pending ranges it may make; `target`: where a claim of new messages
     moves the cursor, else -1."""
 
     again: Sequence[Range]
     ranges: int
     target: int
+
+    def __init__(self, again: Sequence[Range], ranges: int, target: int) -> None:
+        self.again = again
+        self.ranges = ranges
+        self.target = target
 
 
 class Flights:

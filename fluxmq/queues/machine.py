@@ -175,7 +175,8 @@ class Machine:
 
     def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
         """An append that may have been asked for before. One that was refused may be tried again."""
-        identity = Identity(*IDENTITY.unpack_from(data, body))
+        origin, number, floor = IDENTITY.unpack_from(data, body)
+        identity = Identity(origin, number, floor)
         move = queue.move
         if self._origins.known(identity) or (move is not None and move.came_with.known(identity)):
             return Result(Code.DUPLICATE)
@@ -189,8 +190,8 @@ class Machine:
         rolled = _ROLLED.pack(self._hash, applied.index, applied.time)
         if self.version >= _WHOLE:
             rolled += xxh3_64_digest(data)
-        for code, value in applied.results:
-            rolled += _RESULT.pack(code, value)
+        for result in applied.results:
+            rolled += _RESULT.pack(result.code, result.value)
         self._hash = xxh3_64_intdigest(rolled)
 
     def _cold(

@@ -8,7 +8,8 @@ earlier one was lost. (Sessions of the Raft dissertation, section 6.3, with the 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 ORIGINS_MAX: Final = 4096
 """Lives of shards that are remembered: the one unused for longest is forgotten first, and what it asks again is stored again."""
@@ -16,7 +17,8 @@ IDENTITY: Final = struct.Struct("<QQQ")
 """Origin, number, and the number below which nothing is asked again: in front of a batch in its command."""
 
 
-class Identity(NamedTuple):
+@dataclass(slots=True, init=False)
+class Identity:
     """Which append of which shard's life it is. ``floor``: below this number nothing is asked again. ``term``: of the leadership
     that it was asked of, 0 for whichever; another one does not take it, so that what is late does not overtake what is
     asked again. It is in no command."""
@@ -24,7 +26,17 @@ class Identity(NamedTuple):
     origin: int
     number: int
     floor: int
-    term: int = 0
+    term: int
+
+    def __init__(self, origin: int, number: int, floor: int, term: int = 0) -> None:
+        self.origin = origin
+        self.number = number
+        self.floor = floor
+        self.term = term
+
+    def numbered(self, number: int) -> Identity:
+        """The same with another number."""
+        return Identity(self.origin, number, self.floor, self.term)
 
 
 class Origins:
@@ -45,7 +57,7 @@ class Origins:
 
     def note(self, identity: Identity) -> None:
         """This append has taken effect."""
-        origin, number, floor, _ = identity
+        origin, number, floor = identity.origin, identity.number, identity.floor
         window = self._windows.pop(origin, None)
         if window is None:
             window = {}

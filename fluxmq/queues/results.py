@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 from fluxmq._hot.batches import Batch
 
@@ -40,11 +39,16 @@ class Code(IntEnum):
     """The queue is being moved to another group, and takes and gives nothing now."""
 
 
-class Result(NamedTuple):
+@dataclass(slots=True, init=False)
+class Result:
     """Of one command. `value`: base offset of an append, id of what was made, messages settled or claimed."""
 
     code: int
-    value: int = 0
+    value: int
+
+    def __init__(self, code: int, value: int = 0) -> None:
+        self.code = code
+        self.value = value
 
     @property
     def ok(self) -> bool:
@@ -52,7 +56,7 @@ class Result(NamedTuple):
         return self.code <= Code.DUPLICATE
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Applied:
     """Effects of one entry, to be carried out by the host in this order: deleted, declared, configured, batches, trims.
 
@@ -62,22 +66,37 @@ class Applied:
     index: int
     term: int
     time: int
-    results: list[Result] = field(default_factory=list)
-    declared: list[int] = field(default_factory=list)
+    results: list[Result]
+    declared: list[int]
     """Queue ids made by this entry."""
-    configured: list[int] = field(default_factory=list)
+    configured: list[int]
     """Ids of queues that were there and have another configuration now."""
-    batches: list[tuple[int, Batch]] = field(default_factory=list)
+    batches: list[tuple[int, Batch]]
     """Stamped batches for the queues' segments."""
-    trims: list[tuple[int, int]] = field(default_factory=list)
+    trims: list[tuple[int, int]]
     """Queue id and the offset below which nothing is needed any more."""
-    deleted: list[tuple[int, str]] = field(default_factory=list)
+    deleted: list[tuple[int, str]]
     """Ids and names of queues that are gone."""
-    woken: dict[int, None] = field(default_factory=dict)
+    woken: dict[int, None]
     """Queue ids with something to dispatch, each once, in order."""
-    claims: list[tuple[int, int, bool]] = field(default_factory=list)
+    claims: list[tuple[int, int, bool]]
     """Queue id, group id and whether it took effect whole, for every claim and burial: for `Dispatch`."""
-    voided: list[int] = field(default_factory=list)
+    voided: list[int]
     """Ids of queues that were closed or opened for a move: their consumers and timers are void."""
-    moved: list[tuple[int, int]] = field(default_factory=list)
+    moved: list[tuple[int, int]]
     """Queue and group ids whose cursor was set (seek): what `Dispatch` knew of them is void."""
+
+    def __init__(self, index: int, term: int, time: int) -> None:
+        self.index = index
+        self.term = term
+        self.time = time
+        self.results = []
+        self.declared = []
+        self.configured = []
+        self.batches = []
+        self.trims = []
+        self.deleted = []
+        self.woken = {}
+        self.claims = []
+        self.voided = []
+        self.moved = []

@@ -87,7 +87,7 @@ class Node:
         self._log = Log(log, hard_state.commit, applied)
         memberships = Memberships(applied, membership)
         self._read_memberships(memberships, applied)
-        term, vote, _ = hard_state
+        term, vote = hard_state.term, hard_state.vote
         if self._log.last_term > term:
             # Written together and torn apart. No answer left in this term, so nothing was voted in it.
             term, vote = self._log.last_term, 0
@@ -406,10 +406,11 @@ class Node:
         state, in whichever order, never calls something committed that the entries would have overwritten.
         """
         state = self._state
-        commit = self._given.commit
+        given = self._given
+        commit = given.commit
         if with_commit:
             commit = max(commit, min(self._log.commit, self._log.persisted))
-        if (state.term, state.vote, commit) == self._given:
+        if state.term == given.term and state.vote == given.vote and commit == given.commit:
             return None
         self._given = HardState(state.term, state.vote, commit)
         return self._given

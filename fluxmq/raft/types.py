@@ -22,16 +22,24 @@ MEMBERSHIP: Final = 2
 """An entry that changes who belongs to the group; its data is the whole new membership."""
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True, init=False)
+class Entry:
     """One entry of the log. `kind` is COMMAND, EMPTY or MEMBERSHIP."""
 
     term: int
-    index: int  # type: ignore[assignment] # the name hides a method of tuples, which nobody needs here
+    index: int
     kind: int
     data: bytes
 
+    def __init__(self, term: int, index: int, kind: int, data: bytes) -> None:
+        self.term = term
+        self.index = index
+        self.kind = kind
+        self.data = data
 
-class HardState(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class HardState:
     """What a node must remember over a restart besides its log. `vote` is 0 for nobody.
 
     `term` and `vote` must be durable before an answer that depends on them leaves. `commit` may be stale or lost: it
@@ -41,6 +49,11 @@ class HardState(NamedTuple):
     term: int
     vote: int
     commit: int
+
+    def __init__(self, term: int, vote: int, commit: int) -> None:
+        self.term = term
+        self.vote = vote
+        self.commit = commit
 
 
 class Membership(NamedTuple):
@@ -117,7 +130,10 @@ TRANSFER: Final = 1
 """`Message.context` of a VOTE that follows a TIMEOUT_NOW: receivers answer it although they have a leader."""
 
 
-@dataclass(slots=True)
+# What is made for every entry says itself how: a generated `__init__` is never compiled.
+
+
+@dataclass(slots=True, init=False)
 class Message:
     """What one node says to another; which fields mean something depends on the kind."""
 
@@ -125,20 +141,50 @@ class Message:
     source: int
     target: int
     term: int
-    index: int = 0
-    log_term: int = 0
-    entries: Sequence[Entry] = ()
-    commit: int = 0
-    reject: bool = False
-    hint: int = 0
+    index: int
+    log_term: int
+    entries: Sequence[Entry]
+    commit: int
+    reject: bool
+    hint: int
     """In a rejection: no index above this one can match."""
-    hint_term: int = 0
+    hint_term: int
     """In a rejection: the term of `hint` in the sender's log."""
-    context: int = 0
-    snapshot: Snapshot | None = None
+    context: int
+    snapshot: Snapshot | None
+
+    def __init__(
+        self,
+        kind: MessageKind,
+        source: int,
+        target: int,
+        term: int,
+        index: int = 0,
+        log_term: int = 0,
+        entries: Sequence[Entry] = (),
+        commit: int = 0,
+        reject: bool = False,
+        hint: int = 0,
+        hint_term: int = 0,
+        context: int = 0,
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.target = target
+        self.term = term
+        self.index = index
+        self.log_term = log_term
+        self.entries = entries
+        self.commit = commit
+        self.reject = reject
+        self.hint = hint
+        self.hint_term = hint_term
+        self.context = context
+        self.snapshot = snapshot
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Ready:
     """What is new since the last call of `Node.ready`, in the order in which it may be done.
 
@@ -166,13 +212,44 @@ class Ready:
     role: Role
     leader: int
 
+    def __init__(
+        self,
+        hard_state: HardState | None,
+        entries: list[Entry],
+        messages: list[Message],
+        messages_after_persistence: list[Message],
+        committed: list[Entry],
+        snapshot: Snapshot | None,
+        reads: list[tuple[int, int]],
+        reads_failed: list[int],
+        snapshot_wanted: list[int],
+        role: Role,
+        leader: int,
+    ) -> None:
+        self.hard_state = hard_state
+        self.entries = entries
+        self.messages = messages
+        self.messages_after_persistence = messages_after_persistence
+        self.committed = committed
+        self.snapshot = snapshot
+        self.reads = reads
+        self.reads_failed = reads_failed
+        self.snapshot_wanted = snapshot_wanted
+        self.role = role
+        self.leader = leader
 
-class ProposalAccepted(NamedTuple):
+
+@dataclass(slots=True, init=False)
+class ProposalAccepted:
     """The entries are in the leader's log at `first_index` and after. They are committed when an entry of this very
     index **and term** is handed out; another term there means that they were lost."""
 
     first_index: int
     term: int
+
+    def __init__(self, first_index: int, term: int) -> None:
+        self.first_index = first_index
+        self.term = term
 
 
 class NotLeader(NamedTuple):

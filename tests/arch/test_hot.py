@@ -43,6 +43,11 @@ def test_the_sources_are_found() -> None:
     assert all((ROOT / source).is_file() for source in SOURCES.values())
 
 
+def test_make_compiles_again_when_any_compiled_module_has_changed() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert {folder for folder in setup.EVERYDAY if f" {folder}/*.py" not in makefile} == set()
+
+
 def test_an_uncompiled_module_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

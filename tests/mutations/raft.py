@@ -25,8 +25,8 @@ MUTATIONS = [
         "raft_vote_is_persisted",
         "A vote is durable before it is answered, also when the term was durable before (paper figure 2).",
         NODE,
-        "        if (state.term, state.vote, commit) == self._given:",
-        "        if (state.term, commit) == self._given[::2]:",
+        "        if state.term == given.term and state.vote == given.vote and commit == given.commit:",
+        "        if state.term == given.term and commit == given.commit:",
         OF_ELECTIONS + "test_nobody_votes_twice_in_a_term_restart_or_not",
     ),
     Mutation(

@@ -162,7 +162,7 @@ class ForgetsVotes(Member):
         """The term stays, the vote does not."""
         super().crash()
         for store in (self.disk.view, self.disk.durable):
-            store.hard_state = store.hard_state._replace(vote=0)
+            store.hard_state = replace(store.hard_state, vote=0)
 
 
 class ForgetsTheTail(Member):
@@ -206,7 +206,7 @@ class ReadsWhatIsThere(Member):
                 if index > store.base:
                     entry = store.log[index - store.base - 1]
                     flipped = bytes((entry.data[0] ^ 1,)) + entry.data[1:] if entry.data else b"x"
-                    store.log[index - store.base - 1] = entry._replace(data=flipped)
+                    store.log[index - store.base - 1] = replace(entry, data=flipped)
                 else:
                     flipped = store.snapshot.data[:-1] + bytes((store.snapshot.data[-1] ^ 1,))
                     store.snapshot = store.snapshot._replace(data=flipped)

@@ -209,10 +209,10 @@ class MetaTables:
                     assert received is not None, "a snapshot is stepped with its content"
                     self._install(database, received)
                     written = Written(users_changed=True, anew=True, shared_changed=True)
-                if ready.hard_state is not None:
+                if (state := ready.hard_state) is not None:
                     database.execute(
                         "UPDATE raft_state SET term = ?, vote = ?, commit_index = ?",
-                        ready.hard_state,
+                        (state.term, state.vote, state.commit),
                     )
                 self._append(database, ready.entries)
                 self._apply_all(database, ready.committed, written)
@@ -231,7 +231,8 @@ class MetaTables:
         if entries:
             database.execute("DELETE FROM raft_log WHERE place >= ?", (entries[0].index,))
             database.executemany(
-                "INSERT INTO raft_log (term, place, kind, data) VALUES (?, ?, ?, ?)", entries
+                "INSERT INTO raft_log (term, place, kind, data) VALUES (?, ?, ?, ?)",
+                ((each.term, each.index, each.kind, each.data) for each in entries),
             )
 
     def _apply_all(

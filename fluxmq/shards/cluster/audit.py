@@ -13,13 +13,12 @@ from fluxmq.control.clusters import AUDIT, HASH
 from fluxmq.logs import get_logger
 from fluxmq.queues.audits import Comparison, Hashes
 from fluxmq.shards.cluster.leaders import OWN
-from fluxmq.shards.cluster.ordered_audit import OrderedAudits
+from fluxmq.shards.cluster.ordered_audit import Audited, OrderedAudits
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.replica import Replica
-    from fluxmq.shards.cluster.wiring import Cluster
 
 AUDIT_SECONDS = 1.0
 """Time between two comparisons of a group."""
@@ -91,7 +90,7 @@ class Audit:
 class Audits:
     """The audits of all replicated groups of one shard."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Audited) -> None:
         self.of: dict[str, Audit] = {}
         self._cluster = cluster
         self._next = 0.0

@@ -304,7 +304,7 @@ class Acquaintances:
     def _out_of_it(self, member: int) -> bool:
         """Whether it is committed that a member is no voter, and nothing is under way that makes it one."""
         standing = self._standing()
-        return member not in (*standing.committed_voters, *standing.voters)
+        return member not in standing.committed_voters and member not in standing.voters
 
     # Judging
 

@@ -7,9 +7,9 @@ come that far. What is found counts as what the continuous comparison finds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fluxmq.control.clusters import (
     DIFFERS,
@@ -30,8 +30,11 @@ from fluxmq.shards.cluster.reports import name_of
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.audit import Audit
+    from fluxmq.shards.cluster.leaders import Leaders
+    from fluxmq.shards.cluster.node_links import NodeLinks
+    from fluxmq.shards.cluster.orders import ClusterOrders
     from fluxmq.shards.cluster.replica import Replica
-    from fluxmq.shards.cluster.wiring import Cluster
+    from fluxmq.shards.links import FrameLink
 
 MEMBER_SECONDS_MAX: Final = 1.0
 """How long a member takes to come to the index before it says that it is behind."""
@@ -42,10 +45,51 @@ Answers = dict[int, int | str]
 """What each member has answered: its hash, or why there is none."""
 
 
+class Refetching(Protocol):
+    """Has a group's copy replaced by what its leader has."""
+
+    def refetch(self, group: str) -> None:
+        """Fetch it anew."""
+
+
+class Audited(Protocol):
+    """What audits know of a shard's part in the cluster (`Cluster`)."""
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """Monotonic seconds."""
+
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """The replicated groups here."""
+
+    @property
+    def leaders(self) -> Leaders:
+        """Who leads what."""
+
+    @property
+    def links(self) -> NodeLinks:
+        """The streams to other nodes' shards."""
+
+    @property
+    def orders(self) -> ClusterOrders:
+        """Questions to members."""
+
+    @property
+    def snapshots(self) -> Refetching:
+        """What comes from other members."""
+
+    def link_to(self, peer: int) -> FrameLink | None:
+        """The way to a shard of this node, or of another."""
+
+    def place_of(self, group: str) -> int:
+        """The shard of this node that has a group."""
+
+
 class OrderedAudits:
     """One shard's part in audits that are asked for. ``of``: the audits of the groups here."""
 
-    def __init__(self, cluster: Cluster, of: Mapping[str, Audit]) -> None:
+    def __init__(self, cluster: Audited, of: Mapping[str, Audit]) -> None:
         self._cluster = cluster
         self._of = of
 

@@ -171,7 +171,7 @@ class Group(Consuming):
         answered = worst_of(len(pieces), done)
         room = True
         for at, piece in enumerate(pieces):
-            own = None if identity is None else identity._replace(number=identity.number + at)
+            own = None if identity is None else identity.numbered(identity.number + at)
             room &= self.append(queue, piece, answered, own)
         return room
 

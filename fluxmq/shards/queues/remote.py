@@ -100,7 +100,10 @@ class RemoteHost:
             return True
         number = next(self._numbers)
         name = queue.encode()
-        head = APPEND_HEAD.pack(frames.APPEND, number, *(identity or NO_IDENTITY), len(name))
+        own = identity or NO_IDENTITY
+        head = APPEND_HEAD.pack(
+            frames.APPEND, number, own.origin, own.number, own.floor, own.term, len(name)
+        )
         frame = head + name + batch
         self._appends[number] = (frame, done)
         if once:

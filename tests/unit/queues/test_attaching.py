@@ -13,7 +13,7 @@ from fluxmq.queues.consumers import Consumer
 from fluxmq.queues.groups import TEMPORARY
 from fluxmq.queues.limits import CLAIM_GRANULE, UNSETTLED_MAX
 from fluxmq.queues.machine import Machine
-from fluxmq.queues.results import Code
+from fluxmq.queues.results import Code, Result
 from tests.unit.queues.support import NOW, SECOND, Host, batch_of, group_of, offsets, pending
 
 
@@ -303,12 +303,12 @@ def test_a_queue_is_deleted_only_as_asked() -> None:
     consumer = host.attach(queue, limit=1)
     host.publish(queue, 3)
     host.run()
-    assert host.do(commands.delete(queue.id, if_unused=True)) == [(Code.IN_USE, 1)]
-    assert host.do(commands.delete(queue.id, if_empty=True)) == [(Code.NOT_EMPTY, 2)]
+    assert host.do(commands.delete(queue.id, if_unused=True)) == [Result(Code.IN_USE, 1)]
+    assert host.do(commands.delete(queue.id, if_empty=True)) == [Result(Code.NOT_EMPTY, 2)]
     host.do(*host.dispatch.stop(consumer))
-    assert host.do(commands.delete(queue.id, True, True)) == [(Code.NOT_EMPTY, 2)]
-    assert host.do(commands.purge(queue.id)) == [(Code.OK, 2)]
-    assert host.do(commands.delete(queue.id, True, True)) == [(Code.OK, 0)]
+    assert host.do(commands.delete(queue.id, True, True)) == [Result(Code.NOT_EMPTY, 2)]
+    assert host.do(commands.purge(queue.id)) == [Result(Code.OK, 2)]
+    assert host.do(commands.delete(queue.id, True, True)) == [Result(Code.OK, 0)]
     assert host.machine.queue("q") is None
 
 
@@ -316,7 +316,7 @@ def test_a_delete_tells_how_many_messages_were_ready() -> None:
     host = Host()
     queue = host.declare()
     host.publish(queue, 3)
-    assert host.do(commands.delete(queue.id)) == [(Code.OK, 3)]
+    assert host.do(commands.delete(queue.id)) == [Result(Code.OK, 3)]
 
 
 def test_use_without_a_consumer_puts_expiry_off() -> None:

@@ -165,15 +165,15 @@ def test_a_batch_is_imported_once_and_in_its_place() -> None:
     case = Moving()
     for batch in singles([b"0", b"1", b"2"]):
         case.here.do(commands.append(case.queue.id, batch))
-    assert case.adopt() == (Code.OK, 0)
-    assert case.copy(first=1)[0] == (Code.OUT_OF_RANGE, 0)
+    assert case.adopt() == Result(Code.OK, 0)
+    assert case.copy(first=1)[0] == Result(Code.OUT_OF_RANGE, 0)
     assert [result.code for result in case.copy()] == [Code.OK] * 3
-    assert {tuple(result) for result in case.copy()} == {(Code.DUPLICATE, 3)}
+    assert all(result == Result(Code.DUPLICATE, 3) for result in case.copy())
     assert case.copy(move=MOVE + 1)[0].code == Code.CONFLICT
-    assert case.adopt() == (Code.EXISTS, 3)  # whoever leads next goes on there
-    assert case.adopt(base=3) == (Code.EXISTS, 3)
-    assert case.adopt(base=4) == (Code.OK, 4)  # what lies between is not needed any more
-    assert case.adopt(base=0, move=MOVE + 1) == (Code.OK, 0)
+    assert case.adopt() == Result(Code.EXISTS, 3)  # whoever leads next goes on there
+    assert case.adopt(base=3) == Result(Code.EXISTS, 3)
+    assert case.adopt(base=4) == Result(Code.OK, 4)  # what lies between is not needed any more
+    assert case.adopt(base=0, move=MOVE + 1) == Result(Code.OK, 0)
 
 
 def test_what_has_not_arrived_whole_is_not_the_queue() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fluxmq.raft.types import (
     EMPTY,
     Entry,
+    HardState,
     MessageKind,
     NotLeader,
     Overloaded,
@@ -21,7 +22,7 @@ def test_a_single_voter_leads_and_commits_by_its_own_disk() -> None:
     ready = member.node.ready()
     assert ready is not None
     assert (ready.role, ready.leader) == (Role.CANDIDATE, 0)
-    assert ready.hard_state == (1, 1, 0)
+    assert ready.hard_state == HardState(1, 1, 0)
     assert [(entry.index, entry.kind) for entry in ready.entries] == [(1, EMPTY)]
     assert ready.committed == []
     assert member.node.ready() is None

@@ -118,8 +118,8 @@ def of_message(message: Message) -> str:
 def of_ready(ready: Ready) -> Iterator[str]:
     yield f"role={ready.role.value} leader={ready.leader}"
     if ready.hard_state is not None:
-        term, vote, commit = ready.hard_state
-        yield f"hard state: term={term} vote={vote} commit={commit}"
+        state = ready.hard_state
+        yield f"hard state: term={state.term} vote={state.vote} commit={state.commit}"
     if ready.snapshot is not None:
         yield f"snapshot: {ready.snapshot.mark.index}/{ready.snapshot.mark.term}"
     if ready.entries:

@@ -110,7 +110,7 @@ class LoneMember:
             raise
         self.index: dict[str, int] = {}
 
-    def _syncer(self) -> HandSyncer:
+    def _syncer(self, _directory: str) -> HandSyncer:
         self.syncers.append(HandSyncer(self.files))
         return self.syncers[-1]
 
