@@ -254,6 +254,18 @@ def raise_file_limit() -> int:
     return soft
 
 
+def finish_ticks(launch: Launch) -> None:
+    """Have a shard that shares its cores with others not be interrupted when one of those is woken, nor interrupt them.
+
+    A leader wakes its followers in the middle of a tick, with what it sends; where they are on its core, as nodes on one
+    machine are, each would push it aside for what it can do as well when the tick has ended. Threads made later do as it
+    does. Source: sched(7), SCHED_BATCH.
+    """
+    if not launch.cores:
+        with contextlib.suppress(OSError):  # then it is scheduled like anything else
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
 def fail_boot(reason: str, table: ProcessTable | None = None, slot: int = 0) -> NoReturn:
     """End this process as one that could not start.
 

@@ -28,6 +28,7 @@ from fluxmq.control.launch import (
     Launch,
     bind_to_parent,
     fail_boot,
+    finish_ticks,
     from_environment,
     raise_file_limit,
     read_settings,
@@ -415,6 +416,7 @@ def main() -> NoReturn:
     bind_to_parent(launch)
     table = ProcessTable(launch.table_fd)
     raise_file_limit()
+    finish_ticks(launch)
     settings = Settings.model_validate_json(read_settings(launch.settings_fd))
     logs.configure(settings.log.level, settings.log.format, launch.process_name)
     uvloop.run(run(launch, settings, table))

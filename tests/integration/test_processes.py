@@ -324,6 +324,18 @@ def test_shards_are_left_to_the_kernel(start: Start) -> None:
         assert os.sched_getaffinity(row.pid) == os.sched_getaffinity(0)
 
 
+@pytest.mark.parametrize(
+    ("bind", "policy"), [("never", os.SCHED_BATCH), ("always", os.SCHED_OTHER)]
+)
+def test_what_wakes_up_does_not_interrupt_shards_that_share_cores(
+    start: Start, bind: str, policy: int
+) -> None:
+    node = start("--bind", bind, real=True).ready()
+    for index in range(2):
+        assert os.sched_getscheduler(node.row(f"shard-{index}").pid) == policy
+    assert os.sched_getscheduler(node.row("acceptor").pid) == os.SCHED_OTHER
+
+
 def test_sighup_hands_out_what_may_change_live(start: Start) -> None:
     node = start().ready()
     node.write_config(max_qos=1)
