@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from fluxmq.storage.errors import DiskFull, StorageError
 from fluxmq.storage.failpoints import Failpoints
@@ -374,12 +374,33 @@ def write_mark(files: Files, mark: MarkWrite) -> int:
     return 0
 
 
+class _Asked(NamedTuple):
+    """A sync to do, of what was written up to a mark of the disk; and what to write first."""
+
+    fd: int
+    number: int
+    written: int
+    mark: MarkWrite
+    blocks: bytes = b""
+    position: int = 0
+
+
+BLOCK_BYTES = 4096
+
+
 class ManualSyncer:
-    """Syncs when told. With `files` a `PowerCutFiles`, that disk learns what is durable."""
+    """Syncs when told. With `files` a `PowerCutFiles`, that disk learns what is durable.
+
+    `direct`: it writes as well, whole blocks, and only when it syncs: before that the file is what it was. A disk whose
+    power is cut has the write before its sync, so that any part of it may be there afterwards.
+    """
+
+    direct = False
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._asked: deque[tuple[int, int, int, MarkWrite]] = deque()
+        self._fd = -1
+        self._asked: deque[_Asked] = deque()
         self._done: list[tuple[int, int, float]] = []
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -389,7 +410,27 @@ class ManualSyncer:
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         written = self._files.mark(fd) if isinstance(self._files, PowerCutFiles) else 0
-        self._asked.append((fd, number, written, mark))
+        self._asked.append(_Asked(fd, number, written, mark))
+
+    def begin(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(
+        self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
+    ) -> bool:
+        if not self.direct:
+            return False
+        first = position - position % BLOCK_BYTES
+        blocks = self._files.pread(self._fd, position - first, first) + b"".join(parts)
+        blocks += bytes(-len(blocks) % BLOCK_BYTES)
+        if first + len(blocks) > self._files.size(self._fd):
+            return False
+        if isinstance(self._files, PowerCutFiles):
+            self._files.pwritev(self._fd, [blocks], first)
+            self.submit(self._fd, number, mark)
+        else:
+            self._asked.append(_Asked(self._fd, number, 0, mark, blocks, first))
+        return True
 
     @property
     def waiting(self) -> int:
@@ -398,13 +439,25 @@ class ManualSyncer:
 
     def sync(self, error: int = 0) -> None:
         """Do the oldest sync asked for, or have it fail."""
-        fd, number, written, mark = self._asked.popleft()
+        asked = self._asked.popleft()
+        if not error and asked.blocks:
+            try:
+                self._files.pwritev(asked.fd, [asked.blocks], asked.position)
+            except StorageError:
+                error = errno.EIO
         if not error and isinstance(self._files, PowerCutFiles):
-            self._files.settle(fd, written)
+            self._files.settle(asked.fd, asked.written)
         if not error:
-            error = -write_mark(self._files, mark)
-        self._done.append((number, error, 0.001))
+            error = -write_mark(self._files, asked.mark)
+        self._done.append((asked.number, error, 0.001))
         self.wake()
+
+    def land(self) -> None:
+        """The process ends: the kernel carries out what it was given, and nobody hears of it."""
+        for asked in self._asked:
+            if asked.blocks:
+                self._files.pwritev(asked.fd, [asked.blocks], asked.position)
+        self._asked.clear()
 
     def completed(self) -> list[tuple[int, int, float]]:
         done, self._done = self._done, []

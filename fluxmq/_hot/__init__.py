@@ -5,8 +5,8 @@ Every module here is Cython in pure-Python mode: the same ``.py`` file is compil
 it got. ``FLUXMQ_PURE=1`` has the ``.py`` files taken even where compiled ones lie beside them (see
 ``fluxmq.source_only``).
 
-``_native`` is the exception: a small extension (shared-memory ring with atomics) that has no uncompiled
-twin; its users fall back to sockets without it.
+``_native`` and ``_direct`` are the exceptions: small extensions that have no uncompiled twin. Users of the first
+(shared-memory ring with atomics) fall back to sockets, of the second (writes past the page cache) to a thread that syncs.
 """
 
 from __future__ import annotations

@@ -179,6 +179,8 @@ class Storage(Section):
     """Directory of everything the node keeps; relative to the working directory, made with mode 0700."""
     wal_file_bytes: Annotated[Size, Field(ge=1 << 20, le=1 << 30, multiple_of=4096)] = 64 << 20
     """Size of one file of a shard's write-ahead log; files are written full with zeros ahead of use, then recycled."""
+    wal_direct_io: bool = True
+    """Write the log past the page cache where the file system does that without a wait (ext4, XFS); else a thread syncs."""
     segment_bytes: Annotated[Size, Field(ge=1 << 16, le=4 << 30, multiple_of=4096)] = 64 << 20
     """Size at which a queue's segment file is sealed and the next begun; retention drops whole segments."""
     segment_age: Annotated[Duration, Field(ge=0, le=366 * 86_400)] = 3600.0

@@ -7,18 +7,24 @@ nowhere else.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from dataclasses import dataclass
 
 OVERHEAD_BYTES = 200
 """What an entry costs besides its body."""
 
 
-class Entry(NamedTuple):
+@dataclass(slots=True, init=False)
+class Entry:
     """An entry as the log's reader gets it."""
 
     term: int
     kind: int
     body: bytes
+
+    def __init__(self, term: int, kind: int, body: bytes) -> None:
+        self.term = term
+        self.kind = kind
+        self.body = body
 
 
 class RecentEntries:

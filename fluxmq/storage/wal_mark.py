@@ -77,19 +77,19 @@ class MarkFile:
 
     def write(self, mark: Mark) -> None:
         """Say how far the log is synced. On a full disk it is not said: an older mark is as true. Raises WriteFailed."""
-        fd, position, data = self.after(mark)
-        if fd >= 0:
+        last = self.after(mark.sequence, mark.position)
+        if last.fd >= 0:
             with contextlib.suppress(DiskFull):
-                self._files.overwrite(fd, data, position)
+                self._files.overwrite(last.fd, last.data, last.position)
 
-    def after(self, mark: Mark) -> MarkWrite:
-        """What has to be written when a sync that is asked for now has worked. Raises WriteFailed."""
+    def after(self, sequence: int, end: int) -> MarkWrite:
+        """What has to be written when a sync up to here, that is asked for now, has worked. Raises WriteFailed."""
         if self._fd < 0:
             try:
                 self._fd = self._files.open_(self._path, create=True)
             except DiskFull:
                 return NO_MARK
-        fields = _FIELDS.pack(_MAGIC, *mark)
+        fields = _FIELDS.pack(_MAGIC, sequence, end)
         position = self._slot
         self._slot = _SLOT_SPACING - position
         return MarkWrite(self._fd, position, fields + _check(fields, self._key))

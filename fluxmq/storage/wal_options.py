@@ -11,12 +11,18 @@ from typing import NamedTuple, Protocol
 from fluxmq.storage.wal_groups import HardStateRecord
 
 
-class MarkWrite(NamedTuple):
+@dataclass(slots=True, init=False)
+class MarkWrite:
     """A few bytes that are written when a sync has worked, before it is answered. `fd` below 0: none."""
 
     fd: int
     position: int
     data: bytes
+
+    def __init__(self, fd: int, position: int, data: bytes) -> None:
+        self.fd = fd
+        self.position = position
+        self.data = data
 
 
 NO_MARK = MarkWrite(-1, 0, b"")
@@ -30,6 +36,14 @@ class SyncQueue(Protocol):
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         """Sync what was written to a file, then write `mark`."""
+
+    def begin(self, fd: int) -> None:
+        """`write` goes to this file from now on."""
+
+    def write(
+        self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
+    ) -> bool:
+        """Write and sync at once, then write `mark`. False: that is not done here, so write and `submit`."""
 
     def completed(self) -> list[tuple[int, int, float]]:
         """Number, errno (below 0: of the mark) and seconds of what ended."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -57,15 +58,26 @@ _WORD: Final = (1 << 64) - 1
 _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
 
-class Record(NamedTuple):
+@dataclass(slots=True, init=False)
+class Record:
     """What is to be written; where is decided when it is."""
 
     type: int
     kind: int
     group: int
     term: int
-    index: int  # type: ignore[assignment]  # tuple has a method of this name
+    index: int
     body: bytes
+
+    def __init__(
+        self, type_: int, kind: int, group: int, term: int, index: int, body: bytes
+    ) -> None:
+        self.type = type_
+        self.kind = kind
+        self.group = group
+        self.term = term
+        self.index = index
+        self.body = body
 
 
 class Found(NamedTuple):
@@ -114,9 +126,13 @@ def encode(
     parts: list[bytes] = []
     positions: list[int] = []
     seed, mark = tie
-    for type_, kind, group, term, index, body in records:
+    for record in records:
+        body = record.body
         length = len(body)
-        head = _HEAD.pack(length, type_, kind, mark, group, start, term, index)
+        head = _HEAD.pack(
+            *(length, record.type, record.kind, mark),
+            *(record.group, start, record.term, record.index),
+        )
         check = xxh3_64_intdigest(head, xxh3_64_intdigest(body, (seed + position) & _WORD))
         positions.append(position)
         parts.append(_CHECK.pack(check) + head)

@@ -42,7 +42,7 @@ class FileSupply:
         self._wake = wake
         self._tasks: SimpleQueue[Callable[[], LogFile | None] | None] = SimpleQueue()
         self._results: SimpleQueue[LogFile | StorageError | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._helper: threading.Thread | None = None
         self.busy = False
         self.full: DiskFull | None = None
         """Why the last task could not be done."""
@@ -102,9 +102,9 @@ class FileSupply:
             self.full = None
             self._do(task)
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="wal files", daemon=True)
-            self._thread.start()
+        if self._helper is None:
+            self._helper = threading.Thread(target=self._run, name="wal files", daemon=True)
+            self._helper.start()
         self.busy = True
         self.full = None
         self._tasks.put(task)
@@ -127,10 +127,10 @@ class FileSupply:
 
     def close(self) -> None:
         """Wait for the task under way and end the thread."""
-        if self._thread is not None:
+        if self._helper is not None:
             self._tasks.put(None)
-            self._thread.join()
-            self._thread = None
+            self._helper.join()
+            self._helper = None
 
     def _run(self) -> None:
         spread(self._cores)

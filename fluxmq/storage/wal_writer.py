@@ -20,7 +20,7 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
 from fluxmq.storage.wal_groups import GroupLog
-from fluxmq.storage.wal_mark import Mark, MarkFile
+from fluxmq.storage.wal_mark import MarkFile
 from fluxmq.storage.wal_options import NO_MARK, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
     BODY_BYTES_MAX,
@@ -80,6 +80,8 @@ class LogWriter:
         self._cursor = 0
         self._writing_bytes = 0
         self._syncing = False
+        self._begun: LogFile | None = None
+        self._direct = False
         self._marks: list[tuple[GroupLog, int]] = []
         self._voids: list[tuple[list[LogFile], int, int]] = []
         self._number = 0
@@ -166,6 +168,9 @@ class LogWriter:
                 self._write()
             else:
                 self._writing = []
+                self._cursor = 0
+                if self._direct:
+                    self._shrink(0, 0)
                 self._durable = number
         self.tend()
 
@@ -179,7 +184,7 @@ class LogWriter:
             if self._on_sync is not None:
                 self._on_sync(seconds)
             if failure:
-                what = "fdatasync" if failure > 0 else "the mark"
+                what = "the mark" if failure < 0 else "a write" if self._direct else "fdatasync"
                 path = self._row.used[-1].path
                 self._fail(WriteFailed(f"{what} of {path}: {os.strerror(abs(failure))}"))
             numbers.append(number)
@@ -213,29 +218,49 @@ class LogWriter:
         self._apply(records, file, positions)
         self._writing_bytes -= size
         file.end = end
-        mark = NO_MARK
-        try:
-            self._files.reach("wal.write")
-            self._files.pwritev(file.fd, parts, start)
-            if self._mark_file is not None:
-                mark = self._mark_file.after(Mark(file.sequence, end))
-        except StorageError as error:
-            # Also a full disk: space that was written once has run out, so the file is not what it was.
-            self._fail(WriteFailed(str(error)))
-        self._files.reach("wal.written")
-        self._syncing = True
-        self._syncer.submit(file.fd, self._number, mark)
+        self._make_durable(file, parts, start)
         stats = self.stats
         stats.writes += 1
         stats.records += len(records)
         stats.bytes += end - start
+        self._shrink(len(records), end - start)
+
+    def _shrink(self, records: int, size: int) -> None:
+        """Let go of what need not be kept. Of what was just given to a syncer that writes, nothing is in the file yet."""
+        if self._direct:
+            size += OVERHEAD_BYTES * records
+        else:
+            size = 0
         waiting = len(self._buffer) + len(self._writing) - self._cursor
         self.recent.shrink(
             self._options.cache_bytes
             + self.buffered_bytes
             + self._writing_bytes
             + OVERHEAD_BYTES * waiting
+            + size
         )
+
+    def _make_durable(self, file: LogFile, parts: list[bytes], start: int) -> None:
+        """Write, and ask for the sync. Raises WriteFailed, for ever after."""
+        syncer = self._syncer
+        mark = NO_MARK
+        if file is not self._begun:
+            self._begun = file
+            syncer.begin(file.fd)
+        try:
+            self._files.reach("wal.write")
+            if self._mark_file is not None:
+                mark = self._mark_file.after(file.sequence, file.end)
+            self._direct = syncer.write(parts, start, self._number, mark)
+            if not self._direct:
+                self._files.pwritev(file.fd, parts, start)
+        except StorageError as error:
+            # Also a full disk: space that was written once has run out, so the file is not what it was.
+            self._fail(WriteFailed(str(error)))
+        self._files.reach("wal.written")
+        self._syncing = True
+        if not self._direct:
+            syncer.submit(file.fd, self._number, mark)
 
     def _fitting(self, behind: int = 0) -> tuple[list[Record], int]:
         """Records to write next that fit into the file in use, `behind` so many bytes, and their size."""
@@ -273,12 +298,12 @@ class LogWriter:
         groups, last_index = self._groups, file.last_index
         sequence = file.sequence << 32
         for record, position in zip(records, positions, strict=True):
-            kind, _, number, term, index, _ = record
+            kind, number, index = record.type, record.group, record.index
             if kind == ENTRY:
                 group = groups[number]
                 if index <= group.last:
                     self._void(number, index)
-                group.add_entry(index, term, sequence | position)
+                group.add_entry(index, record.term, sequence | position)
                 last_index[number] = index
             elif kind == HARD_STATE:
                 groups[number].hard_record = record
@@ -288,7 +313,7 @@ class LogWriter:
                 self._void(number, index)
                 groups[number].truncate(index)
             elif kind == CHECKPOINT:
-                groups[number].set_checkpoint(index, term)
+                groups[number].set_checkpoint(index, record.term)
                 self._marks.append((groups[number], index))  # 0: none yet, as a new file repeats it
             elif kind == FORGET:
                 group = groups.pop(number)

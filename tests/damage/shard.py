@@ -154,11 +154,21 @@ class HandSyncer(ManualSyncer):
     """Syncs by hand, or at once when the test says so: for what blocks until it is done."""
 
     at_once = False
+    direct = True  # as the real one where the disk allows it
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         super().submit(fd, number, mark)
         if self.at_once:
             self.sync()
+
+    def write(
+        self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
+    ) -> bool:
+        waiting = self.waiting
+        written = super().write(parts, position, number, mark)
+        if self.at_once and self.waiting > waiting:
+            self.sync()
+        return written
 
 
 class Steps(Executor):
@@ -259,7 +269,7 @@ class Shard:
             self._close_descriptors()
             raise
 
-    def _syncer(self) -> HandSyncer:
+    def _syncer(self, _directory: str) -> HandSyncer:
         self.syncers.append(HandSyncer(self.files))
         return self.syncers[-1]
 

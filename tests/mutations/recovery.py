@@ -29,8 +29,9 @@ MUTATIONS = [
         "mark_before_sync",
         "The mark is never ahead of what is synced.",
         "fluxmq/storage/wal_writer.py",
-        "                mark = self._mark_file.after(Mark(file.sequence, end))\n",
-        "                self._mark_file.write(Mark(file.sequence, end))\n",
+        "                mark = self._mark_file.after(file.sequence, file.end)\n",
+        "                last = self._mark_file.after(file.sequence, file.end)\n"
+        "                self._files.overwrite(last.fd, last.data, last.position)\n",
         OF_POWER + "test_nothing_confirmed_is_lost",
     ),
     Mutation(

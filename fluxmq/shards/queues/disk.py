@@ -5,6 +5,7 @@ Tests put disks here that fail, and have everything happen in one thread, in an 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.syncer import Syncer, spread
 from fluxmq.storage.wal_options import SyncQueue
 
+_log = logging.getLogger(__name__)
+
 CHECKPOINT_THREADS = 1
 """Checkpoints are taken one after another: side by side they would only wait for the same disk."""
 
@@ -21,6 +24,16 @@ CHECKPOINT_THREADS = 1
 def checkpoint_threads(cores: Sequence[int] = ()) -> Executor:
     """Where checkpoints are written: threads that may run on these processors, or where who makes them does."""
     return ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint", spread, (cores,))
+
+
+def log_syncer(directory: str, cores: Sequence[int] = ()) -> Syncer:
+    """What makes the log of a directory durable ("": by syncing only), with a thread on these processors."""
+    syncer = Syncer(cores=cores, directory=directory)
+    how = (
+        "past the page cache" if syncer.writes else "through the page cache, and synced by a thread"
+    )
+    _log.info("the write-ahead log is written %s", how)
+    return syncer
 
 
 class ClosableSyncQueue(SyncQueue, Protocol):
@@ -35,7 +48,8 @@ class Disk:
     """``executor``: where checkpoints are written. ``background``: files of logs are made in a thread, not at once."""
 
     files: Files = field(default_factory=Files)
-    syncer: Callable[[], ClosableSyncQueue] = Syncer
+    syncer: Callable[[str], ClosableSyncQueue] = log_syncer
+    """Made for the log of a directory; "" when it is to sync only."""
     executor: Callable[[], Executor] = checkpoint_threads
     background: bool = True
     cores: tuple[int, ...] = ()
@@ -54,5 +68,7 @@ def disk_beside(node: Sequence[int], own: Sequence[int]) -> Disk:
     """
     cores = tuple(core for core in node if core not in own and len(node) > 1)
     return Disk(
-        syncer=lambda: Syncer(cores=cores), executor=lambda: checkpoint_threads(cores), cores=cores
+        syncer=lambda directory: log_syncer(directory, cores),
+        executor=lambda: checkpoint_threads(cores),
+        cores=cores,
     )

@@ -95,15 +95,15 @@ class QueueService:
         self._settings, self._paths = settings, paths
         self._files = disk.files
         self._reactor = reactor
-        self._executor = executor
-        self._clock = clock
-        self._later = later
+        self._executor, self._clock, self._later = executor, clock, later
         self._marked: dict[Group, None] = {}
         self._blocked: dict[Group, None] = {}
         """Groups with commands that wait for the log's sync to end."""
         self._patient: dict[Group, None] = {}
         """Groups with nothing but commands that nobody waits for."""
         self._undeclared: set[str] = set()
+        self._gathers = False
+        """Whether the groups that are marked now are worked for in this tick."""
         self._next_look = 0.0
         self._timer_at = 0
         self.logs = ShardLogs(
@@ -310,10 +310,8 @@ class QueueService:
     def mark(self, group: Group) -> None:
         """There is something to do for a group at the end of the tick."""
         self._marked[group] = None
-        reactor = self._reactor
-        reactor.unfinished = True
-        if not reactor.ticking:
-            reactor.host.schedule()
+        if not self._gathers:  # else their turn is about to come
+            self.wake()
 
     def finish(self) -> None:
         """End a tick.
@@ -326,9 +324,13 @@ class QueueService:
         for log in logs:
             log.begin_tick()
         reactor.unfinished = False
-        self.before_groups()  # confirms are made there
-        if reactor.dirty:
-            reactor.flush()
+        self._gathers = True
+        try:
+            self.before_groups()  # confirms are made there
+            if reactor.dirty:
+                reactor.flush()
+        finally:
+            self._gathers = False
         marked = self._take_marked()
         for group in marked:
             group.propose()

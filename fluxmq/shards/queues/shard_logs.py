@@ -63,7 +63,9 @@ class ShardLogs:
         found = self.opened.get(kind)
         if found is None:
             files = self._disk.files
-            syncer = self._disk.syncer() if kind == WAL else BufferedSyncer(files)
+            direct = self._settings.storage.wal_direct_io
+            own = self.directory(kind) if direct else ""
+            syncer = self._disk.syncer(own) if kind == WAL else BufferedSyncer(files)
             times = SyncTimes(lambda seconds: self.observe_sync(kind, seconds))
             wal = WriteAheadLog.open(
                 files,

@@ -213,6 +213,15 @@ class BufferedSyncer:
         self._done.append((number, self._failure, 0.0))
         os.eventfd_write(self._event, 1)
 
+    def begin(self, fd: int) -> None:
+        """Whichever it is, who asks writes to it."""
+
+    def write(
+        self, _parts: list[bytes], _position: int, _number: int, _mark: MarkWrite = NO_MARK
+    ) -> bool:
+        """Nothing is written here."""
+        return False
+
     def completed(self) -> list[tuple[int, int, float]]:
         """What was asked since the last call."""
         try:

@@ -16,6 +16,8 @@ from fluxmq.storage.wal_options import WalOptions
 from fluxmq.storage.wal_records import BODY_BYTES_MAX, HEADER_BYTES
 from tests.unit.storage.wal_harness import FILE_BYTES, Bench, bench, body, fill
 
+pytestmark = pytest.mark.usefixtures("direct")
+
 
 def test_nothing_is_durable_before_it_is_synced(tmp_path: Path) -> None:
     with bench(tmp_path) as made:
@@ -57,9 +59,9 @@ def test_one_write_and_one_sync_serve_64_groups(tmp_path: Path) -> None:
             log.append_entry(group, 3, 1, 0, b"%d" % group * 30)
             log.append_hard_state(group, 3, 7, 0)
         assert log.flush()
-        assert made.files.calls["pwritev"] == writes + 1
         assert made.syncer.waiting == 1
         made.syncer.sync()
+        assert made.files.calls["pwritev"] == writes + 1
         assert log.completed() == 2
         made.again()
         assert len(made.contents()) == 64

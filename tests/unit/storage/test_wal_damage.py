@@ -18,6 +18,8 @@ from fluxmq.storage.wal_records import FILE, HEADER_BYTES, Found, record_bytes
 from fluxmq.storage.wal_recovery import read_log
 from tests.unit.storage.wal_harness import Bench, body
 
+pytestmark = pytest.mark.usefixtures("direct")
+
 SIZE = 1536
 
 

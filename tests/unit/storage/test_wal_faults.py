@@ -10,8 +10,10 @@ from fluxmq.storage.errors import DiskFull, ReadFailed, StorageError, WriteFaile
 from tests.faults import Crash, PowerCutFiles
 from tests.unit.storage.wal_harness import FILE_BYTES, Bench, bench, body, fill
 
+pytestmark = pytest.mark.usefixtures("direct")
 
-def test_a_failed_sync_is_final(tmp_path: Path) -> None:
+
+def test_a_failed_sync_is_final(tmp_path: Path, direct: bool) -> None:
     with bench(tmp_path) as made:
         log = made.log
         group = log.number("default")
@@ -20,7 +22,8 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
         assert log.flush() == 4
         log.append_entry(group, 1, 5, 0, body(5))
         made.syncer.sync(errno.EIO)
-        with pytest.raises(WriteFailed, match=r"fdatasync of .*wal: Input/output error"):
+        what = "a write" if direct else "fdatasync"
+        with pytest.raises(WriteFailed, match=rf"{what} of .*wal: Input/output error"):
             log.completed()
         for call in (log.flush, log.completed, log.flush):
             with pytest.raises(WriteFailed):
@@ -29,16 +32,24 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
         assert log.entry(group, 2).body == body(2)
 
 
+def write_through(made: Bench, direct: bool) -> None:
+    """Have what is buffered written: at once, or by the syncer."""
+    made.log.flush()
+    if direct:
+        made.syncer.sync()
+        made.log.completed()
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EROFS])
-def test_a_failed_write_is_final(tmp_path: Path, code: int) -> None:
+def test_a_failed_write_is_final(tmp_path: Path, code: int, direct: bool) -> None:
     with bench(tmp_path) as made:
         log = made.log
         group = log.number("default")
         fill(made, group, 1, 3)
         log.append_entry(group, 1, 4, 0, body(4))
         made.files.fail("pwritev", code)
-        with pytest.raises(WriteFailed, match=r"pwritev of .*wal"):
-            log.flush()
+        with pytest.raises(WriteFailed, match=r"(pwritev|a write) of .*wal"):
+            write_through(made, direct)
         assert made.syncer.waiting == 0
         with pytest.raises(WriteFailed):
             log.flush()
@@ -202,14 +213,14 @@ def test_an_unreadable_file_is_no_empty_one(tmp_path: Path) -> None:
             made.start()
 
 
-def test_closing_a_failed_log_acknowledges_nothing(tmp_path: Path) -> None:
+def test_closing_a_failed_log_acknowledges_nothing(tmp_path: Path, direct: bool) -> None:
     made = Bench(tmp_path)
     group = made.log.number("default")
     fill(made, group, 1, 1)
     made.log.append_entry(group, 1, 2, 0, body(2))
     made.files.fail("pwritev", errno.EIO)
     with pytest.raises(WriteFailed):
-        made.log.flush()
+        write_through(made, direct)
     made.log.close()
     made.syncer.close()
     made.start()

@@ -11,6 +11,8 @@ from fluxmq.storage.wal_files import file_name, open_key
 from fluxmq.storage.wal_mark import MARK_FILE, Mark, MarkFile, read_mark
 from tests.unit.storage.wal_harness import Bench, body
 
+pytestmark = pytest.mark.usefixtures("direct")
+
 
 def written(folder: Path) -> tuple[Bench, bytes]:
     """A log with three synced writes, its process killed; and its mark, which the harness takes away."""

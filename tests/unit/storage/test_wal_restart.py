@@ -12,6 +12,8 @@ from fluxmq.storage.transfer import TransferPaths
 from fluxmq.storage.transfer_install import Installed, decide, decided, restart_log
 from tests.unit.storage.wal_harness import bench, body, fill
 
+pytestmark = pytest.mark.usefixtures("direct")
+
 
 def test_a_log_begins_anew_behind_a_snapshot(tmp_path: Path) -> None:
     with bench(tmp_path) as made:

@@ -65,19 +65,29 @@ class Bench:
         """Close in order, syncing as asked."""
         self.commit()
         syncer = self.syncer
-        submit = syncer.submit
+        submit, write = syncer.submit, syncer.write
 
         def at_once(fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
             submit(fd, number, mark)
             syncer.sync()
 
+        def written_at_once(
+            parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
+        ) -> bool:
+            waiting = syncer.waiting
+            done = write(parts, position, number, mark)
+            if syncer.waiting > waiting:
+                syncer.sync()
+            return done
+
         syncer.submit = at_once  # type: ignore[method-assign]
+        syncer.write = written_at_once  # type: ignore[method-assign]
         self.log.close()
         syncer.close()
         self.running = False
 
     def kill(self) -> None:
-        """End without a word: descriptors go, nothing is written.
+        """End without a word: descriptors go, nothing is written but what the kernel was given.
 
         As after a power cut, of how far the log was synced nothing is known but what is in it (a disk that forgets has
         its own way with that).
@@ -85,6 +95,7 @@ class Bench:
         if not self.running:
             return
         self.running = False
+        self.syncer.land()
         for file in (*self.log._row.used, *self.log._row.ready):
             self.files.close(file.fd)
         self.syncer.close()

@@ -41,6 +41,15 @@ class StepSyncer:
         if not self.held:
             self.sync()
 
+    def begin(self, fd: int) -> None:
+        """Whichever file it is, the log writes to it."""
+
+    def write(
+        self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
+    ) -> bool:
+        """The log does."""
+        return False
+
     @property
     def waiting(self) -> int:
         """Syncs asked for and not done."""
@@ -82,6 +91,7 @@ class QueueNode(Node):
     ) -> None:
         self.failing: list[FailingFiles] = []
         self.syncers: list[StepSyncer] = []
+        self.directories: list[str] = []
         self.held = False
         storage = {
             "data_dir": str(directory),
@@ -103,7 +113,8 @@ class QueueNode(Node):
         self.failing.append(FailingFiles())
         return Disk(self.failing[-1], self._syncer, background=False)
 
-    def _syncer(self) -> StepSyncer:
+    def _syncer(self, directory: str) -> StepSyncer:
+        self.directories.append(directory)
         self.syncers.append(StepSyncer())
         self.syncers[-1].held = self.held
         return self.syncers[-1]

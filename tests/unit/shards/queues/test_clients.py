@@ -42,6 +42,25 @@ def test_a_queue_that_is_told_captures_at_once(make_queues: MakeQueues) -> None:
     assert node.machine("work").next_offset == 1
 
 
+def test_what_clients_settle_is_seen_to_in_the_same_tick(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    service, reactor = node[0].queues.service, node[0].reactor
+    (group,) = (hosted.group for hosted in service.groups.values())
+    settle = service.before_groups
+
+    def settles() -> None:
+        settle()
+        group.when_applied(lambda: applied.append(True))
+
+    applied: list[bool] = []
+    service.before_groups = settles
+    service.finish()
+    assert not reactor.unfinished
+    service.before_groups = settle
+    node.run()
+    assert applied == [True]
+
+
 def test_subscribing_anew_while_an_attach_is_under_way(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     fill(node.connect(0, "publisher"), "work", 3)

@@ -30,6 +30,13 @@ def test_checkpoint_bytes(make_queues: MakeQueues) -> None:
     assert service._lagging() == []
 
 
+def test_wal_direct_io(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    assert node.directories == [node[0].queues.service.logs.directory("wal")]
+    node = make_queues({"name": "work"}, storage={"wal_direct_io": False})
+    assert node.directories == [""]
+
+
 def test_snapshots_of_replicated_groups(make_queues: MakeQueues) -> None:
     raft = {
         "enabled": True,
