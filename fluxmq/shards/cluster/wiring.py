@@ -278,7 +278,8 @@ class Cluster:
 
         group.on_applied = applied
         replica.tick_seconds = tick_seconds(plan)
-        if not reads_copies(plan):
+        keeper.gathers = not reads_copies(plan)
+        if keeper.gathers:
             keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.node.hold(*acquaintances.record.floor)
         keeper.send = carrier.send
@@ -358,7 +359,6 @@ class Cluster:
             keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
         finally:
             if keeper.changed or messages[0].kind not in _ROUTINE:
-                keeper.changed = False
                 self._wake()
 
     def _unreachable(self, hosted: Hosted, number: int) -> None:

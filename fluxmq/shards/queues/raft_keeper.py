@@ -26,6 +26,12 @@ COMMIT_EVERY = 256
 learns it anew from its leader, or by leading), and a record with every entry costs half as much as the entry."""
 
 
+GATHERED_ENTRIES = 8
+GATHERED_BYTES = 64 << 10
+"""What a follower that gathers leaves unapplied at most at the end of a tick: what comes after it is applied faster, and
+what a new leader has to apply first takes no time that matters."""
+
+
 class RaftKeeper:
     """Implements ``Keeper`` for a durable group."""
 
@@ -67,9 +73,12 @@ class RaftKeeper:
         self._pumping = False
         self._again = False
         self.changed = False
-        """Whether something has happened that the end of a tick has to see to; whoever looks sets it back."""
-        self._unapplied: Sequence[Entry] = ()
-        """Committed entries that a follower applies when what came with them is on its way to the disk."""
+        """Whether the last `step` has done something that the end of a tick has to see to."""
+        self.gathers = False
+        """Whether a follower may leave a few committed entries unapplied while more come, because nobody reads its copy."""
+        self._unapplied: list[Entry] = []
+        """Committed entries that a follower applies when what came with them is on its way to the disk, or later."""
+        self._unapplied_bytes = 0
         self.hard_state = (0, 0)
         self._commit_written = 0
         group.answers.in_sync = self.in_sync
@@ -88,6 +97,7 @@ class RaftKeeper:
 
     def tick(self) -> None:
         """One tick of the group's clock has passed. Errors as in `persisted`."""
+        self.catch_up(at_once=True)
         self._guarded(self.node.tick)
 
     def confirm(self, told: Callable[[bool], None]) -> None:
@@ -113,6 +123,7 @@ class RaftKeeper:
 
         Raises MalformedMessage.
         """
+        self.changed = False  # what this node found out itself has been seen to
         malformed: list[MalformedMessage] = []
 
         def step() -> None:
@@ -163,9 +174,12 @@ class RaftKeeper:
                 if ready.committed:
                     self.changed = True
                     if self._may_wait(ready):
-                        self._unapplied = ready.committed
-                        self.group.wake()
+                        self._unapplied += ready.committed
+                        self._unapplied_bytes += sum([len(each.data) for each in ready.committed])
+                        if self.node.behind or not self._gathering:
+                            self.group.wake()
                     else:
+                        self._apply_rest()
                         self._apply(ready.committed)
                 self._lead(ready.role is Role.LEADER)
                 if self._confirming:
@@ -183,22 +197,36 @@ class RaftKeeper:
             self._pumping = False
 
     def _ready(self) -> Ready | None:
-        """What the node says next, when all is applied that it has said before."""
-        self._apply_rest()
+        """What the node says next, when all is applied that it has said before, unless that gathers."""
+        if not self._gathering:
+            self._apply_rest()
         return self.node.ready()
+
+    @property
+    def _gathering(self) -> bool:
+        """Whether what is unapplied is little enough to wait for more."""
+        return (
+            self.gathers
+            and len(self._unapplied) < GATHERED_ENTRIES
+            and self._unapplied_bytes < GATHERED_BYTES
+        )
 
     def _may_wait(self, ready: Ready) -> bool:
         """Whether committed entries may be applied at the end of the tick: its leader waits for what came with them."""
         return bool(ready.entries) and ready.role is Role.FOLLOWER and self._recovered is None
 
-    def catch_up(self) -> None:
-        """Apply what has waited for the log to be written. Errors as in `persisted`."""
-        if self._unapplied:
+    def catch_up(self, *, at_once: bool = False) -> None:
+        """Apply what has waited for the log to be written, and what gathers if it is much (or `at_once`).
+
+        Errors as in `persisted`.
+        """
+        if self._unapplied and (at_once or self.node.behind or not self._gathering):
             self._guarded(self._apply_rest)
 
     def _apply_rest(self) -> None:
         if self._unapplied:
-            committed, self._unapplied = self._unapplied, ()
+            committed, self._unapplied = self._unapplied, []
+            self._unapplied_bytes = 0
             self._apply(committed)
 
     def _confirmed(self, ready: Ready) -> None:
@@ -211,7 +239,8 @@ class RaftKeeper:
         log = self.log
         written = False
         if ready.hard_state is not None:
-            term, vote, commit = ready.hard_state
+            state = ready.hard_state
+            term, vote, commit = state.term, state.vote, state.commit
             if (term, vote) != self.hard_state or commit >= self._commit_written + COMMIT_EVERY:
                 self.hard_state = (term, vote)
                 self._commit_written = commit

@@ -118,9 +118,30 @@ def test_an_answer_that_changes_nothing_asks_for_no_tick(led: Led) -> None:
         answers.append(list(member.sent))
         member.sent.clear()
     leader.sent.clear()
-    leader.keeper.changed = False
     leader.keeper.step(answers[0])
     assert leader.keeper.changed
-    leader.keeper.changed = False
+    leader.keeper.step(answers[1])
+    assert not leader.keeper.changed
+
+
+def test_nor_does_one_that_comes_after_the_own_disk_has_committed_something(led: Led) -> None:
+    leader = led.leader
+    leader.syncer.held = True
+    assert leader.group.append("work", message(b"a"), None)
+    leader.work()
+    answers = []
+    for number in (2, 3):
+        member = led.trio[number]
+        member.keeper.step([each for each in leader.sent if each.target == number])
+        member.work()
+        answers.append(list(member.sent))
+        member.sent.clear()
+    before = leader.group.applied_index
+    leader.keeper.step(answers[0])
+    assert leader.group.applied_index == before
+    leader.syncer.held = False
+    leader.syncer.sync()
+    leader.shared.ready()
+    assert leader.group.applied_index > before
     leader.keeper.step(answers[1])
     assert not leader.keeper.changed
