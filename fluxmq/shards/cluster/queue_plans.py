@@ -39,6 +39,14 @@ class QueuePlans:
             self._timeouts[group] = found
         return found
 
+    def reads_copies(self, group: str) -> bool:
+        """Whether consumers on other nodes wait for what their copy knows to be committed, of any queue of the group.
+
+        Raises UnknownGroup.
+        """
+        own = (plan for (of, _), plan in self._own.items() if of == group)
+        return any(plan.distribution_mode == "replicate" for plan in (self._plans.of(group), *own))
+
     def wishes(self, group: str) -> dict[str, Wish]:
         """When the queues of a group want appends answered, by name."""
         return {name: wish_of(plan) for (of, name), plan in self._own.items() if of == group}

@@ -34,11 +34,6 @@ class Replica:
     """When nodes are told next that they are members, or are none."""
 
 
-def reads_copies(plan: GroupPlan) -> bool:
-    """Whether consumers on other nodes wait for what their copy knows to be committed."""
-    return plan.distribution_mode == "replicate"
-
-
 def tick_seconds(plan: GroupPlan) -> float:
     """How long a tick of a group's clock takes."""
     return plan.election_timeout / TICKS_PER_ELECTION

@@ -27,7 +27,6 @@ from fluxmq.shards.cluster.replica import (
     TICKS_PER_ELECTION,
     Replica,
     heartbeat_ticks,
-    reads_copies,
     tick_seconds,
 )
 from fluxmq.shards.cluster.reports import ClusterReports, leader_of
@@ -235,7 +234,7 @@ class Cluster:
             max(TICKS_PER_ELECTION, heartbeat + 1),
             heartbeat,
             plan.data_dir,
-            reads_copies(plan),
+            self._queue_plans.reads_copies(group),
         )
 
     def _opened(self, hosted: Hosted) -> None:
@@ -278,7 +277,7 @@ class Cluster:
 
         group.on_applied = applied
         replica.tick_seconds = tick_seconds(plan)
-        keeper.gathers = not reads_copies(plan)
+        keeper.gathers = not self._queue_plans.reads_copies(group.name)
         if keeper.gathers:
             keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.node.hold(*acquaintances.record.floor)
