@@ -192,8 +192,11 @@ def workers_apart() -> int:
     return 2 if len(os.sched_getaffinity(0)) >= CORES_APART else 1
 
 
-STANDARD = Shape(named=((f"{COPIED}-0", "default"),), copied=(f"{COPIED}-0",))
-"""One queue in the group ``default``, and one there that consumers get out of their node's copy."""
+STANDARD = Shape()
+"""One queue in the group ``default``."""
+
+COPIES = Shape(named=((f"{COPIED}-0", "default"),), copied=(f"{COPIED}-0",))
+"""And one there that consumers get out of their node's copy, for which the whole group tells at once what is committed."""
 
 
 def swept(count: int) -> Shape:
@@ -224,6 +227,10 @@ def _standard() -> Cluster:
     return Fluxmq.start(STANDARD)
 
 
+def _copies() -> Cluster:
+    return Fluxmq.start(COPIES)
+
+
 def _apart() -> Cluster:
     return Fluxmq.start(hot_and_cold(workers_apart()), together=True)
 
@@ -238,7 +245,7 @@ NAMES: Mapping[str, Name] = {
     FLUXMQ_FOLLOWER: Name("standard", _standard, 1, 1),
     FLUXMQ_MQTT_FOLLOWER: Name("standard", _standard, 1, 1),
     FLUXMQ_FORWARD: Name("standard", _standard, 0, 1),
-    FLUXMQ_REPLICATE: Name("standard", _standard, 0, 1),
+    FLUXMQ_REPLICATE: Name("copies", _copies, 0, 1),
     FLUXMQ_COLD: Name("hot and cold", _apart),
     FLUXMQ_BESIDE: Name("hot and cold", _apart, hot=True),
     RABBITMQ: Name("rabbitmq", RabbitMQ.start),

@@ -47,7 +47,7 @@ QUANTILES = {"count": 1.0, "p50": 100.0, "p99": 900.0, "max": 1000.0}
 def every_shape() -> list[Shape]:
     swept = [cluster_brokers.swept(count) for count in cluster_brokers.COUNTS]
     apart = [cluster_brokers.hot_and_cold(workers) for workers in (1, 2)]
-    return [cluster_brokers.STANDARD, *swept, *apart]
+    return [cluster_brokers.STANDARD, cluster_brokers.COPIES, *swept, *apart]
 
 
 @pytest.mark.parametrize("shape", every_shape(), ids=lambda shape: f"{len(shape.listed())} queues")
@@ -75,7 +75,11 @@ def test_the_nodes_of_a_cluster_agree(shape: Shape, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(CLUSTER_CASES))
 def test_clients_of_every_broker_find_their_queues(name: str) -> None:
     case = CLUSTER_CASES[name]
-    shapes = {"standard": cluster_brokers.STANDARD, "hot and cold": cluster_brokers.hot_and_cold(2)}
+    shapes = {
+        "standard": cluster_brokers.STANDARD,
+        "copies": cluster_brokers.COPIES,
+        "hot and cold": cluster_brokers.hot_and_cold(2),
+    }
     for broker in case.brokers():
         work = case.workload_for(broker)
         work.check()
