@@ -7,17 +7,18 @@ writes, renames or lists; syncing in the background is `fluxmq.storage.syncer`'s
 Every system call goes through `call`: a subclass that overrides it sees, and can spoil, all of them. Methods block; they
 may be called from several threads, each on its own descriptors.
 
-Sources: pwritev(2), fdatasync(2), rename(2); a name survives a power cut only when its directory was synced after the
+Sources: pwritev(2), fdatasync(2), sync_file_range(2), rename(2); a name survives a power cut only when its directory was synced after the
 change (reference: "All File Systems Are Not Created Equal", OSDI 2014).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 from fluxmq.storage.errors import FileMissing, ReadFailed, StorageError, WriteFailed, storage_error
 from fluxmq.storage.failpoints import Failpoints
@@ -31,6 +32,11 @@ BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 ZEROES = bytes(1 << 20)
 """What a new file is filled with, 1 MiB at a time."""
+
+_WRITTEN_OUT: Final = 1 | 2 | 4
+"""SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER."""
+_NOT_HERE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM})
+"""Errors of a kernel, a file system or a container that has no sync_file_range."""
 
 _READING = frozenset({"open", "pread", "size", "listdir", "map", "readlink"})
 
@@ -126,6 +132,12 @@ class Files:
         """Make a file's contents and length survive a power cut. Never to be tried again after an error: what the
         first attempt lost, the second does not see."""
         self.call("fdatasync", self.path_of(fd), os.fdatasync, fd)
+
+    def write_out(self, fd: int, position: int, size: int) -> None:
+        """Have the kernel write these bytes now instead of all at once later, and wait for that. Nothing survives a power
+        cut by it; but what fails here is not reported by a later sync any more, so that an error means the same.
+        Where it cannot be asked for it does nothing."""
+        self.call("write_out", self.path_of(fd), _write_out, fd, position, size)
 
     def truncate(self, fd: int, size: int) -> None:
         """Set a file's length; what it grows by reads as zeroes."""
@@ -266,3 +278,17 @@ def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | mem
             return [memoryview(buffer)[written:], *buffers[number + 1 :]]
         written -= len(buffer)
     return []
+
+
+def _write_out(fd: int, position: int, size: int) -> None:
+    """Raises OSError."""
+    function = getattr(_libc, "sync_file_range", None)
+    if function is None:
+        return
+    if function(fd, ctypes.c_int64(position), ctypes.c_int64(size), ctypes.c_uint(_WRITTEN_OUT)):
+        code = ctypes.get_errno()
+        if code not in _NOT_HERE:
+            raise OSError(code, os.strerror(code))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)

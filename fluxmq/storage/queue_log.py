@@ -414,11 +414,13 @@ class QueueLog:
         a time. The log may be used meanwhile.
         """
         self.flush()
-        files = list(self._rolled.values())
-        if self._growing is not None:
-            files += self._growing.files()
         names = self._names if self._names_synced < self._names else None
-        return Unsynced(self._files, self.directory, self.state(), files, names)
+        return Unsynced(self._files, self.directory, self.state(), self.written_files(), names)
+
+    def written_files(self) -> list[OpenFile]:
+        """Return the files that were written to and that no checkpoint has synced for good."""
+        growing = () if self._growing is None else self._growing.files()
+        return [*self._rolled.values(), *growing]
 
     def synced(self, unsynced: Unsynced, failure: StorageError | None = None) -> None:
         """Say that what `unsynced` returned has been dealt with; `failure`: what ended the checkpoint early.

@@ -7,6 +7,9 @@ batches again writes the same bytes in the same places: that is what makes repla
 
 from __future__ import annotations
 
+import time
+from typing import Final
+
 from fluxmq._hot.batches import Batch
 from fluxmq.model.segments import (
     FOOTER_BYTES,
@@ -20,18 +23,25 @@ from fluxmq.model.segments import (
     index_name,
     segment_name,
 )
+from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Buffer, Files
 from fluxmq.storage.log_state import SegmentState
 from fluxmq.storage.segment_index import Extent, IndexWriter
+
+WRITE_OUT_BYTES: Final = 256 << 10
+"""What is written out at a time. Behind much more every write of the log would wait: the disk takes them in turn."""
 
 
 class OpenFile:
     """A file that is written to, opened when first needed; closed when its last user releases it.
 
-    `writes` counts them, `synced` how many of them are known to be synced.
+    `writes` counts them, `synced` how many of them are known to be synced. `end` is where the last ended, `begun` up to where
+    bytes were written out; `aged` is where `end` was some time ago, for who looks after that.
     """
 
-    __slots__ = ("_users", "fd", "files", "path", "synced", "writes")
+    __slots__ = (
+        *("_users", "aged", "begun", "end", "failure", "fd", "files", "path", "synced", "writes"),
+    )
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
@@ -39,14 +49,35 @@ class OpenFile:
         self.fd = -1
         self.writes = 0
         self.synced = 0
+        self.end = self.begun = self.aged = 0
+        self.failure: StorageError | None = None
+        """What went wrong when bytes were written out: a sync would not report it again."""
         self._users = 1
 
     def write(self, buffers: list[Buffer], position: int) -> None:
         """Write at a position; the file is made if need be. Raises StorageError."""
         if self.fd < 0:
             self.fd = self.files.open_(self.path, create=True)
+            self.end = self.begun = self.aged = position
         self.writes += 1
-        self.files.pwritev(self.fd, buffers, position)
+        self.end = position + self.files.pwritev(self.fd, buffers, position)
+
+    def write_out(self, end: int) -> None:
+        """Have bytes up to `end` written out, all but a last piece, a piece at a time with as long a pause behind each.
+
+        In any one thread. Raises StorageError, now and at every later call.
+        """
+        if self.failure is not None:
+            raise self.failure
+        try:
+            while end - self.begun > WRITE_OUT_BYTES:
+                began = time.monotonic()
+                self.files.write_out(self.fd, self.begun, WRITE_OUT_BYTES)
+                self.begun += WRITE_OUT_BYTES
+                time.sleep(time.monotonic() - began)
+        except StorageError as error:
+            self.failure = error
+            raise
 
     @property
     def dirty(self) -> bool:

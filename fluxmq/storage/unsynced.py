@@ -21,7 +21,9 @@ class Unsynced:
     sync failed.
     """
 
-    __slots__ = ("_directory", "_storage", "done", "failure", "files", "names", "state", "writes")
+    __slots__ = (
+        *("_directory", "_storage", "done", "ends", "failure", "files", "names", "state", "writes"),
+    )
 
     def __init__(
         self,
@@ -36,6 +38,7 @@ class Unsynced:
         self.state = state
         self.files = [file.shared() for file in files if file.dirty]
         self.writes = [file.writes for file in self.files]
+        self.ends = [file.end for file in self.files]
         self.names = names
         self.done = False
         self.failure: StorageError | None = None
@@ -43,8 +46,9 @@ class Unsynced:
     def sync(self) -> None:
         """Sync it all, once; may be called in any one thread. Raises StorageError: the state is worth nothing then."""
         try:
-            for file in self.files:
+            for file, end in zip(self.files, self.ends, strict=True):
                 self._storage.reach("segment.sync")
+                file.write_out(end)
                 self._storage.fdatasync(file.fd)
             if self.names is not None:
                 self._storage.reach("segment.sync_directory")

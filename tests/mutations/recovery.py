@@ -51,6 +51,14 @@ MUTATIONS = [
         OF_RECOVERY + "test_a_log_that_knows_nothing_of_a_group_is_not_its_log",
     ),
     Mutation(
+        "write_out_forgotten",
+        "What failed when it was written out is never counted as synced.",
+        "fluxmq/storage/segments.py",
+        "            self.failure = error\n",
+        "",
+        "tests/unit/storage/test_write_out.py::test_what_failed_when_it_was_written_out_is_never_synced",
+    ),
+    Mutation(
         "head_ahead",
         "A queue's log goes at least as far as its head says.",
         "fluxmq/storage/queue_log.py",

@@ -1,15 +1,20 @@
-"""Checkpoints: what lets the log behind a group be used again.
+"""Checkpoints: what lets the log behind a group be used again; and segments written out before much has gathered.
 
 A group's state and its logs' shape are taken between two ticks; a thread then syncs the segments and writes the
 snapshot, while the group goes on; when both are durable the group's entries up to there are released. A group that
 was written to is checkpointed after a time, one that holds back old files of the log at once.
+
+Segments are not synced when they are written. What has gathered for half a minute the kernel writes all at once, and the
+log's writes wait behind it; so what is a few seconds old, and was not removed since, is written out a little at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
+from itertools import islice
 
 from fluxmq.logs import get_logger
 from fluxmq.settings.schema import Settings
@@ -19,6 +24,7 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.queue_log import QueueLog, Unsynced
+from fluxmq.storage.segments import WRITE_OUT_BYTES, OpenFile
 from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
 
 _log = get_logger("fluxmq.checkpoints")
@@ -28,6 +34,11 @@ ENTRIES_MAX = 65_536
 restart after a crash takes no more than a few seconds for them, however small they are."""
 RETRY_SECONDS = 5.0
 """Time before a group whose checkpoint failed (a full disk) is tried again."""
+AGE_SECONDS = 5.0
+"""Time between two looks at what has gathered; what was there at the last is written out. Much less than the kernel's half a
+minute, and long enough that queues whose consumers keep up have removed it."""
+LOGS_PER_LOOK = 500
+"""Logs looked at in a tenth of a second."""
 
 Parts = dict[str, tuple[QueueLog, Unsynced]]
 Captured = Callable[[Snapshot, Parts], None]
@@ -86,6 +97,9 @@ class Checkpoints:
         self._now = now
         self._wake = wake
         self._tasks: set[asyncio.Task[None]] = set()
+        self._looking: Iterator[QueueLog] = iter(())
+        self._next_look = 0.0
+        self._writing_out = False
         self.taken = 0
         self.failed = 0
 
@@ -150,6 +164,29 @@ class Checkpoints:
         self.taken += 1
         self._wake()
 
+    def look(self, groups: Iterable[Hosted]) -> None:
+        """A tenth of a second has passed: what has gathered in the page cache and is not new is written out."""
+        if self._writing_out:
+            return
+        logs = list(islice(self._looking, LOGS_PER_LOOK))
+        if not logs and (now := self._now()) >= self._next_look:
+            self._next_look = now + AGE_SECONDS
+            grown = (each for each in groups if each.group.applied_bytes > WRITE_OUT_BYTES)
+            self._looking = iter([log for hosted in grown for log in hosted.stores.logs()])
+        files = [(file.shared(), end) for log in logs for file, end in _gathered(log)]
+        if files:
+            self._writing_out = True
+            task = asyncio.get_running_loop().create_task(self._write_out(files))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _write_out(self, files: list[tuple[OpenFile, int]]) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, _write_out, files)
+        self._writing_out = False
+        for file, _ in files:
+            file.release()
+
     def _give_up(self, hosted: Hosted, error: StorageError) -> None:
         """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""
         self.failed += 1
@@ -196,6 +233,22 @@ class Checkpoints:
             excess -= each.entries_behind
             due.append(each)
         return due
+
+
+def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:
+    """Files of a log in which much was there at the last look already and is not written out, and up to where."""
+    for file in log.written_files():
+        aged, file.aged = file.aged, file.end
+        if aged - file.begun > WRITE_OUT_BYTES and file.dirty:
+            yield file, aged
+
+
+def _write_out(files: list[tuple[OpenFile, int]]) -> None:
+    for file, end in files:
+        with contextlib.suppress(
+            StorageError
+        ):  # it is remembered: no checkpoint counts the file as synced
+            file.write_out(end)
 
 
 def trim(hosted: Hosted) -> None:

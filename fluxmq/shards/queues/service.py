@@ -442,6 +442,7 @@ class QueueService:
             self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
         ):
             self.checkpoints.begin(hosted)
+        self.checkpoints.look(self.groups.values())
         self.logs.sync_later(now, self._executor)
 
     def _try_again(self) -> None:

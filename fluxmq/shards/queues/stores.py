@@ -109,6 +109,10 @@ class DiskStores:
         for log, part in unsynced.values():
             log.synced(part, failure)
 
+    def logs(self) -> list[QueueLog]:
+        """All queues' logs."""
+        return list(self._logs.values())
+
     @property
     def bytes(self) -> int:
         """Bytes of all queues' segments."""

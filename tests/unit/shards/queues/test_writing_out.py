@@ -1,0 +1,87 @@
+"""What gathers in the page cache is written out once it is a few seconds old, and not before."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from fluxmq.shards.queues import checkpoints
+from fluxmq.shards.queues.checkpoints import AGE_SECONDS
+from fluxmq.storage.segments import WRITE_OUT_BYTES
+from tests.unit.shards.queues.conftest import MakeQueues
+from tests.unit.shards.queues.support import QueueNode
+
+BODY = bytes(100_000)
+
+
+def publish(node: QueueNode, count: int) -> None:
+    """So many messages of 100 kB."""
+    client = node.connect(0, "publisher")
+    for _ in range(count):
+        assert client.publish("$queue/work", BODY, qos=1) == 0
+
+
+def age(node: QueueNode) -> None:
+    """Have what is there be looked at."""
+    node.advance(AGE_SECONDS)
+    node.advance(0.1)
+
+
+def written_out(node: QueueNode) -> int:
+    """Pieces so far."""
+    return node.failing[0].calls["write_out"]
+
+
+def test_what_is_old_is_written_out_once(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    publish(node, 10)
+    age(node)
+    assert written_out(node) == 0  # it may be consumed and removed at once
+    publish(node, 10)
+    age(node)
+    assert written_out(node) == 10 * len(BODY) // WRITE_OUT_BYTES
+    age(node)
+    assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES
+    age(node)
+    assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES
+    node.checkpoint()
+    assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES
+    assert node[0].queues.service.checkpoints.failed == 0
+
+
+def test_little_is_left_to_the_kernel(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    publish(node, 2)
+    for _ in range(3):
+        age(node)
+    assert written_out(node) == 0
+
+
+def test_of_many_queues_a_few_are_looked_at_at_a_time(
+    make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "LOGS_PER_LOOK", 1)
+    node = make_queues({"name": "work"}, {"name": "rest"})
+    client = node.connect(0, "publisher")
+    for queue in ("work", "rest"):
+        for _ in range(5):
+            assert client.publish(f"$queue/{queue}", BODY, qos=1) == 0
+    for _ in range(8):
+        age(node)
+    assert written_out(node) == 2 * (5 * len(BODY) // WRITE_OUT_BYTES)
+
+
+def test_a_checkpoint_does_not_count_what_could_not_be_written_out(make_queues: MakeQueues) -> None:
+    node = make_queues({"name": "work"})
+    publish(node, 10)
+    node.failing[0].fail("write_out", errno.EIO)
+    age(node)
+    age(node)
+    assert written_out(node) == 1
+    service = node[0].queues.service
+    taken = service.checkpoints.taken
+    node.checkpoint()
+    assert (service.checkpoints.taken, service.checkpoints.failed) == (taken, 1)
+    node.restart()
+    assert node.machine("work").depth == 10
