@@ -50,7 +50,10 @@ RATE_MIN = 2e6
 """Bytes per second below which catching up is given up."""
 
 CHECK_S = 0.2
-"""Between two looks at a node's metrics, which cost it time."""
+"""Between two looks at the metrics of a node that starts, which cost it time."""
+
+WATCH_S = 1.0
+"""Between two looks in every other phase: a look costs the node and whoever measures the same in all of them."""
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(|[kMG]i?)B?")
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -99,7 +102,7 @@ class CatchUp:
     @property
     def bytes_per_s(self) -> float:
         """How fast it caught up, from what that took longer than a mere restart."""
-        return self.appended / max(CHECK_S, self.seconds - self.restart_s)
+        return self.appended / max(WATCH_S, self.seconds - self.restart_s)
 
     def p99(self, phase: str) -> float:
         """Of the times to confirm, in microseconds."""
@@ -200,7 +203,7 @@ class Trial:
         self.load.start()
         wait(self.load.connected.is_set, START_S, "a publisher of the load")
         time.sleep(self.phase_s)  # nodes that have just started make files for their logs
-        self.watched(BEFORE, lambda: time.sleep(self.phase_s))
+        self.watched(BEFORE, lambda: self.go_on(self.follower))
         began, at = time.monotonic(), loopback_bytes()
         time.sleep(self.phase_s / 2)
         load_per_s = (loopback_bytes() - at) / (time.monotonic() - began)
@@ -208,13 +211,13 @@ class Trial:
         self.watched(RESTART, lambda: self.catch_up(*self.come_back()))
         self.found.restart_s = self.found.seconds
         self.append()
-        self.watched(WITHOUT, lambda: time.sleep(self.phase_s))
+        self.watched(WITHOUT, lambda: self.go_on(self.leader))
         meter = Meter(load_per_s)
         started: list[tuple[float, float]] = []
         self.watched(STARTING, lambda: started.append(self.come_back()))
         self.watched(DURING, lambda: self.catch_up(*started[0]))
         self.found.crossed = meter.crossed()
-        self.watched(AFTER, lambda: time.sleep(self.phase_s))
+        self.watched(AFTER, lambda: self.go_on(self.follower))
         self.append()
         meter = Meter(load_per_s)
         self.found.interrupted_s = self.come_back_twice(meter)
@@ -239,6 +242,13 @@ class Trial:
         confirmed = summary(sparse(self.load.latency.counts))
         self.found.phases.append(Phase(name, seconds, self.load.confirms.longest, confirmed))
 
+    def go_on(self, node: Node) -> None:
+        """Let a phase pass."""
+        ends = time.monotonic() + self.phase_s
+        while (left := ends - time.monotonic()) > 0:
+            gauge(node, "applied_index")
+            time.sleep(min(left, WATCH_S))
+
     def append(self) -> None:
         """Kill the follower and publish without it."""
         self.follower.kill()
@@ -251,7 +261,7 @@ class Trial:
         committed, began = gauge(self.leader, "commit_index"), time.monotonic()
         self.follower.start(self.nodes.shape)
         while gauge(self.follower, "applied_index") < 0:
-            self._check(began)
+            self._check(began, CHECK_S)
         self.found.started_s = time.monotonic() - began
         return committed, began
 
@@ -265,7 +275,7 @@ class Trial:
         committed, began = gauge(self.leader, "commit_index"), time.monotonic()
         self.follower.start(self.nodes.shape)
         while meter.crossed() < self.found.crossed / 2:
-            self._check(began)
+            self._check(began, CHECK_S)
         self.follower.kill()
         self.follower.start(self.nodes.shape)
         self._await_applied(committed, began)
@@ -275,16 +285,16 @@ class Trial:
         while (applied := gauge(self.follower, "applied_index")) < index:
             if self.progress is not None:
                 self.progress(max(0.0, applied), index)
-            self._check(began)
+            self._check(began, WATCH_S)
 
-    def _check(self, began: float) -> None:
+    def _check(self, began: float, pause: float) -> None:
         if not self.follower.alive():
             said = self.follower.log.read_text(errors="replace")[-2000:].strip()
             raise RunError(f"{self.follower.name} has ended: {said}")
         if time.monotonic() - began > START_S + self.found.appended / RATE_MIN:
             applied, leads = gauge(self.follower, "applied_index"), self.nodes.leader(GROUP).name
             raise RunError(f"{self.follower.name} is at {applied:.0f} yet; {leads} leads")
-        time.sleep(CHECK_S)
+        time.sleep(pause)
 
 
 def measure(appended: int, phase_s: float, progress: Progress | None = None) -> CatchUp:

@@ -147,11 +147,15 @@ class Files:
         """Give a file `size` bytes of written zeroes, synced.
 
         Space is reserved first, so that a full disk is noticed before anything is written; the zeroes are then written,
-        because a later sync into space that was only reserved has to go through the file system's journal.
+        because a later sync into space that was only reserved has to go through the file system's journal. They are
+        written out as they come, so that the disk has time for others meanwhile.
         """
         path = self.path_of(fd)
         self.call("allocate", path, os.posix_fallocate, fd, 0, size)
-        self.write_zeroes(fd, 0, size)
+        for position in range(0, size, len(ZEROES)):
+            piece = min(len(ZEROES), size - position)
+            self.write_zeroes(fd, position, position + piece)
+            self.write_out(fd, position, piece)
         self.fdatasync(fd)
 
     def write_zeroes(self, fd: int, start: int, end: int) -> None:
