@@ -37,7 +37,7 @@ MANIFEST_VERSION: Final = 1
 MANIFEST_BYTES_MAX: Final = 1 << 30
 """A larger one is not believed: a group of 100 000 segments and a million claims has a tenth of it."""
 
-CHUNK_BYTES: Final = 1 << 18
+CHUNK_BYTES: Final = 1 << 16
 """Bytes asked for at once: enough that a call does not count, little enough that who writes them lets others have the
 processor and the disk within a millisecond."""
 

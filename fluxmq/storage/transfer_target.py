@@ -64,8 +64,8 @@ CHECK_TURN_SECONDS: Final = 0.001
 """How long batches are read through without a pause: the thread that does it shares the interpreter with the shard's loop,
 which would wait 5 ms each time otherwise."""
 
-CHECK_PAUSE_SECONDS: Final = 0.0002
-"""The pause: long enough that the loop gets its turn if it wants one."""
+CHECK_PAUSE_SECONDS: Final = 0.001
+"""The pause: as long, so that the loop, and other nodes on the same processor, get their turn."""
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BYTES_PER_SECOND: Final = 8 << 20
 """Read at most: little beside what disks give, and a terabyte in a day and a half."""
-TURN_SECONDS: Final = 0.001
+TURN_SECONDS: Final = 0.0005
 """How long batches are looked at without a rest: the thread shares the interpreter with the shard's loop."""
 SHARE: Final = 50
 """A rest is so many times as long as the turn: 2 % of a processor at most, however small the batches are."""

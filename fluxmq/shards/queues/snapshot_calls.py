@@ -48,7 +48,7 @@ SOURCES_MAX: Final = 2
 """Sources of one group: the newest, and the one that somebody may be fetching while it is made."""
 QUESTIONS_MAX: Final = 64
 """Digests of one call; each may be of a whole segment."""
-READS_MAX: Final = 64
+READS_MAX: Final = 256
 """Pieces of all groups read and on their way to whoever asked, 16 MiB together; more calls wait."""
 CHECKPOINT_SECONDS_MAX: Final = 60.0
 """How long a checkpoint that is under way is waited for."""

@@ -21,7 +21,7 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.transfer import DIGEST_BYTES, MANIFEST_BYTES_MAX, Piece, TransferError
 from fluxmq.storage.transfer_target import SnapshotTarget
 
-UNDER_WAY: Final = 16
+UNDER_WAY: Final = 64
 """Pieces asked for at a time: 4 MiB together, more than a fast network holds at once."""
 MANIFEST_SECONDS: Final = 120.0
 """Time for a manifest: the other takes a checkpoint for it, which syncs."""
