@@ -128,6 +128,20 @@ class Files:
             got += len(data)
         return b"".join(pieces)
 
+    def pread_now(self, fd: int, size: int, position: int) -> bytes | None:
+        """Read `size` bytes from `position` if that takes no waiting for the disk: they are in the page cache. Else None."""
+        data = bytearray(size)
+        try:
+            done = self.call(
+                "pread", self.path_of(fd), os.preadv, fd, [data], position, os.RWF_NOWAIT
+            )
+        except ReadFailed as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError) and cause.errno in (errno.EAGAIN, errno.EOPNOTSUPP):
+                return None
+            raise
+        return bytes(data) if done == size else None
+
     def fdatasync(self, fd: int) -> None:
         """Make a file's contents and length survive a power cut. Never to be tried again after an error: what the
         first attempt lost, the second does not see."""

@@ -13,8 +13,8 @@ tells such lives apart by keys.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from fluxmq.model.segments import segment_name
 from fluxmq.storage.directory import DataPaths, directory_name
@@ -31,6 +31,8 @@ from fluxmq.storage.transfer import (
     listed,
     remove_tree,
 )
+
+T = TypeVar("T")
 
 _DEPTH: Final = 1
 """Directories below that of one set of names: one for each queue's life."""
@@ -147,17 +149,27 @@ class SnapshotSource:
 
     def read(self, queue: str, file: str, position: int, length: int) -> bytes:
         """Return bytes of a segment; `queue` is the queue's directory. Raises TransferError, StorageError."""
+        data = self._read(queue, file, position, length, self._files.pread)
+        if len(data) != length:
+            path, whole = self._place(queue, file)
+            raise TransferError(f"{path} ends at {position + len(data)}, not at {whole}")
+        return data
+
+    def read_now(self, queue: str, file: str, position: int, length: int) -> bytes | None:
+        """Return bytes of a segment that are in memory; None where the disk has to be asked. Raises as `read`."""
+        return self._read(queue, file, position, length, self._files.pread_now)
+
+    def _read(
+        self, queue: str, file: str, position: int, length: int, pread: Callable[[int, int, int], T]
+    ) -> T:
         path, whole = self._place(queue, file)
         if not (0 < length <= CHUNK_BYTES and 0 <= position <= whole - length):
             raise TransferError(f"{queue}/{file}: bytes {position} and {length} on are none")
         fd = self._files.open_(path, readonly=True)
         try:
-            data = self._files.pread(fd, length, position)
+            return pread(fd, length, position)
         finally:
             self._files.close(fd)
-        if len(data) != length:
-            raise TransferError(f"{path} ends at {position + len(data)}, not at {whole}")
-        return data
 
     def digest(self, queue: str, file: str, length: int) -> bytes:
         """Return the xxh3-128 of a segment's first bytes. Raises TransferError, StorageError."""

@@ -7,7 +7,7 @@
 
 Requests are msgpack, and believed in nothing. A source is given up when nobody has asked for it for a while, or it is old:
 it keeps files that the group has removed. Who still wanted it is refused and asks for a manifest again; what was fetched
-is used for the newer one. Files are read in a thread.
+is used for the newer one. Files are read in a thread, but for what is in memory.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ class SnapshotCalls:
                 raise CallRefused("the request is not understood")
         async with self._reads:
             try:
-                data = await self._run(kept.source.read, queue, file, position, length)
+                # What was appended lately is in memory, mostly: a thread would cost more than that.
+                data = kept.source.read_now(queue, file, position, length)
+                if data is None:
+                    data = await self._run(kept.source.read, queue, file, position, length)
             except StorageError as problem:
                 raise self._refused(group, problem) from problem
             self.sent_bytes += len(data)

@@ -216,3 +216,25 @@ for number in range(5):
     )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.split() == ["0", "1", "2"]
+
+
+def test_what_is_in_memory_is_read_without_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files()
+    fd = files.open_(str(tmp_path / "file"), create=True)
+    files.pwritev(fd, [b"0123456789"], 0)
+    assert files.pread_now(fd, 4, 3) == b"3456"
+    assert files.pread_now(fd, 4, 8) is None  # who reads it for good says what is wrong
+    for code, found in ((errno.EAGAIN, True), (errno.EOPNOTSUPP, True), (errno.EIO, False)):
+
+        def refused(*_arguments: object, code: int = code) -> int:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(os, "preadv", refused)
+        if found:
+            assert files.pread_now(fd, 4, 3) is None
+        else:
+            with pytest.raises(ReadFailed):
+                files.pread_now(fd, 4, 3)
+    files.close(fd)
