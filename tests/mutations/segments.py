@@ -68,8 +68,8 @@ MUTATIONS = [
         "roll_not_synced",
         "A rolled segment is synced at the next checkpoint.",
         "fluxmq/storage/queue_log.py",
-        "        files = list(self._rolled.values())\n",
-        "        files: list[OpenFile] = []\n",
+        "        return [*self._rolled.values(), *growing]\n",
+        "        return [*growing]\n",
         OF_RECOVERY + "test_a_rolled_segment_is_synced_with_its_directory",
     ),
     Mutation(
