@@ -37,6 +37,8 @@ RETRY_SECONDS = 5.0
 AGE_SECONDS = 5.0
 """Time between two looks at what has gathered; what was there at the last is written out. Much less than the kernel's half a
 minute, and long enough that queues whose consumers keep up have removed it."""
+TURN_BYTES = 8 << 20
+"""Bytes written out at a time, some tens of milliseconds: syncs that have a time wait for the same thread."""
 LOGS_PER_LOOK = 500
 """Logs looked at in a tenth of a second."""
 
@@ -182,10 +184,14 @@ class Checkpoints:
 
     async def _write_out(self, files: list[tuple[OpenFile, int]]) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, _write_out, files)
-        self._writing_out = False
-        for file, _ in files:
+        for file, end in files:
+            # It is remembered when it fails: no checkpoint counts the file as synced.
+            with contextlib.suppress(StorageError):
+                while end - file.begun > WRITE_OUT_BYTES:
+                    turn = file.begun + TURN_BYTES + WRITE_OUT_BYTES  # all but a last piece
+                    await loop.run_in_executor(self._executor, file.write_out, min(end, turn))
             file.release()
+        self._writing_out = False
 
     def _give_up(self, hosted: Hosted, error: StorageError) -> None:
         """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""
@@ -241,14 +247,6 @@ def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:
         aged, file.aged = file.aged, file.end
         if aged - file.begun > WRITE_OUT_BYTES and file.dirty:
             yield file, aged
-
-
-def _write_out(files: list[tuple[OpenFile, int]]) -> None:
-    for file, end in files:
-        with contextlib.suppress(
-            StorageError
-        ):  # it is remembered: no checkpoint counts the file as synced
-            file.write_out(end)
 
 
 def trim(hosted: Hosted) -> None:

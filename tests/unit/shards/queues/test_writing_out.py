@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.shards.queues import checkpoints
 from fluxmq.shards.queues.checkpoints import AGE_SECONDS
-from fluxmq.storage.segments import WRITE_OUT_BYTES
+from fluxmq.storage.segments import WRITE_OUT_BYTES, OpenFile
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode
 
@@ -29,8 +29,9 @@ def age(node: QueueNode) -> None:
 
 
 def written_out(node: QueueNode) -> int:
-    """Pieces so far."""
-    return node.failing[0].calls["write_out"]
+    """Pieces of segments so far; a file of the log is one that is written out when it is made."""
+    calls = node.failing[0].calls
+    return calls["write_out"] - calls["allocate"]
 
 
 def test_what_is_old_is_written_out_once(make_queues: MakeQueues) -> None:
@@ -56,6 +57,26 @@ def test_little_is_left_to_the_kernel(make_queues: MakeQueues) -> None:
     for _ in range(3):
         age(node)
     assert written_out(node) == 0
+
+
+def test_others_have_the_thread_in_between(
+    make_queues: MakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = []
+
+    def noted(file: OpenFile, end: int) -> None:
+        turns.append(end - file.begun)
+        write_out(file, end)
+
+    write_out = OpenFile.write_out
+    monkeypatch.setattr(checkpoints, "TURN_BYTES", 2 * WRITE_OUT_BYTES)
+    monkeypatch.setattr(OpenFile, "write_out", noted)
+    node = make_queues({"name": "work"})
+    publish(node, 20)
+    age(node)
+    age(node)
+    assert written_out(node) == 20 * len(BODY) // WRITE_OUT_BYTES == 7
+    assert [turn // WRITE_OUT_BYTES for turn in turns] == [3, 3, 3, 1]  # all but the last piece
 
 
 def test_of_many_queues_a_few_are_looked_at_at_a_time(
