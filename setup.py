@@ -36,7 +36,7 @@ EVERYDAY = {
     "fluxmq/metrics": ("instruments",),
     "fluxmq/shards/cluster": (
         *("audit", "carrier", "following", "hosts", "incarnation", "leader_host", "queue_plans"),
-        *("snapshots", "wiring"),
+        "wiring",
     ),
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),

@@ -5,8 +5,10 @@ code. When nothing was compiled for this interpreter (no C compiler), the uncomp
 header says so.
 """
 
+import ast
 import importlib
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -46,6 +48,35 @@ def test_the_sources_are_found() -> None:
 def test_make_compiles_again_when_any_compiled_module_has_changed() -> None:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     assert {folder for folder in setup.EVERYDAY if f" {folder}/*.py" not in makefile} == set()
+
+
+def waits_while_it_handles(function: ast.AST) -> list[int]:
+    """Lines of ``except`` and ``finally`` clauses in which a function lets others run."""
+    found = []
+    for each in ast.walk(function):
+        if isinstance(each, ast.Try):
+            clauses = [each.finalbody, *(handler.body for handler in each.handlers)]
+            for statement in itertools.chain(*clauses):
+                found += [
+                    node.lineno
+                    for node in ast.walk(statement)
+                    if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom)
+                ]
+    return found
+
+
+@pytest.mark.parametrize("source", sorted(setup.everyday_sources().values()), ids=str)
+def test_nothing_that_is_compiled_waits_while_it_handles_an_error(source: Path) -> None:
+    """mypyc forgets that an error was handled when the handler awaits: it is raised again behind the handler."""
+    tree = ast.parse((ROOT / source).read_text("utf-8"))
+    assert waits_while_it_handles(tree) == []
+
+
+def test_a_handler_that_waits_is_found() -> None:
+    source = (
+        "async def f():\n try:\n  await g()\n except E:\n  h()\n  await g()\n finally:\n  yield\n"
+    )
+    assert waits_while_it_handles(ast.parse(source)) == [8, 6]
 
 
 def test_an_uncompiled_module_is_left_alone(

@@ -158,11 +158,6 @@ class Snapshots:
 
     def intercept(self, replica: Replica, messages: Sequence[Message]) -> Sequence[Message]:
         """Messages of a member: what offers a snapshot is not for the node, which is closed when the snapshot is put in place."""
-        for message in messages:
-            if message.kind is MessageKind.SNAPSHOT:
-                break
-        else:
-            return messages
         rest = []
         for message in messages:
             offered = message.snapshot
@@ -192,7 +187,7 @@ class Snapshots:
     async def _refetch(self, replica: Replica) -> None:
         group, hosted = replica.plan.name, replica.hosted
         # What is committed may be answered by now, so it has to be there; what is behind it is in the log.
-        least = hosted.keeper.node.status().commit
+        committed = hosted.keeper.node.status().commit
         try:
             while self._cluster.replicas.get(group) is replica:
                 if hosted.keeper.leading:
@@ -202,6 +197,8 @@ class Snapshots:
                 sources = [each for each in replica.plan.nodes if link and each.node == link.node]
                 if sources and group not in self.fetching:
                     hosted.not_before = self._cluster.now() + HOLD_SECONDS
+                    # A checkpoint taken meanwhile is not replaced by an older one.
+                    least = max(committed, hosted.snapshot_index)
                     await self._fetch(replica, sources[0], least, True)
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:

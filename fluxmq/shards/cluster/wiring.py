@@ -82,8 +82,7 @@ class Cluster:
         self.plans = GroupPlans(settings)
         self.leaders = Leaders()
         self.replicas: dict[str, Replica] = {}
-        self._settings = settings
-        self._service = service
+        self._settings, self._service = settings, service
         self._places = places
         self._queue_plans = QueuePlans(settings, self.plans)
         self._wake = wake
@@ -355,7 +354,10 @@ class Cluster:
         """Messages of a member have come. Raises MalformedMessage."""
         keeper = hosted.keeper
         try:
-            keeper.step(self.snapshots.intercept(self.replicas[hosted.group.name], messages))
+            rest = messages
+            if MessageKind.SNAPSHOT in [message.kind for message in messages]:
+                rest = self.snapshots.intercept(self.replicas[hosted.group.name], messages)
+            keeper.step(rest)
         finally:
             if keeper.changed or messages[0].kind not in _ROUTINE:
                 self._wake()
