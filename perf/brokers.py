@@ -82,11 +82,13 @@ def _die_with_parent() -> None:
 
 @dataclass(slots=True)
 class Prepared:
-    """A broker that is ready for one run. ``counts`` is what else is to be recorded with it; complete after the run."""
+    """A broker that is ready for one run. ``counts`` is what else is to be recorded with it; complete after the run.
+    ``cores``: where its generator has to run; none where that is open."""
 
     target: Target
     workload: Workload
     counts: dict[str, int] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
 
 
 class Running(Protocol):

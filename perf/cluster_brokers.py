@@ -43,7 +43,8 @@ TOGETHER, COPIED, COLD, HOT = "one", "copied", "cold", "hot"
 """Names of queues beside ``perf-0`` ...: all in one group; delivered from copies; measured beside the hot one."""
 
 CORES_APART = 8
-"""Cores from which on hot and cold queues have shards of their own on every node, with some left for generators."""
+"""Cores from which on a hot and a cold queue have shards with cores of their own on every node, with some left for generators.
+From two on, the hot shards of all nodes share one core with the clients of the hot queue, the cold ones another."""
 
 HOT_LOAD = Workload(
     protocol="queue", version=5, qos=1, shape="pairs", window=500, outstanding=4000, topic=HOT
@@ -72,9 +73,10 @@ class Fluxmq:
     @classmethod
     def start(cls, shape: Shape, together: bool = False) -> Fluxmq:
         """Start three nodes. Raises ``BrokerError``."""
+        cores = ",".join(str(core) for core in shared_cores(shape))
         kept = tempfile.TemporaryDirectory(prefix="perf-fluxmq-", ignore_cleanup_errors=True)
         try:
-            nodes = Nodes.create(Path(kept.name), shape)
+            nodes = Nodes.create(Path(kept.name), shape, [cores] * NODES if cores else None)
             nodes.start()
         except BaseException:
             kept.cleanup()
@@ -135,7 +137,8 @@ class ClusterBroker:
     def prepared(self, workload: Workload, timing: Timing) -> Iterator[Prepared]:
         """Queues ready and led, addresses known; the hot load on, where it belongs to the name. Raises ``RunError``."""
         leaders = self.cluster.prepare(workload)
-        found = Prepared(self._target(workload, leaders), workload)
+        cores = self._cores()
+        found = Prepared(self._target(workload, leaders), workload, cores=cores[-1:])
         for number in range(NODES):
             found.counts[f"led_by_node{number + 1}"] = leaders.count(number)
         if not self.hot:
@@ -143,7 +146,7 @@ class ClusterBroker:
             return
         load = placed(HOT_LOAD, 0, self._workers())
         hot = self._target(load, self.cluster.prepare(load))
-        with Background(hot, load, timing) as background:
+        with Background(hot, load, timing, cores[:1]) as background:
             yield found
         assert background.result is not None
         found.counts["hot_per_s"] = int(background.result.messages_per_s)
@@ -151,6 +154,9 @@ class ClusterBroker:
     def _workers(self) -> int:
         assert isinstance(self.cluster, Fluxmq)
         return self.cluster.nodes.shape.workers
+
+    def _cores(self) -> tuple[int, ...]:
+        return shared_cores(self.cluster.nodes.shape) if isinstance(self.cluster, Fluxmq) else ()
 
     def _target(self, workload: Workload, leaders: list[int]) -> Target:
         to, of = self.cluster.ports(workload.protocol), self.cluster.ports(workload.consumes())
@@ -188,8 +194,15 @@ def placed(workload: Workload, shard: int, workers: int) -> Workload:
 
 
 def workers_apart() -> int:
-    """Shards of a node with a hot and a cold queue: two where cores allow, else one."""
-    return 2 if len(os.sched_getaffinity(0)) >= CORES_APART else 1
+    """Shards of a node with a hot and a cold queue: two unless there is one core only."""
+    return min(2, len(os.sched_getaffinity(0)))
+
+
+def shared_cores(shape: Shape) -> tuple[int, ...]:
+    """The core of each shard, the same on all nodes, where groups are pinned to shards and not every node has cores of its
+    own; else none."""
+    cores = sorted(os.sched_getaffinity(0))
+    return tuple(cores[: shape.workers]) if shape.pins and len(cores) < CORES_APART else ()
 
 
 STANDARD = Shape()

@@ -127,8 +127,9 @@ ASKED = (
         (Goal(cases.ACKNOWLEDGEMENT_P99, FLUXMQ_COLD, 1.1, 1.05),),
         subject=FLUXMQ_BESIDE,
         adapt=adapted,
-        note="Over MQTT, against the same queue with the other one idle. On 8 cores and more each group has a shard of its"
-        " own on every node; on fewer both share one, and the factor is not to be had.",
+        note="Over MQTT, against the same queue with the other one idle. Each group has a shard of its own on every node. On"
+        " fewer than 8 cores the hot shards of all nodes share one core, the cold ones another; on one core all share it,"
+        " and the factor is not to be had. The disk is everybody's.",
     ),
 )
 """Cases with goals."""

@@ -263,17 +263,23 @@ class Node:
         """Its configuration file."""
         return self.folder / "fluxmq.yaml"
 
-    def start(self, shape: Shape) -> None:
-        """Start its processes; they are not waited for."""
+    def command(self, shape: Shape) -> list[str]:
+        """What starts its processes."""
         arguments = ["--config", str(self.config), "--workers", str(shape.workers)]
         if shape.pins:
-            cores = self.cores.split(",") if self.cores is not None else ["0"]
+            assert self.cores is not None, "groups are pinned to cores of the node's own"
+            cores = self.cores.split(",")
             arguments += [f"--pin={group}={cores[shard]}" for group, shard in shape.pins]
         command = [sys.executable, "-m", "fluxmq.supervisor.main", *arguments]
         if self.cores is None:
-            command += ["--bind", "auto" if shape.pins else "never"]
+            command += ["--bind", "never"]
         else:
             command = ["taskset", "-c", self.cores, *command]
+        return command
+
+    def start(self, shape: Shape) -> None:
+        """Start its processes; they are not waited for."""
+        command = self.command(shape)
         self.process = brokers.spawn(command, self.folder, durable.environment(), self.log)
 
     def ready(self) -> bool:
@@ -336,14 +342,15 @@ class Nodes:
     nodes: list[Node] = field(default_factory=list)
 
     @classmethod
-    def create(cls, folder: Path, shape: Shape, spread: bool = True) -> Nodes:
-        """Choose ports and write the configurations; nothing runs yet. Raises ``BrokerError``."""
+    def create(cls, folder: Path, shape: Shape, cores: Sequence[str | None] | None = None) -> Nodes:
+        """Choose ports and write the configurations; nothing runs yet. ``cores``: those of each node, where ``placement`` is
+        not to choose. Raises ``BrokerError``."""
         addresses = free_addresses()
-        cores = placement(sorted(os.sched_getaffinity(0))) if spread else [None] * NODES
+        cores = placement(sorted(os.sched_getaffinity(0))) if cores is None else cores
         found = cls(folder, shape)
         for index, own in enumerate(addresses):
             node = Node(index, own, folder / node_name(index), cores[index])
-            node.folder.mkdir()
+            node.folder.mkdir(parents=True)
             content = settings(addresses, index, shape, node.folder / "data")
             # JSON is YAML.
             node.config.write_text(json.dumps(content, indent=1))

@@ -222,7 +222,7 @@ def measure(case: Case, broker: Running, plan: Plan, progress: Progress | None) 
     cores = (1,) if plan.pin else ()
     processes = max(plan.workers, case.processes)
     with broker.prepared(workload, plan.timing) as ready:
-        run = Run(ready.target, ready.workload, plan.timing, processes, cores)
+        run = Run(ready.target, ready.workload, plan.timing, processes, ready.cores or cores)
         found = run.measure(progress)
     found.counts.update(ready.counts)
     if not found.messages_per_s:

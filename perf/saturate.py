@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -18,13 +19,14 @@ POLL_S = 0.01
 
 
 class Background:
-    """Runs a workload from entering to leaving; ``result`` is there afterwards."""
+    """Runs a workload from entering to leaving, on these cores if any are named; ``result`` is there afterwards."""
 
-    def __init__(self, target: Target, workload: Workload, beside: Timing) -> None:
+    def __init__(
+        self, target: Target, workload: Workload, beside: Timing, cores: Sequence[int] = ()
+    ) -> None:
         self.result: Measurement | None = None
-        self._run = Run(
-            target, workload, Timing(0.5, beside.warmup_s + beside.duration_s + MARGIN_S)
-        )
+        timing = Timing(0.5, beside.warmup_s + beside.duration_s + MARGIN_S)
+        self._run = Run(target, workload, timing, cores=cores)
         self._problem: Exception | None = None
         self._ended = 0.0
         self._thread = threading.Thread(target=self._measure, name="background")

@@ -95,7 +95,8 @@ class Launch:
     ``handoff_fds``: for the acceptor its sending ends, index = shard; for a shard its one receiving end.
     ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
     ``cores``: the processors the child is bound to by the supervisor; informative.
-    ``node_cores``: all that the node may use, on which a bound child's background threads run.
+    ``node_cores``: all that the node may use, on which threads of a bound child that do little run.
+    ``spare_cores``: those of them that no shard is bound to, for threads that do much.
     ``pins``: groups pinned to shards by the operator, group name to shard index.
     """
 
@@ -115,6 +116,7 @@ class Launch:
     wake_fds: list[int] = field(default_factory=list)
     cores: list[int] = field(default_factory=list)
     node_cores: list[int] = field(default_factory=list)
+    spare_cores: list[int] = field(default_factory=list)
     pins: dict[str, int] = field(default_factory=dict)
 
     @property

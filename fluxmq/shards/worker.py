@@ -116,7 +116,7 @@ class Worker:
             self.reactor,
             self.later,
             self.broker.count_drop,
-            disk=disk_beside(launch.node_cores, launch.cores),
+            disk=disk_beside(launch.node_cores, launch.cores, launch.spare_cores),
         )
         self._join_cluster()
         self.broker.queues = self.queues

@@ -58,6 +58,7 @@ class Fabric:
         workers = plan.workers
         self._plan = plan
         self._node_cores = sorted(os.sched_getaffinity(0))
+        self._spare_cores = [core for core in self._node_cores if core not in plan.cores]
         self._kind = kind
         self._ring_bytes = ring_bytes
         self._data_dir = data_dir
@@ -85,7 +86,7 @@ class Fabric:
         """What to tell a child."""
         handoff_fds: list[int] = []
         links: list[Link] = []
-        bound = self._plan.bound
+        bound = self._plan.bound and child.role == "shard"
         if child.role == "acceptor":
             handoff_fds = [sender for sender, _ in self._handoff]
         elif child.role == "shard":
@@ -114,8 +115,9 @@ class Fabric:
             link_kind=self._kind,
             ring_bytes=self._ring_bytes,
             wake_fds=self._wake_fds if child.role == "shard" else [],
-            cores=[self._plan.cores[child.index]] if child.role == "shard" and bound else [],
-            node_cores=self._node_cores if child.role == "shard" and bound else [],
+            cores=[self._plan.cores[child.index]] if bound else [],
+            node_cores=self._node_cores if bound else [],
+            spare_cores=self._spare_cores if bound else [],
             pins=self._plan.pins,
         )
 

@@ -18,13 +18,14 @@ from perf.__main__ import parser
 from perf.brokers import HOST, Broker, BrokerError
 from perf.cases import shard_of
 from perf.catch_up import CatchUp, Phase
-from perf.cluster_brokers import NAMES, Fluxmq, placed
+from perf.cluster_brokers import NAMES, Fluxmq, placed, shared_cores
 from perf.cluster_cases import CLUSTER_CASES, STREAM
 from perf.cluster_nodes import (
     NODE_PORTS,
     NODES,
     PORTS_FROM,
     Addresses,
+    Nodes,
     Shape,
     leading,
     node_name,
@@ -137,6 +138,29 @@ def test_clients_live_on_the_shard_of_their_group() -> None:
         work = placed(cluster_brokers.HOT_LOAD, shard, 2)
         names = (work.publisher_ids[0], f"perf-{work.subscriber_ids[0]}")
         assert [shard_of()(name.encode(), 2) for name in names] == [shard, shard]
+
+
+def test_hot_and_cold_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared(cores: int) -> tuple[int, tuple[int, ...]]:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+        workers = cluster_brokers.workers_apart()
+        return workers, shared_cores(cluster_brokers.hot_and_cold(workers))
+
+    assert shared(1) == (1, ())  # nothing to pin to
+    assert shared(2) == shared(7) == (2, (0, 1))  # the same two on every node
+    assert shared(8) == (2, ())  # two of its own on every node
+    assert shared_cores(cluster_brokers.STANDARD) == ()
+
+
+def test_nodes_start_on_the_cores_they_are_given(tmp_path: Path) -> None:
+    nodes = Nodes.create(tmp_path, cluster_brokers.hot_and_cold(2), ["4,6"] * NODES)
+    for node in nodes.nodes:
+        command = node.command(nodes.shape)
+        assert command[:3] == ["taskset", "-c", "4,6"]
+        assert {"--pin=hot=4", "--pin=cold=6"} < set(command)
+        assert "--bind" not in command
+    loose = Nodes.create(tmp_path / "loose", Shape(), [None] * NODES).nodes[0]
+    assert loose.command(Shape())[-2:] == ["--bind", "never"]
 
 
 def test_a_cluster_speaks_what_it_is_measured_with() -> None:

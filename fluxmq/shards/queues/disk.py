@@ -53,22 +53,27 @@ class Disk:
     executor: Callable[[], Executor] = checkpoint_threads
     background: bool = True
     cores: tuple[int, ...] = ()
-    """Processors that threads of write-ahead logs may run on; none: those of the shard."""
+    """Processors that threads which sync may run on; none: those of the shard."""
+    spare: tuple[int, ...] = ()
+    """Processors that threads which make files of logs may run on; none: those of the shard."""
 
     @property
     def beside(self) -> bool:
-        """Whether those threads have processors besides the shard's own."""
+        """Whether threads that sync have processors besides the shard's own."""
         return bool(self.cores)
 
 
-def disk_beside(node: Sequence[int], own: Sequence[int]) -> Disk:
-    """The disk of a shard that is bound to its own of the node's processors, with its threads on the others.
+def disk_beside(node: Sequence[int], own: Sequence[int], spare: Sequence[int]) -> Disk:
+    """The disk of a shard that is bound to its own of the node's processors, of which no shard is bound to the spare ones.
 
-    A thread that waits for the disk does little, but on the shard's own core it takes turns with the shard.
+    A thread that syncs does little, but on the shard's own core it takes turns with the shard: it has the others. Checkpoints and
+    new files of the log are work, tens of milliseconds at a time: for these it is the spare ones, or its own, so that no
+    shard is held up by what another one stores.
     """
     cores = tuple(core for core in node if core not in own and len(node) > 1)
     return Disk(
         syncer=lambda directory: log_syncer(directory, cores),
-        executor=lambda: checkpoint_threads(cores),
+        executor=lambda: checkpoint_threads(spare),
         cores=cores,
+        spare=tuple(spare),
     )

@@ -75,7 +75,7 @@ class ShardLogs:
                     file_bytes=self._settings.storage.wal_file_bytes,
                     synced=kind == WAL,
                     background=self._disk.background,
-                    cores=self._disk.cores,
+                    cores=self._disk.spare,
                 ),
                 on_sync=times,
             )

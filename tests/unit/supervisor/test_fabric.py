@@ -58,7 +58,10 @@ def test_launches(made: tuple[Fabric, Tree], kind: LinkKind, tmp_path: Path) -> 
     assert launches["control"].handoff_fds == []
     assert launches["control"].links == []
     assert [launches[f"shard-{index}"].cores for index in range(WORKERS)] == [[4], [5], [4]]
-    assert launches["shard-0"].node_cores == sorted(os.sched_getaffinity(0))
+    usable = sorted(os.sched_getaffinity(0))
+    assert launches["shard-0"].node_cores == usable
+    assert launches["shard-0"].spare_cores == [core for core in usable if core not in (4, 5)]
+    assert launches["acceptor"].spare_cores == launches["control"].node_cores == []
     for index in range(WORKERS):
         shard = launches[f"shard-{index}"]
         assert [link.peer for link in shard.links] == [
@@ -77,9 +80,22 @@ def test_shards_that_are_not_bound_have_no_cores(kind: LinkKind, tmp_path: Path)
         assert {row.core for row in fabric.table.rows()} == {-1}
         for child in tree.children:
             launch = fabric.launch(child)
-            assert (launch.cores, launch.node_cores) == ([], [])
+            assert (launch.cores, launch.node_cores, launch.spare_cores) == ([], [], [])
     finally:
         fabric.close()
+
+
+def test_spare_cores_are_those_without_a_shard(kind: LinkKind, tmp_path: Path) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    for workers in (1, len(usable)):
+        tree = Tree(workers, 1.0)
+        fabric = Fabric(
+            plan(workers, usable, []), tree, b"{}", 8192, kind, tmp_path, tmp_path / "run"
+        )
+        try:
+            assert fabric.launch(tree.children[0]).spare_cores == usable[workers:]
+        finally:
+            fabric.close()
 
 
 def test_hand_over_reaches_its_shard(made: tuple[Fabric, Tree]) -> None:
