@@ -23,6 +23,8 @@ from fluxmq.control.clusters import (
     TRANSFER,
     UNKNOWN,
     VOTER,
+    AuditListing,
+    AuditWanted,
     ForgetNode,
     MemberChange,
     MemberRow,
@@ -58,7 +60,8 @@ CONTACT_MILLISECONDS_MAX: Final = 2000
 
 class Clustering:
     """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones;
-    ``own``: how the group does that control processes have among themselves; ``forget_own``: takes a node out of it."""
+    ``own``: how the group does that control processes have among themselves; ``forget_own``: takes a node out of it;
+    ``audit_own``: compares its copies."""
 
     def __init__(
         self,
@@ -66,11 +69,13 @@ class Clustering:
         shards: Callable[[], list[Peer]],
         own: Callable[[], RaftRow | None] = lambda: None,
         forget_own: Callable[[str], Awaitable[None]] | None = None,
+        audit_own: Callable[[], Awaitable[AuditListing]] | None = None,
     ) -> None:
         self._clustered = clustered
         self._shards = shards
         self._own = own
         self._forget_own = forget_own
+        self._audit_own = audit_own
 
     async def answer(self, message: Message) -> Body:
         """Answer a request. Raises RequestError or MessageError."""
@@ -79,7 +84,9 @@ class Clustering:
         match message.kind:
             case "raft":
                 return (await self._told(RaftWanted.from_body(message.body))).to_body()
-            case "transfer" | "member_change" | "audit":
+            case "audit":
+                return await self._audit(message.body)
+            case "transfer" | "member_change":
                 return await self._one(message.kind, message.body)
             case "rebalance":
                 return (await self._rebalance()).to_body()
@@ -131,6 +138,13 @@ class Clustering:
             raise RequestError(ERROR_FAILED, str(problem)) from problem
         except TimeoutError:
             raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time") from None
+
+    async def _audit(self, body: Body) -> Body:
+        """Have the copies of a group compared: by its leader, or that of the control processes here."""
+        own = self._own()
+        if self._audit_own is None or own is None or AuditWanted.from_body(body).group != own.group:
+            return await self._one(AUDIT, body)
+        return (await self._audit_own()).to_body()
 
     async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> Outcomes:
         """Carry out orders about different groups, each (group, node, kind, body); one that fails stops no other."""

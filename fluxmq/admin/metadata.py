@@ -84,7 +84,7 @@ class MetadataStore:
         sqlite3.Error when it cannot be opened."""
         # Created by us, so that it is never readable by others and never reached through a link.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        self._path = path
+        self.path = path
         self._trying = False
         self._database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -252,14 +252,14 @@ class MetadataStore:
             self._upgrade(0)
             return
         if application != APPLICATION_ID:
-            raise MetadataError(f"{self._path} is not a database of this broker")
+            raise MetadataError(f"{self.path} is not a database of this broker")
         if not 1 <= version <= schema.VERSION:
             raise MetadataError(
-                f"{self._path} has schema {version}, this version knows {schema.VERSION}"
+                f"{self.path} has schema {version}, this version knows {schema.VERSION}"
             )
         (verdict,) = execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
-            raise MetadataError(f"{self._path} is damaged: {verdict}")
+            raise MetadataError(f"{self.path} is damaged: {verdict}")
         if version < schema.VERSION:
             self._upgrade(version)
 
@@ -447,10 +447,10 @@ class MetadataStore:
                 tuple(topics),
             )
         except (ValueError, TypeError) as error:
-            raise MetadataError(f"{self._path}: user {name!r} is damaged: {error}") from error
+            raise MetadataError(f"{self.path}: user {name!r} is damaged: {error}") from error
         problem = user_problem(user)
         if problem is not None:
-            raise MetadataError(f"{self._path}: user {name!r} is damaged: {problem}")
+            raise MetadataError(f"{self.path}: user {name!r} is damaged: {problem}")
         return user
 
     @staticmethod

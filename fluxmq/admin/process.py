@@ -37,7 +37,7 @@ from fluxmq.admin.scrape import Scraper
 from fluxmq.admin.topology_keeper import TopologyKeeper
 from fluxmq.control import launch as launching
 from fluxmq.control import unix_socket
-from fluxmq.control.clusters import RaftRow
+from fluxmq.control.clusters import AuditListing, RaftRow
 from fluxmq.control.framing import FramingError
 from fluxmq.control.launch import Launch, LaunchError
 from fluxmq.control.messages import (
@@ -104,6 +104,7 @@ class ControlProcess:
             self._shards,
             self._meta_row,
             self._forget_in_meta,
+            self._audit_meta,
         )
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
@@ -271,6 +272,10 @@ class ControlProcess:
     async def _forget_in_meta(self, node: str) -> None:
         if self._meta is not None:
             await self._meta.forget(node)
+
+    async def _audit_meta(self) -> AuditListing:
+        assert self._meta is not None, "there is a row of it"
+        return await self._meta.neighbours.comparing.audit()
 
     def _shards(self) -> list[Peer]:
         return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]

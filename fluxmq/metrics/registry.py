@@ -245,6 +245,18 @@ _DECLARED: Final = (
     Metric("fluxmq_meta_commit_index", _G, "Index up to which it is committed.", scope=Scope.NODE),
     Metric("fluxmq_meta_applied_index", _G, "Up to where it is applied here.", scope=Scope.NODE),
     Metric("fluxmq_meta_elections_total", _C, "Times this node began to lead.", scope=Scope.NODE),
+    Metric(
+        "fluxmq_meta_compared_index",
+        _G,
+        "Index at which this node, leading, last found a majority of equal copies.",
+        scope=Scope.NODE,
+    ),
+    Metric(
+        "fluxmq_meta_mismatches_total",
+        _C,
+        "Copies of _meta that this node, leading, found to differ.",
+        scope=Scope.NODE,
+    ),
     Metric("fluxmq_meta_voter", _G, "1 for nodes that vote in _meta.", ("member",), Scope.NODE),
     Metric(
         "fluxmq_meta_last_contact_seconds",

@@ -15,6 +15,7 @@ PERMISSIONS = "fluxmq/auth/permissions.py"
 OF_PERMISSIONS = "tests/unit/auth/test_permissions.py::"
 PATTERNS = "fluxmq/model/patterns.py"
 OF_PATTERNS = "tests/unit/model/test_patterns.py::"
+OF_COMPARING = "tests/unit/admin/meta/test_comparing.py::"
 
 MUTATIONS = [
     # Kept
@@ -208,5 +209,29 @@ MUTATIONS = [
         "                    self._elsewhere.give_up(revision)\n",
         "                    pass\n",
         "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
+    ),
+    Mutation(
+        "meta_differs_unnoticed",
+        "A copy of _meta that differs from what a majority holds is given up.",
+        "fluxmq/admin/meta/comparing.py",
+        "        if number == self._replica.leader:\n            self._give_up()\n",
+        "        pass\n",
+        OF_COMPARING + "test_a_copy_that_differs_is_given_up_and_comes_anew",
+    ),
+    Mutation(
+        "meta_compared_at_other_indexes",
+        "Copies are compared where as much is applied.",
+        "fluxmq/admin/meta/comparing.py",
+        "right is not None and each.applied == right.applied and each != right",
+        "right is not None and each != right",
+        OF_COMPARING + "test_who_differs_from_a_majority",
+    ),
+    Mutation(
+        "meta_judged_without_majority",
+        "Without a majority of equal copies nobody is said to be wrong.",
+        "fluxmq/admin/meta/comparing.py",
+        "if count > len(members) // 2), None)",
+        "if count), None)",
+        OF_COMPARING + "test_who_differs_from_a_majority",
     ),
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fluxmq.admin.deciding import LostError, NotLeadingError
 from fluxmq.admin.meta.tables import CLUSTER, NODE, NodeRecord
@@ -71,7 +72,7 @@ class Work:
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Begin something. What only the leader may do ends when another one leads."""
 
         async def guarded() -> None:
@@ -85,6 +86,8 @@ class Work:
         task = asyncio.get_running_loop().create_task(guarded())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        # The end may come before the beginning.
+        task.add_done_callback(lambda _task: work.close())
         return task
 
     async def stop(self) -> None:

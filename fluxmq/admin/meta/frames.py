@@ -24,9 +24,15 @@ PART: Final = 5
 PART_TAKEN: Final = 6
 SNAPSHOT: Final = 7
 PROGRESS: Final = 8
+DIGEST_WANTED: Final = 9
+"""What does your copy come to? No content."""
+DIGEST: Final = 10
+DIFFERS: Final = 11
+"""From the leader: your copy is not what a majority holds. No content."""
 KIND_BYTES_MAX: Final = 64
 TEXT_MAX: Final = 4096
 PARTS_MAX: Final = 1 << 20
+DIGEST_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,15 @@ class Progress:
     revision: int
 
 
-Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent | Progress
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """All rows of my copy at an index, as one number."""
+
+    applied: int
+    content: bytes
+
+
+Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent | Progress | Digest
 _KINDS: Final[dict[type[Any], int]] = {
     Introduction: INTRODUCTION,
     Request: REQUEST,
@@ -114,6 +128,7 @@ _KINDS: Final[dict[type[Any], int]] = {
     PartTaken: PART_TAKEN,
     SnapshotSent: SNAPSHOT,
     Progress: PROGRESS,
+    Digest: DIGEST,
 }
 BODY_BYTES_MAX: Final = 96 << 20
 """A part or a request as it travels, with room: larger frames are nobody's of ours."""
@@ -191,6 +206,10 @@ def _progress(fields: Fields) -> Progress:
     return Progress(what, fields.integer("revision"))
 
 
+def _digest(fields: Fields) -> Digest:
+    return Digest(fields.integer("applied"), fields.data("content", DIGEST_BYTES))
+
+
 _READERS: Final[dict[int, Callable[[Fields], Frame]]] = {
     INTRODUCTION: _introduction,
     REQUEST: _request,
@@ -199,4 +218,5 @@ _READERS: Final[dict[int, Callable[[Fields], Frame]]] = {
     PART_TAKEN: _part_taken,
     SNAPSHOT: _snapshot,
     PROGRESS: _progress,
+    DIGEST: _digest,
 }

@@ -6,12 +6,16 @@ from typing import Final
 
 from fluxmq.admin.meta import admission, snapshots, transfers
 from fluxmq.admin.meta.agreed import Agreed, Work
+from fluxmq.admin.meta.comparing import Comparing
 from fluxmq.admin.meta.elsewhere import Elsewhere
 from fluxmq.admin.meta.frames import (
+    DIFFERS,
+    DIGEST_WANTED,
     PROGRESSES,
     RAFT,
     WELCOME,
     Answer,
+    Digest,
     Introduction,
     Part,
     PartTaken,
@@ -69,12 +73,16 @@ class Neighbourhood:
         self._tables: MetaTables
         self._replica: Replica
         self._requests: Requests
+        self.comparing: Comparing
         self.streams: Links
 
     def join(self, tables: MetaTables, replica: Replica, requests: Requests) -> None:
         """These are told what the others say."""
         self._tables, self._replica, self._requests = tables, replica, requests
         self._incarnation = replica.incarnation
+        self.comparing = Comparing(
+            *(self._plan.own, self._names, self._store.path, replica, self._work, self.send)
+        )
 
     # Saying
 
@@ -114,14 +122,16 @@ class Neighbourhood:
             0 if record is None else record.index,
         )
 
-    def welcome(self, status: Status, records: dict[int, NodeRecord]) -> None:
-        """As who leads: tell nodes that return when what they are sent is meant for the directory they have now."""
+    def tend(self, status: Status, records: dict[int, NodeRecord]) -> None:
+        """As who leads: tell nodes that return when what they are sent is meant for the directory they have now; and have
+        all copies compared now and then."""
         for number, told in self.known.items():
             place = number, told.incarnation
             welcome = admission.is_welcome(number, status, told, records.get(number))
             if welcome and place not in self._greeted:
                 self._greeted.add(place)
                 self.send(number, _WELCOME)
+        self.comparing.tend()
 
     # Hearing
 
@@ -143,6 +153,7 @@ class Neighbourhood:
         if self._sending.pop(number, None) is not None:
             self._replica.node.report_snapshot(number, ok=False)
         self._requests.parted(number)
+        self.comparing.parted(number)
         self._replica.unreachable(number)
 
     def said(self, number: int, frame: bytes) -> None:
@@ -152,6 +163,10 @@ class Neighbourhood:
             self._take_raft(number, frame)
         elif kind == WELCOME:
             self._welcomed.add(number)
+        elif kind == DIGEST_WANTED:
+            self.comparing.wanted(number)
+        elif kind == DIFFERS:
+            self.comparing.differs(number)
         else:
             self._take_frame(number, decode(frame))
 
@@ -178,6 +193,8 @@ class Neighbourhood:
                 self._requests.answered(number, frame)
             case Progress():
                 self.elsewhere[frame.what].heard(number, frame.revision)
+            case Digest():
+                self.comparing.told(number, frame)
             case Part():
                 receiving = self._receiving.setdefault(
                     number, transfers.Receiving(lambda data: self.send(number, data))

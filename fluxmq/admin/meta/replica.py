@@ -215,7 +215,7 @@ class Replica:
         try:
             action()
         except InconsistentLog as problem:
-            self._start_over(str(problem))
+            self._start_over(f"it is older than what others were told of it: {problem}")
             return
         self.pump()
 
@@ -432,9 +432,9 @@ class Replica:
         self._observer.turned()
 
     def _start_over(self, why: str) -> None:
-        """The others have seen more of this log than there is: its directory is an older copy. Begin again, as such."""
-        _log.error("the log of _meta is older than what others were told of it: %s", why)
-        self.problem = "its log was lost; it waits for the others to give it everything"
+        """The others have seen more of this log than there is, or hold something else: begin again, as an older copy."""
+        _log.error("this copy of _meta is given up: %s", why, extra={"group": self._plan.name})
+        self.problem = "its copy was given up; it waits for the others to give it everything"
         self._role, self._leader = Role.FOLLOWER, 0
         self._lose()
         self._observer.turned()
@@ -442,7 +442,7 @@ class Replica:
             self._over = asyncio.get_running_loop().create_task(self._forget_log())
 
     def forget_log(self, why: str) -> None:
-        """This directory is known to be an old copy, or another's."""
+        """This directory is known to be an old copy, or another's, or not to hold what the others do."""
         if self.problem is None and not self._failed:
             self._start_over(why)
 

@@ -219,7 +219,8 @@ class Meta:
 
     def samples(self) -> Iterator[Sample]:
         """The same in numbers, for /metrics."""
-        return self.status().samples(self._node, self.replica.elections)
+        yield from self.status().samples(self._node, self.replica.elections)
+        yield from self.neighbours.comparing.samples()
 
     # Deciding, from this node's shards and people
 
@@ -465,7 +466,7 @@ class Meta:
         noted = self._agreed.records.items()
         records = {numbers[node]: record for node, record in noted if node in numbers}
         status = self.replica.status()
-        self.neighbours.welcome(status, records)
+        self.neighbours.tend(status, records)
         step = admission.next_step(status, self.neighbours.known, records)
         if isinstance(step, MembershipChange):
             outcome = self.replica.node.propose_membership(step)

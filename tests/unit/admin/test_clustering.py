@@ -9,11 +9,16 @@ from fluxmq.admin.clustering import Clustering, meta_row
 from fluxmq.admin.meta.agreed import MetaStatus
 from fluxmq.admin.peers import AnsweredError, RequestError
 from fluxmq.control.clusters import (
+    AUDIT,
+    EQUAL,
     FORGET_NODE,
     MEMBER_CHANGE,
     RAFT,
     REBALANCE,
     TRANSFER,
+    AuditListing,
+    AuditRow,
+    AuditWanted,
     ForgetNode,
     MemberChange,
     MemberRow,
@@ -190,3 +195,23 @@ def test_a_forgotten_node_leaves_the_control_processes_group_as_well():
 
 def test_a_node_that_the_control_processes_need_stays_everywhere():
     assert forget("it is needed") == ([], "it is needed")
+
+
+def test_copies_of_the_control_processes_group_are_compared_by_themselves():
+    compared = AuditListing("_meta", (AuditRow("a", "voter", 7, "00", EQUAL),))
+    shard = Shard(0, lambda *_: AuditListing("g", ()).to_body())
+
+    async def audit_own():
+        return compared
+
+    own = replace(row("_meta", "a", ABC), shard=-1)
+    clustering = Clustering(True, lambda: [shard], lambda: own, audit_own=audit_own)
+
+    def audited(group):
+        message = Message(AUDIT, 1, AuditWanted(group).to_body())
+        return AuditListing.from_body(asyncio.run(clustering.answer(message)))
+
+    assert audited("_meta") == compared
+    assert shard.asked == []
+    assert audited("g").group == "g"
+    assert shard.asked == [(AUDIT, {"group": "g"})]

@@ -1,5 +1,7 @@
 """What control processes say to each other, the log they keep, and who may vote: each by itself."""
 
+import asyncio
+import gc
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from fluxmq.admin.meta.admission import (
     next_step,
     standing_of_new,
 )
+from fluxmq.admin.meta.agreed import Work
 from fluxmq.admin.meta.decisions import (
     ENTRY_BYTES_MAX,
     Decision,
@@ -20,7 +23,9 @@ from fluxmq.admin.meta.decisions import (
     UsersChange,
 )
 from fluxmq.admin.meta.frames import (
+    DIGEST_BYTES,
     Answer,
+    Digest,
     Introduction,
     Part,
     PartTaken,
@@ -57,6 +62,7 @@ FRAMES = [
     PartTaken(1, 0),
     SnapshotSent(1, 2, b"message"),
     Progress("users", 4),
+    Digest(7, b"\x01" * DIGEST_BYTES),
 ]
 
 
@@ -71,7 +77,7 @@ def test_frames_come_back_and_half_ones_are_refused(frame):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\x09\x80", b"\x01\x80", b"\x03\x92\x01\x02", b"\x04\xc1", encode(Progress("else", 1))],
+    [b"", b"\x0c\x80", b"\x01\x80", b"\x03\x92\x01\x02", b"\x04\xc1", encode(Progress("else", 1))],
 )
 def test_what_is_no_frame_is_refused(data):
     with pytest.raises(MessageError):
@@ -235,3 +241,20 @@ def test_parts_of_a_snapshot_come_in_order_and_all():
         receiving.part(Part(6, 2, b"c"))
     with pytest.raises(MessageError, match="without some of its parts"):
         receiving.complete(SnapshotSent(6, 2, b""))
+
+
+def test_work_that_ends_before_it_began_is_not_forgotten(recwarn):
+    async def scenario():
+        work = Work()
+        begun = []
+
+        async def never():
+            begun.append(True)
+
+        work.begin(never())
+        await work.stop()
+        assert not begun
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert not recwarn.list
