@@ -80,6 +80,7 @@ class Member:
             swarm.check_quorum,
             swarm.max_unstable_bytes,
             swarm.max_apply_bytes,
+            max_inflight_appends=swarm.max_inflight_appends,
         )
         self.random = Random(f"member {world.seed} {me}")
         self.tick_us = int(world.tick_us * (0.9 + 0.2 * self.random.random()))

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 TICK_US = 10_000
+ANY_APPENDS = 1 << 20
+"""No limit that a run could reach."""
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class Swarm:
     """How many of the lost members come back under their old number."""
     cut_transfer: float = 0.0
     """Leadership is handed to a member that is being cut off."""
+    max_inflight_appends: int = ANY_APPENDS
 
 
 def mixed(seed: int, voters: int | None = None) -> Swarm:
@@ -246,6 +249,13 @@ THEMES: tuple[Callable[[int, int | None], Swarm], ...] = (mixed, storm, mixed, m
 def draw(seed: int, voters: int | None = None) -> Swarm:
     """The options of a seed; `voters` overrides its own choice. Of four rounds of themes one has disks that only
     lose what was not synced, two are worn, and in one members are replaced."""
+    swarm = unlimited(seed, voters)
+    appends = Random(f"appends {seed}").choice((1, 2, 2, ANY_APPENDS))
+    return replace(swarm, max_inflight_appends=appends)
+
+
+def unlimited(seed: int, voters: int | None = None) -> Swarm:
+    """The same without a limit to unanswered appends, as seeds drew them when some found what is kept as a test."""
     swarm = plain(seed, voters)
     kind = seed // len(THEMES) % 4
     if kind == 0:

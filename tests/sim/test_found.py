@@ -7,6 +7,7 @@ import pytest
 from fluxmq.raft.node import Config, Node
 from fluxmq.raft.types import EMPTY, Entry, HardState, Membership, Message, MessageKind, Role
 from tests.sim.disk import ENTRIES, Store
+from tests.sim.swarm import unlimited
 from tests.sim.world import World
 
 VOTERS = Membership((1, 2, 3))
@@ -86,4 +87,4 @@ WORN = {
 
 @pytest.mark.parametrize(("seed", "voters"), WORN)
 def test_what_worn_storage_once_found_stays_away(seed: int, voters: int) -> None:
-    assert World(seed, voters=voters).run(2_000)
+    assert World(seed, unlimited(seed, voters)).run(2_000)

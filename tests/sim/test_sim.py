@@ -21,7 +21,7 @@ from tests.sim.__main__ import main, seed_range
 from tests.sim.campaign import Summary, run_many, run_seeds
 from tests.sim.member import Member
 from tests.sim.operator import Operator
-from tests.sim.swarm import Swarm, draw, plain, replacing, storm
+from tests.sim.swarm import ANY_APPENDS, Swarm, draw, plain, replacing, storm
 from tests.sim.world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -309,6 +309,7 @@ def test_commands(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_seeds_draw_all_kinds_of_groups() -> None:
     drawn = [draw(seed) for seed in range(200)]
     assert {each.voters for each in drawn} == {1, 2, 3, 4, 5}
+    assert {each.max_inflight_appends for each in drawn} == {1, 2, ANY_APPENDS}
     assert any(each.spares for each in drawn)
     assert (
         {each.pre_vote for each in drawn} == {each.check_quorum for each in drawn} == {True, False}
