@@ -350,7 +350,7 @@ class Nodes:
         found = cls(folder, shape)
         for index, own in enumerate(addresses):
             node = Node(index, own, folder / node_name(index), cores[index])
-            node.folder.mkdir(parents=True)
+            node.folder.mkdir()
             content = settings(addresses, index, shape, node.folder / "data")
             # JSON is YAML.
             node.config.write_text(json.dumps(content, indent=1))

@@ -25,7 +25,7 @@ from perf.cluster_nodes import (
     NODES,
     PORTS_FROM,
     Addresses,
-    Nodes,
+    Node,
     Shape,
     leading,
     node_name,
@@ -153,14 +153,14 @@ def test_hot_and_cold_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_nodes_start_on_the_cores_they_are_given(tmp_path: Path) -> None:
-    nodes = Nodes.create(tmp_path, cluster_brokers.hot_and_cold(2), ["4,6"] * NODES)
-    for node in nodes.nodes:
-        command = node.command(nodes.shape)
-        assert command[:3] == ["taskset", "-c", "4,6"]
-        assert {"--pin=hot=4", "--pin=cold=6"} < set(command)
-        assert "--bind" not in command
-    loose = Nodes.create(tmp_path / "loose", Shape(), [None] * NODES).nodes[0]
-    assert loose.command(Shape())[-2:] == ["--bind", "never"]
+    def command(shape: Shape, cores: str | None) -> list[str]:
+        return Node(0, Addresses(PORTS_FROM), tmp_path, cores).command(shape)
+
+    given = command(cluster_brokers.hot_and_cold(2), "4,6")
+    assert given[:3] == ["taskset", "-c", "4,6"]
+    assert {"--pin=hot=4", "--pin=cold=6"} < set(given)
+    assert "--bind" not in given
+    assert command(Shape(), None)[-2:] == ["--bind", "never"]
 
 
 def test_a_cluster_speaks_what_it_is_measured_with() -> None:
