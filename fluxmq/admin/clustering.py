@@ -232,8 +232,8 @@ class Clustering:
         return Outcomes((*outcomes, *others.rows))
 
 
-def meta_row(node: str, group: str, status: MetaStatus) -> RaftRow:
-    """The control processes' group as one of them tells of it."""
+def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftRow:
+    """The control processes' group as one of them tells of it, which began to lead it so often."""
     members = tuple(
         MemberRow(
             node=name,
@@ -262,7 +262,7 @@ def meta_row(node: str, group: str, status: MetaStatus) -> RaftRow:
         applied=status.applied,
         last=status.commit,
         snapshot=0,
-        elections=0,
+        elections=elections,
         fsync_p99=0.0,
         members=members,
     )

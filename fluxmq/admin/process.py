@@ -267,7 +267,8 @@ class ControlProcess:
         if self._meta is None:
             return None
         node = self._settings.cluster.node_id
-        return clustering.meta_row(node, META_GROUP, self._meta.status())
+        meta = self._meta
+        return clustering.meta_row(node, META_GROUP, meta.status(), meta.replica.elections)
 
     async def _forget_in_meta(self, node: str) -> None:
         if self._meta is not None:

@@ -142,7 +142,8 @@ def test_the_control_processes_group_is_shown_and_left_alone():
         "no leader",
         {"a": ("voter", None), "b": ("voter", 0.5)},
     )
-    own = meta_row("a", "_meta", status)
+    own = meta_row("a", "_meta", status, 3)
+    assert own.elections == 3
     listing = RaftListing((row("g", "a", ABC),)).to_body()
     told = Clustering(True, lambda: [Shard(0, lambda *_: listing)], lambda: own)
 
