@@ -120,7 +120,7 @@ class Comparing:
         self._now = now
         self._told: dict[int, Digest] = {}
         self._named: dict[int, Digest] = {}
-        """Copies that were found to differ."""
+        """Copies that were found to differ, each of which is counted once."""
         self._askers: set[int] = set()
         self._taking = False
         self._next = 0.0
@@ -135,6 +135,7 @@ class Comparing:
     def tend(self) -> None:
         """This node leads, and some tenths of a second have passed."""
         if self._now() >= self._next:
+            self._told.clear()  # what a copy was that has come anew since says nothing of it
             self._ask()
 
     def _ask(self) -> set[int]:
@@ -203,14 +204,11 @@ class Comparing:
         voters = self._replica.status().membership.voters
         for number in deviating(self._told, voters):
             found = self._told[number]
-            if self._named.get(number) == found:
-                continue
-            self._named[number] = found
-            self.mismatches += 1
-            _log.error(
-                "copies of a group differ",
-                extra={"group": META_GROUP, "member": self._names.get(number, str(number))},
-            )
+            if self._named.get(number) != found:
+                self._named[number] = found
+                self.mismatches += 1
+                about = {"group": META_GROUP, "member": self._names.get(number, str(number))}
+                _log.error("copies of a group differ", extra=about)
             if number == self._own:
                 self._give_up()
             else:
@@ -220,6 +218,8 @@ class Comparing:
             self.compared = max(self.compared, right.applied)
 
     def _give_up(self) -> None:
+        if self._replica.standing is not Standing.MEMBER or self._replica.problem is not None:
+            return  # it is given up already
         now = self._now()
         if self._given_up is not None and now - self._given_up < AGAIN_SECONDS:
             _log.error("the copy of _meta differs again: it is kept", extra={"group": META_GROUP})
