@@ -291,19 +291,26 @@ class Http2(Sending):
         self._count_idle()
         for key, value in SETTING.iter_unpack(body):
             if key == INITIAL_WINDOW_SIZE:
-                if value > WINDOW_MAX:
-                    raise Http2Error(FLOW_CONTROL_ERROR, "a window too wide")
-                more, self._window_of_streams = value - self._window_of_streams, value
-                for stream in list(self.streams.values()):
-                    stream.window += more
-                    self._open(stream, events)
+                self._on_initial_window(value)
             elif key == MAX_FRAME_SIZE:
                 if not FRAME_BYTES_DEFAULT <= value < 1 << 24:
                     raise Http2Error(PROTOCOL_ERROR, "a frame size that is none")
                 self._frame_max = min(value, FRAME_BYTES_MAX)
             elif key == HEADER_TABLE_SIZE:
                 self._encoder.header_table_size = min(value, 4096)
+        # Before anything that only the new settings allow: the other side holds to them what comes behind this (6.5.3).
         self._out.append(frame(SETTINGS, ACK, 0, b""))
+        for stream in list(self.streams.values()):
+            self._open(stream, events)
+
+    def _on_initial_window(self, value: int) -> None:
+        if value > WINDOW_MAX:
+            raise Http2Error(FLOW_CONTROL_ERROR, "a window too wide")
+        more, self._window_of_streams = value - self._window_of_streams, value
+        for stream in self.streams.values():
+            stream.window += more
+            if stream.window > WINDOW_MAX:
+                raise Http2Error(FLOW_CONTROL_ERROR, "a stream's window too wide")
 
     def _on_window(self, number: int, body: bytes, events: list[Event]) -> None:
         _exactly(body, 4)

@@ -36,6 +36,14 @@ MUTATIONS = [
         OF_HTTP2 + "test_who_is_not_read_is_held_back_and_goes_on",
     ),
     Mutation(
+        "transport_settings_used_too_soon",
+        "What new settings allow is sent behind the word that they are taken.",
+        HTTP2 + "http2.py",
+        "            stream.window += more\n",
+        "            stream.window += more\n            self._pump(stream)\n",
+        OF_HTTP2 + "test_what_settings_allow_is_sent_behind_the_word_that_they_are_taken",
+    ),
+    Mutation(
         "transport_overrun_taken",
         "Who sends more than was allowed is sent away.",
         HTTP2 + "http2.py",

@@ -21,6 +21,7 @@ from fluxmq.cluster.http2_frames import (
     END_STREAM,
     ENHANCE_YOUR_CALM,
     FLOW_CONTROL_ERROR,
+    FRAME_BYTES_DEFAULT,
     FRAME_BYTES_MAX,
     FRAME_SIZE_ERROR,
     GOAWAY,
@@ -167,6 +168,30 @@ def test_who_is_not_read_is_held_back_and_goes_on() -> None:
     assert not far.waiting
 
 
+@pytest.mark.parametrize(
+    "wider",
+    [{INITIAL_WINDOW_SIZE: 1 << 20}, {INITIAL_WINDOW_SIZE: 1 << 20, MAX_FRAME_SIZE: 1 << 18}],
+)
+def test_what_settings_allow_is_sent_behind_the_word_that_they_are_taken(
+    wider: dict[int, int],
+) -> None:
+    server = Http2(False, 4, MESSAGE_MAX)
+    server.receive(PREFACE + frame(SETTINGS, 0, 0, b"") + window(0, 1 << 20) + headers(1))
+    stream = server.streams[1]
+    server.send(stream, bytes(1 << 19))
+    server.take()
+    assert stream.waiting
+    body = b"".join(struct.pack(">HI", key, value) for key, value in wider.items())
+    events = server.receive(frame(SETTINGS, 0, 0, body))
+    told = server.take()
+    taken = frame(SETTINGS, ACK, 0, b"")
+    assert told.startswith(taken)
+    data = told[len(taken) :]
+    assert data[3] == DATA
+    assert int.from_bytes(data[:3], "big") == wider.get(MAX_FRAME_SIZE, FRAME_BYTES_DEFAULT)
+    assert [kind for kind, _, _ in events] == [EventKind.WRITABLE]
+
+
 def test_a_question_that_waits_for_a_window_ends_behind_itself() -> None:
     pair = Pair()
     near, far = pair.open()
@@ -277,6 +302,7 @@ WRONG: list[tuple[Sequence[bytes], int]] = [
     ([frame(PING, 0, 0, b"short")], FRAME_SIZE_ERROR),
     ([frame(SETTINGS, 0, 0, b"12345")], FRAME_SIZE_ERROR),
     ([setting(INITIAL_WINDOW_SIZE, 1 << 31)], FLOW_CONTROL_ERROR),
+    ([headers(1), window(1, 1), setting(INITIAL_WINDOW_SIZE, (1 << 31) - 1)], FLOW_CONTROL_ERROR),
     ([setting(MAX_FRAME_SIZE, 100)], PROTOCOL_ERROR),
     ([window(0, 0)], PROTOCOL_ERROR),
     ([window(0, (1 << 31) - 1)], FLOW_CONTROL_ERROR),
