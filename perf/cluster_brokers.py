@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from perf.brokers import HOST, BrokerError, Prepared
 from perf.cases import shard_of
 from perf.cluster_nodes import NODES, Nodes, Shape
 from perf.cluster_peers import Nats, RabbitMQ
+from perf.copier import copying
 from perf.dialects import GROUP
 from perf.run import RunError, Target, Timing
 from perf.saturate import Background
@@ -29,6 +30,7 @@ FLUXMQ, FLUXMQ_MQTT = "fluxmq-cluster", "fluxmq-cluster-mqtt"
 FLUXMQ_FOLLOWER, FLUXMQ_MQTT_FOLLOWER = "fluxmq-cluster-follower", "fluxmq-cluster-mqtt-follower"
 FLUXMQ_FORWARD, FLUXMQ_REPLICATE = "fluxmq-cluster-forward", "fluxmq-cluster-replicate"
 FLUXMQ_COLD, FLUXMQ_BESIDE = "fluxmq-cluster-cold", "fluxmq-cluster-beside-hot"
+FLUXMQ_BESIDE_COPIER = "fluxmq-cluster-beside-copier"
 RABBITMQ, RABBITMQ_FOLLOWER = "rabbitmq-cluster", "rabbitmq-cluster-follower"
 NATS = "nats-cluster"
 
@@ -41,6 +43,9 @@ GATHERED: Mapping[int, str] = {count: f"fluxmq-cluster-{count}-in-one" for count
 
 TOGETHER, COPIED, COLD, HOT = "one", "copied", "cold", "hot"
 """Names of queues beside ``perf-0`` ...: all in one group; delivered from copies; measured beside the hot one."""
+
+COPIER = "copier"
+"""What else a cold queue is measured beside: ``perf.copier``."""
 
 CORES_APART = 8
 """Cores from which on a hot and a cold queue have shards with cores of their own on every node, with some left for generators.
@@ -123,14 +128,15 @@ _running: dict[str, _Use] = {}
 
 @dataclass(slots=True)
 class ClusterBroker:
-    """One name of a cluster. ``publisher`` and ``consumer``: how many nodes after the leader's their node is."""
+    """One name of a cluster. ``publisher`` and ``consumer``: how many nodes after the leader's their node is. ``beside``: what
+    else runs meanwhile, the ``HOT`` queue's load or a program that copies memory."""
 
     name: str
     held: str
     cluster: Cluster
     publisher: int = 0
     consumer: int = 0
-    hot: bool = False
+    beside: str = ""
     stopped: bool = False
 
     @contextmanager
@@ -141,8 +147,9 @@ class ClusterBroker:
         found = Prepared(self._target(workload, leaders), workload, cores=cores[-1:])
         for number in range(NODES):
             found.counts[f"led_by_node{number + 1}"] = leaders.count(number)
-        if not self.hot:
-            yield found
+        if self.beside != HOT:
+            with copying(cores[:1]) if self.beside else nullcontext():
+                yield found
             return
         load = placed(HOT_LOAD, 0, self._workers())
         hot = self._target(load, self.cluster.prepare(load))
@@ -233,7 +240,7 @@ class Name:
     start: Callable[[], Cluster]
     publisher: int = 0
     consumer: int = 0
-    hot: bool = False
+    beside: str = ""
 
 
 def _standard() -> Cluster:
@@ -260,7 +267,8 @@ NAMES: Mapping[str, Name] = {
     FLUXMQ_FORWARD: Name("standard", _standard, 0, 1),
     FLUXMQ_REPLICATE: Name("copies", _copies, 0, 1),
     FLUXMQ_COLD: Name("hot and cold", _apart),
-    FLUXMQ_BESIDE: Name("hot and cold", _apart, hot=True),
+    FLUXMQ_BESIDE: Name("hot and cold", _apart, beside=HOT),
+    FLUXMQ_BESIDE_COPIER: Name("hot and cold", _apart, beside=COPIER),
     RABBITMQ: Name("rabbitmq", RabbitMQ.start),
     RABBITMQ_FOLLOWER: Name("rabbitmq", RabbitMQ.start, 1, 1),
     NATS: Name("nats", Nats.start),
@@ -277,4 +285,6 @@ def start(name: str, cores: str | None) -> ClusterBroker:
         _running[meant.held] = _Use(meant.start())
     use = _running[meant.held]
     use.names += 1
-    return ClusterBroker(name, meant.held, use.cluster, meant.publisher, meant.consumer, meant.hot)
+    return ClusterBroker(
+        name, meant.held, use.cluster, meant.publisher, meant.consumer, meant.beside
+    )

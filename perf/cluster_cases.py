@@ -18,6 +18,7 @@ from perf.cluster_brokers import (
     COUNTS,
     FLUXMQ,
     FLUXMQ_BESIDE,
+    FLUXMQ_BESIDE_COPIER,
     FLUXMQ_COLD,
     FLUXMQ_FOLLOWER,
     FLUXMQ_FORWARD,
@@ -51,7 +52,9 @@ COLD_RATE = 200.0
 """Messages per second of the cold queue: so few that it is idle beside the hot one."""
 
 NO_SYNC = "JetStream does not sync before it acknowledges."
-MQTT_NAMES = frozenset({FLUXMQ_MQTT, FLUXMQ_MQTT_FOLLOWER, FLUXMQ_COLD, FLUXMQ_BESIDE})
+MQTT_NAMES = frozenset(
+    {FLUXMQ_MQTT, FLUXMQ_MQTT_FOLLOWER, FLUXMQ_COLD, FLUXMQ_BESIDE, FLUXMQ_BESIDE_COPIER}
+)
 
 
 def adapted(workload: Workload, broker: str) -> Workload:
@@ -60,7 +63,7 @@ def adapted(workload: Workload, broker: str) -> Workload:
         return workload.changed(protocol="jetstream")
     if broker in MQTT_NAMES:
         workload = workload.changed(protocol="queue", version=5)
-    if broker in (FLUXMQ_COLD, FLUXMQ_BESIDE):
+    if broker in (FLUXMQ_COLD, FLUXMQ_BESIDE, FLUXMQ_BESIDE_COPIER):
         workers = workers_apart()
         return placed(workload.changed(topic=COLD), workers - 1, workers)
     if broker == FLUXMQ_REPLICATE:
@@ -126,10 +129,12 @@ ASKED = (
         STEADY.changed(rate=COLD_RATE),
         (Goal(cases.ACKNOWLEDGEMENT_P99, FLUXMQ_COLD, 1.1, 1.05),),
         subject=FLUXMQ_BESIDE,
+        also=(FLUXMQ_BESIDE_COPIER,),
         adapt=adapted,
         note="Over MQTT, against the same queue with the other one idle. Each group has a shard of its own on every node. On"
         " fewer than 8 cores the hot shards of all nodes share one core, the cold ones another; on one core all share it,"
-        " and the factor is not to be had. The disk is everybody's.",
+        " and the factor is not to be had. The disk is everybody's. The copier copies memory on the hot core and does nothing else:"
+        " what the cold queue is slower beside it is the machine's.",
     ),
 )
 """Cases with goals."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,7 @@ from perf.cluster_nodes import (
     settings,
 )
 from perf.compare import CaseResult, Plan, taking_part
+from perf.copier import copying
 from perf.disk import Disk, SyncTime
 from perf.failover import Failover, Kill, Sent, Taken
 from perf.run import RunError
@@ -150,6 +152,16 @@ def test_hot_and_cold_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -
     assert shared(2) == shared(7) == (2, (0, 1))  # the same two on every node
     assert shared(8) == (2, ())  # two of its own on every node
     assert shared_cores(cluster_brokers.STANDARD) == ()
+
+
+def test_a_copier_has_its_core_and_ends_with_what_it_is_beside() -> None:
+    core = min(os.sched_getaffinity(0))
+    with copying([core]) as pid:
+        said = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        assert said[2:4] == [b"perf.copier", str(core).encode()]
+        while os.sched_getaffinity(pid) != {core}:
+            os.sched_yield()
+    assert not Path(f"/proc/{pid}").exists()
 
 
 def test_nodes_start_on_the_cores_they_are_given(tmp_path: Path) -> None:
