@@ -48,6 +48,8 @@ Settings = Mapping[str, Any]
 
 PORTS = 1_500
 """Ports for each of the test processes that run side by side."""
+_given: set[int] = set()
+"""Those that were given lately: nobody may have begun to listen on them yet."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -56,8 +58,18 @@ def free_ports(count: int) -> list[int]:
     Below those that the kernel gives to who connects: a broker that is down for a moment finds its own free again.
     """
     first = 22_000 + PORTS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 7)
-    drawn = random.sample(range(first, first + PORTS), PORTS)
-    return list(itertools.islice(filter(is_free, drawn), count))
+    if len(_given) > PORTS // 2:
+        _given.clear()
+    drawn = [port for port in range(first, first + PORTS) if port not in _given]
+    random.shuffle(drawn)
+    found = list(itertools.islice(filter(is_free, drawn), count))
+    _given.update(found)
+    return found
+
+
+def free_port() -> int:
+    """One of them."""
+    return free_ports(1)[0]
 
 
 def is_free(port: int) -> bool:

@@ -27,6 +27,7 @@ from fluxmq.control.launch import (
 from fluxmq.control.messages import HELLO, Message, reply
 from fluxmq.control.table import ProcessTable
 from fluxmq.protocols.sniff import shard_of
+from tests.broker import free_port
 
 DEADLINE = 20.0
 PROGRAM = ("-m", "fluxmq.supervisor.acceptor")
@@ -36,12 +37,6 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (110, 110))
 runpy.run_module("fluxmq.supervisor.acceptor", run_name="__main__")
 """
 WORKERS = 2
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def connect_packet(client_id: bytes) -> bytes:

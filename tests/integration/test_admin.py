@@ -34,6 +34,7 @@ from fluxmq.control.messages import HELLO, STATUS, Hello, Message, NodeStatus, P
 from fluxmq.control.polling import CallError, ControlCaller
 from fluxmq.control.table import ProcessTable, State
 from fluxmq.settings import Settings
+from tests.broker import free_port
 
 CONTROL, SHARD, ACCEPTOR = range(3)
 DEADLINE = 20.0
@@ -44,12 +45,6 @@ def until(condition, what):
     while not condition():
         assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.01)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Shard(threading.Thread):

@@ -17,6 +17,7 @@ import pytest
 
 from fluxmq.control.launch import EXIT_BOOT_FAILURE
 from fluxmq.control.table import ProcessTable, Row, State, TableError
+from tests.broker import free_port
 
 DEADLINE = 30.0
 STAND_IN = Path(__file__).with_name("stand_in.py")
@@ -37,12 +38,6 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what}"
         time.sleep(0.005)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def alive(pid: int) -> bool:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 
 import pytest
 import uvloop
@@ -11,12 +10,7 @@ from fluxmq.admin import http
 from fluxmq.admin.http import HttpServer
 from fluxmq.admin.overview import ProcessReadiness, Readiness
 from fluxmq.settings.listeners import HttpListener
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.broker import free_port
 
 
 class Site:

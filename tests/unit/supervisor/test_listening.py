@@ -12,12 +12,7 @@ from fluxmq._hot.accept import ASK, FAILED, NONE, Entrance
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor import listening
 from fluxmq.supervisor.listening import ListenError, SpareDescriptor
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+from tests.broker import free_port
 
 
 def settings(**mqtt: dict[str, Any]) -> Settings:
