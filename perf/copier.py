@@ -12,16 +12,20 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from perf.run import RunError
+
 COPIED_BYTES = 64 << 20
 """Copied at once: more than caches hold."""
 
 
 @contextmanager
 def copying(cores: Sequence[int]) -> Iterator[int]:
-    """Have the program run meanwhile, on these cores if any are named; its process."""
+    """Have the program run meanwhile, on these cores if any are named; its process. Raises ``RunError`` when it did not."""
     process = subprocess.Popen([sys.executable, "-m", "perf.copier", *map(str, cores)])
     try:
         yield process.pid
+        if process.poll() is not None:
+            raise RunError("the program that copies memory ended before what it was beside")
     finally:
         process.kill()
         process.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -157,11 +158,22 @@ def test_hot_and_cold_have_cores_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 def test_a_copier_has_its_core_and_ends_with_what_it_is_beside() -> None:
     core = min(os.sched_getaffinity(0))
     with copying([core]) as pid:
+        while os.sched_getaffinity(pid) != {core}:
+            ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            assert ended is None
         said = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         assert said[2:4] == [b"perf.copier", str(core).encode()]
-        while os.sched_getaffinity(pid) != {core}:
-            os.sched_yield()
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_copier_that_ended_was_beside_nothing() -> None:
+    def beside() -> None:
+        with copying([]) as pid:
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+    with pytest.raises(RunError, match="ended before"):
+        beside()
 
 
 def test_nodes_start_on_the_cores_they_are_given(tmp_path: Path) -> None:
