@@ -20,6 +20,7 @@ EXAMPLES ?= 40
 PYTHON ?=
 
 BIN := $(VENV)/bin
+CLUSTER_OPTIONS := --bind never --workers $(if $(filter auto,$(WORKERS)),1,$(WORKERS))
 # A stamp keyed on what decides the installation: the second `make run` starts at once.
 KEYS := setup.cfg setup.py pyproject.toml
 HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot_*.py perf/_hot_*.pxd \
@@ -51,19 +52,26 @@ run: install
 	@echo "==> starting: $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)   (Ctrl-C stops it)"
 	@exec $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)
 
+# A node that ends does not end the others: it is what three nodes are for.
 cluster: install
 	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
-	@set -m; nodes=; stopped=; code=0; \
-	trap 'stopped=yes; kill -TERM $$nodes 2>/dev/null || true' INT TERM; \
+	@set -m; declare -A names; stopped=; \
+	trap 'stopped=yes; kill -TERM "$${!names[@]}" 2>/dev/null || true' INT TERM; \
 	for node in 1 2 3; do \
-	  $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml --bind never \
-    --workers $(if $(filter auto,$(WORKERS)),1,$(WORKERS)) & \
-	  nodes="$$nodes $$!"; \
+	  $(BIN)/fluxmq-supervisor --config config/cluster/node$$node.yaml $(CLUSTER_OPTIONS) & \
+	  names[$$!]=node$$node; \
 	done; \
-	wait -n || code=$$?; \
-	test -n "$$stopped" || kill -TERM $$nodes 2>/dev/null || true; \
-	until wait; do :; done; \
-	if test -z "$$stopped"; then echo "==> a node has ended with code $$code; the others were stopped" >&2; exit 1; fi
+	while [ $${#names[@]} -gt 0 ]; do \
+	  wait -n "$${!names[@]}" || true; \
+	  for node in "$${!names[@]}"; do \
+	    if kill -0 $$node 2>/dev/null; then continue; fi; \
+	    code=0; wait $$node || code=$$?; name=$${names[$$node]}; unset "names[$$node]"; \
+	    if [ -n "$$stopped" ]; then continue; fi; \
+	    echo "==> $$name has ended with code $$code; the others go on. To start it again, in another terminal:" >&2; \
+	    echo "==>   $(BIN)/fluxmq-supervisor --config config/cluster/$$name.yaml $(CLUSTER_OPTIONS)" >&2; \
+	  done; \
+	done; \
+	if [ -z "$$stopped" ]; then echo "==> all nodes have ended" >&2; exit 1; fi
 
 install: $(VENV)/.installed $(VENV)/.compiled
 

@@ -11,8 +11,10 @@ from fluxmq.settings.schema import Settings
 from fluxmq.supervisor.placement import Plan
 
 
-def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict[str, str]:
-    """Name and value of each thing worth knowing, in the order to show them."""
+def facts(
+    settings: Settings, source: str, plan: Plan, data_dir: Path, hot_path: str
+) -> dict[str, str]:
+    """Return names and values in the order to show them. ``source``: the file that the settings come from."""
     found: dict[str, str] = {}
     mqtt = settings.server.mqtt
     if mqtt.tcp is not None:
@@ -30,6 +32,7 @@ def facts(settings: Settings, plan: Plan, data_dir: Path, hot_path: str) -> dict
         found["http"] = f"http://{settings.server.http.addr}"
     where = f"cores {spell_cores(plan)}" if plan.bound else "cores that the kernel chooses"
     found["workers"] = f"{plan.workers} on {where}"
+    found["settings"] = source
     found["data"] = str(data_dir)
     found["hot path"] = hot_path
     found["pid"] = str(os.getpid())

@@ -31,6 +31,9 @@ from fluxmq.supervisor.tree import Tree
 EXIT_USAGE = 2
 """Exit code for a wrong command line or settings file; nothing was started."""
 
+DEFAULT_CONFIG = Path(configuration.__file__).with_name("default.yaml")
+"""Settings of a node that is started without a file: everything on loopback, data in ./data."""
+
 _CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 _EPILOG = """\
@@ -53,7 +56,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument(
-        "--config", required=True, type=Path, metavar="FILE", help="settings file, YAML"
+        "--config",
+        default=DEFAULT_CONFIG,
+        type=Path,
+        metavar="FILE",
+        help="settings file, YAML (default: every listener on loopback, data in ./data)",
     )
     made.add_argument(
         "--workers",
@@ -136,7 +143,8 @@ def _run(
     raise_file_limit()
     kind = link_kind()
     hot_path = f"{'compiled' if COMPILED else 'uncompiled'}, shards linked by {kind}s"
-    facts = banner.facts(settings, plan, directory.path, hot_path)
+    source = "built-in defaults" if config == DEFAULT_CONFIG else str(config)
+    facts = banner.facts(settings, source, plan, directory.path, hot_path)
     if sys.stdout.isatty():
         print(banner.text(facts), flush=True)
     else:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import struct
@@ -362,6 +363,19 @@ def test_check_prints_and_starts_nothing(start: Start, tmp_path: Path) -> None:
     assert node.wait() == 0
     assert f"addr: 127.0.0.1:{node.port}" in node.log.read_text()
     assert not (tmp_path / "data").exists()
+
+
+def test_without_a_file_the_shipped_defaults_are_used() -> None:
+    shipped = Path(__file__).parents[2] / "config" / "single-node.yaml"
+    command = [sys.executable, "-m", "fluxmq.supervisor.main", "--workers", "auto", "--check"]
+    bare, named = (
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True).stdout
+        for more in ([], ["--config", str(shipped)])
+    )
+    assert bare == named
+    listeners = re.findall(r"^ +addr: (.+)$", bare, re.MULTILINE)
+    assert len(listeners) >= 4
+    assert all(address.startswith("127.0.0.1:") for address in listeners)
 
 
 def test_wrong_settings_are_all_named(tmp_path: Path) -> None:

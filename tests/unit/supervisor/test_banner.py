@@ -25,7 +25,9 @@ def test_everything_a_person_needs_is_there() -> None:
             }
         }
     )
-    found = banner.facts(settings, plan(4, [0, 1, 2, 7], []), Path("/srv/data"), "compiled")
+    found = banner.facts(
+        settings, "built-in defaults", plan(4, [0, 1, 2, 7], []), Path("/srv/data"), "compiled"
+    )
     lines = banner.text(found).splitlines()
     assert lines[0].startswith("FluxMQ ")
     assert [line.split(maxsplit=1) for line in lines[1:2]] == [["mqtt", "127.0.0.1:1883"]]
@@ -34,6 +36,7 @@ def test_everything_a_person_needs_is_there() -> None:
         "ws://127.0.0.1:8083/mqtt",
         "http://127.0.0.1:15672",
         "4 on cores 0-2, 7",
+        "built-in defaults",
         "/srv/data",
         "compiled",
     ):
@@ -42,5 +45,5 @@ def test_everything_a_person_needs_is_there() -> None:
 
 def test_it_says_when_shards_are_not_bound() -> None:
     placed = plan(2, [0, 1], [], bound=False)
-    found = banner.facts(Settings(), placed, Path("/srv/data"), "compiled")
+    found = banner.facts(Settings(), "node.yaml", placed, Path("/srv/data"), "compiled")
     assert found["workers"] == "2 on cores that the kernel chooses"
