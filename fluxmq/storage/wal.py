@@ -240,6 +240,14 @@ class WriteAheadLog:
         return self._writer.buffered_bytes
 
     @property
+    def crowded(self) -> bool:
+        """Whether half of what may be buffered is: entries that can come again are left out then.
+
+        The other half is for what has to be written: hard states, checkpoints, and entries already accepted.
+        """
+        return self._writer.buffered_bytes > self._options.buffered_bytes_max >> 1
+
+    @property
     def in_flight(self) -> bool:
         """Whether a write is under way."""
         return self._writer.in_flight

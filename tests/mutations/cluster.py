@@ -37,6 +37,14 @@ MUTATIONS = [
         OF_KEEPING + "test_a_vote_leaves_when_it_is_on_disk",
     ),
     Mutation(
+        "cluster_crowded_log_takes_entries",
+        "A follower drops entries while too much waits to be written to its log.",
+        QUEUES + "raft_keeper.py",
+        "                    if message.entries and self._shared.wal.crowded:\n",
+        "                    if False:\n",
+        OF_KEEPING + "test_a_follower_whose_log_takes_no_more_drops_entries_and_catches_up",
+    ),
+    Mutation(
         "cluster_early_for_all",
         "Only queues that ask for it are answered before the commit.",
         QUEUES + "waiting_answers.py",

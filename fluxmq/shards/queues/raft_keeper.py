@@ -119,9 +119,10 @@ class RaftKeeper:
         self._guarded(self.node.campaign)
 
     def step(self, messages: Sequence[Message]) -> None:
-        """Messages of another member have come. Errors as in `persisted`; what no node sends is refused.
+        """Handle messages of another member. Errors as in `persisted`; what no node sends is refused.
 
-        Raises MalformedMessage.
+        While too much waits to be written to the log, entries are dropped as a network may drop them: the leader sends
+        them again. Raises MalformedMessage.
         """
         self.changed = False  # what this node found out itself has been seen to
         malformed: list[MalformedMessage] = []
@@ -129,6 +130,8 @@ class RaftKeeper:
         def step() -> None:
             try:
                 for message in messages:
+                    if message.entries and self._shared.wal.crowded:
+                        continue
                     self.node.step(message)
             except MalformedMessage as error:
                 malformed.append(error)
@@ -152,7 +155,7 @@ class RaftKeeper:
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Take an entry."""
-        if self._shared.full:
+        if self._shared.full or self._shared.wal.crowded:
             return None
         outcome = self.node.propose([data])
         if isinstance(outcome, ProposalAccepted):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fluxmq.queues.config import Overflow, QueueConfig
 from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.ports import MOVED
 from fluxmq.shards.queues.waiting_answers import Wish
-from tests.unit.shards.cluster.trio import Trio, message
+from tests.unit.shards.cluster.trio import TICKS, Trio, message
 
 
 def depth(trio: Trio, number: int) -> int:
@@ -41,6 +43,40 @@ def test_a_leader_does_not_count_itself_before_its_disk_has_it(trio: Trio) -> No
     assert (said, depth(trio, 1), depth(trio, 2)) == ([], 0, 0)
     leader.syncer.held = False
     leader.syncer.sync()
+    trio.settle()
+    assert said == [0]
+
+
+def test_a_follower_whose_log_takes_no_more_drops_entries_and_catches_up(trio: Trio) -> None:
+    """Review, likely defects: more than the log's buffer bound waiting failed the group for good."""
+    leader = trio.elect(1)
+    follower = trio[2]
+    options = replace(follower.wal._options, buffered_bytes_max=64 << 10)
+    follower.wal._options = follower.wal._writer._options = options
+    follower.syncer.held = True
+    follower.wal.append_entry(follower.wal.number("other"), 1, 1, 1, bytes(60 << 10))
+    for _ in range(4):
+        leader.group.append("work", message(bytes(16 << 10)), lambda _reason: None)
+        trio.settle()
+        trio.tick()
+    assert (depth(trio, 1), depth(trio, 2), follower.group.failed) == (4, 0, "")
+    follower.syncer.held = False
+    follower.syncer.sync()
+    for _ in range(3 * TICKS):
+        trio.settle()
+        trio.tick()
+    assert [depth(trio, number) for number in (1, 2, 3)] == [4, 4, 4]
+
+
+def test_a_leader_whose_log_takes_no_more_proposes_later(trio: Trio) -> None:
+    leader = trio.elect(1)
+    leader.wal._options = replace(leader.wal._options, buffered_bytes_max=0)
+    for number in range(3):  # as much as a record waits
+        leader.wal.append_hard_state(leader.wal.number(f"other-{number}"), 1, 0, 0)
+    said: list[int] = []
+    leader.group.append("work", message(b"m"), said.append)
+    leader.group.propose()
+    assert (said, leader.group.failed) == ([], "")
     trio.settle()
     assert said == [0]
 
