@@ -7,6 +7,8 @@ as `Applied`, in the order in which they are to be carried out.
 
 An entry that cannot be understood raises `CommandError` and the machine must not go on: it was
 committed, so the bytes were damaged since or come from a newer program.
+
+Longer than 500 lines because every command is applied here, each in a few lines, and a reader compares them.
 """
 
 from __future__ import annotations
@@ -76,7 +78,11 @@ Cold = Callable[["Machine", Applied, Queue, int, Any], Result]
 
 
 class SnapshotError(FluxmqError):
-    """A snapshot's content is not one, or a newer program's."""
+    """A snapshot's content is not one."""
+
+
+class NewerSnapshotError(SnapshotError):
+    """A newer program wrote the snapshot."""
 
 
 class Machine:
@@ -457,9 +463,13 @@ class Machine:
         return packed
 
     def restore(self, content: bytes) -> None:
-        """Become what `snapshot` was taken of. Raises `SnapshotError`, and stays as it was then."""
+        """Become what `snapshot` was taken of. Raises SnapshotError or NewerSnapshotError, and stays as it was then."""
         try:
             version, *fields = msgpack.unpackb(content)
+            if type(version) is int and version > SNAPSHOT_VERSION:
+                raise NewerSnapshotError(
+                    f"a snapshot of version {version}; this program reads {SNAPSHOT_VERSION}"
+                )
             if version not in (1, 2, 3, SNAPSHOT_VERSION):
                 raise SnapshotError(f"a snapshot of version {version}")
             behaviour, applied, time, next_queue, rolling, packed, *more = fields
@@ -468,7 +478,9 @@ class Machine:
         except _UNREADABLE as error:
             raise SnapshotError(f"not a snapshot: {error}") from error
         if behaviour > VERSION:
-            raise SnapshotError(f"a snapshot of machine version {behaviour}")
+            raise NewerSnapshotError(
+                f"a snapshot of machine version {behaviour}; this program knows {VERSION}"
+            )
         self.applied, self.time = applied, time
         self._next_queue, self._hash = next_queue, rolling
         self._origins = origins

@@ -34,7 +34,11 @@ import xxhash
 from fluxmq.storage.errors import Corruption, FileMissing, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""Number in the file VERSION. It grows with every format in the directory that an older program cannot read: log, batches,
+segments, snapshots, commands, consumer groups, the tables of shards and control. A test holds their versions against it."""
+OLDEST_FORMAT_VERSION: Final = 1
+"""Oldest directory that is read; a broker that opens one makes it its own, and older programs refuse it from then on."""
 VERSION_PREFIX: Final = "fluxmq data "
 
 DIRECTORY_NAME_BYTES_MAX: Final = 200
@@ -150,8 +154,10 @@ class DataPaths:
 def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> None:
     """Refuse a directory of another format. Raises DirectoryError, StorageError.
 
-    With `create`, a directory that has no VERSION gets one, unless it holds logs already.
+    `create` is for a broker that is about to write: a directory without VERSION gets one, unless it holds logs already,
+    and one of an older format gets this program's, so that an older program does not open it any more.
     """
+    written = f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode()
     try:
         text = files.read_file(paths.version).decode("utf-8", "replace")
     except FileMissing:
@@ -159,17 +165,20 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
             raise DirectoryError(f"{paths.root} is no data directory: it has no VERSION") from None
         if files.exists(paths.groups) or files.exists(paths.shards):
             raise DirectoryError(f"{paths.root} holds logs but no VERSION") from None
-        files.write_whole(paths.version, f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode())
+        files.write_whole(paths.version, written)
         return
     number = text.removeprefix(VERSION_PREFIX).strip()
     if not text.startswith(VERSION_PREFIX) or not number.isdecimal():
         raise DirectoryError(f"{paths.version} is not a version: {text[:60]!r}")
     if int(number) > FORMAT_VERSION:
         raise DirectoryError(
-            f"{paths.root} was written by a newer FluxMQ (format {number}; this one reads {FORMAT_VERSION})"
+            f"{paths.root} was written by a newer FluxMQ (format {number}; this one reads {FORMAT_VERSION}):"
+            " start it with that version"
         )
-    if int(number) < FORMAT_VERSION:
+    if int(number) < OLDEST_FORMAT_VERSION:
         raise DirectoryError(f"{paths.root} has format {number}, which this FluxMQ does not read")
+    if create and int(number) < FORMAT_VERSION:
+        files.write_whole(paths.version, written)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,10 @@ def read_snapshot(files: Files, path: str) -> Snapshot:
 
 
 def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
-    """Return all snapshots of a directory, newest first, the damaged ones as what is wrong with them."""
+    """Return all snapshots of a directory, newest first, the damaged ones as what is wrong with them.
+
+    Raises Misfit for one that a newer program wrote: beginning from an older one would undo what that program did.
+    """
     valid, damaged = [], []
     for index in _indexes(files, directory):
         path = f"{directory}/{snapshot_name(index)}"
@@ -116,6 +119,8 @@ def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
                 damaged.append(Corruption(path, 16, f"it is snapshot {snapshot.index}"))
             else:
                 valid.append(snapshot)
+        except Misfit:
+            raise
         except Corruption as error:
             damaged.append(error)
     return FoundSnapshots(tuple(valid), tuple(damaged))

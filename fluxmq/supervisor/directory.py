@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluxmq.model.errors import FluxmqError
-
-VERSION = "fluxmq data 1\n"
-"""Content of the file VERSION.  The number grows with every change that an older broker could not read."""
+from fluxmq.storage.directory import DataPaths, check_version
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
 
 _MODE = 0o700
 
@@ -45,16 +45,16 @@ def open_directory(path: Path) -> DataDirectory:
     except OSError as exc:
         raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
     try:
-        _check_version(path / "VERSION")
+        check_version(Files(), DataPaths(str(path)), create=True)
         run = path / "run"
         run.mkdir(mode=_MODE, exist_ok=True)
         run.chmod(_MODE)  # it holds the socket that changes users
     except OSError as exc:
         os.close(lock_fd)
         raise DirectoryError(f"storage.data_dir: {path}: {exc.strerror}") from exc
-    except DirectoryError:
+    except StorageError as exc:
         os.close(lock_fd)
-        raise
+        raise DirectoryError(f"storage.data_dir: {exc}") from exc
     return DataDirectory(path, run, lock_fd)
 
 
@@ -72,27 +72,3 @@ def _lock(path: Path) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
-
-
-def _check_version(path: Path) -> None:
-    """Compare the directory's version, or write it into a new one, completely or not at all."""
-    try:
-        found = path.read_text("utf-8", "replace")
-    except FileNotFoundError:
-        fresh = path.with_name("VERSION.new")
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(VERSION)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-        return
-    if found != VERSION:
-        raise DirectoryError(
-            f"storage.data_dir: {path.parent} was written by another version of FluxMQ"
-            f" ({found.strip()[:60]!r}; this one reads {VERSION.strip()!r})"
-        )

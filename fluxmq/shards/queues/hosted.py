@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fluxmq.queues.machine import NewerSnapshotError, SnapshotError
 from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.node import Config, Node
 from fluxmq.raft.types import Entry, HardState, Membership
@@ -120,7 +121,12 @@ def open_group(
             state = GroupState.decode(snapshot.content)
         except ValueError as error:
             raise Corruption(directory, 0, str(error)) from error
-        group.machine.restore(state.machine)
+        try:
+            group.machine.restore(state.machine)
+        except NewerSnapshotError as error:
+            raise Misfit(directory, 0, str(error)) from error
+        except SnapshotError as error:
+            raise Corruption(directory, 0, str(error)) from error
         stores.restore(state.logs)
         membership = Membership(state.voters, state.learners)
         _check_members(directory, group.name, membership, member)

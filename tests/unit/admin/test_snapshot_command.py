@@ -119,6 +119,6 @@ def test_what_is_not_there_is_refused(ctl: Ctl, orders: QueueOnDisk, tmp_path: P
     ctl("snapshot", "nothing", tmp_path / "copies", code=2)
     assert ctl.err == "fluxmqctl: queue 'nothing' is not there\n"
     assert not (tmp_path / "copies").exists()
-    (orders.root / "VERSION").write_text("fluxmq data 2\n")
+    (orders.root / "VERSION").write_text("fluxmq data 3\n")
     ctl("snapshot", "orders/eu", tmp_path / "copies", code=1)
     assert "newer FluxMQ" in ctl.err

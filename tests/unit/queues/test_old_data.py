@@ -9,7 +9,12 @@ from pathlib import Path
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from fluxmq.queues.machine import Machine, SnapshotError
+from fluxmq.queues.machine import (
+    SNAPSHOT_VERSION,
+    Machine,
+    NewerSnapshotError,
+    SnapshotError,
+)
 
 RECORDED = json.loads(
     (Path(__file__).parents[2] / "data" / "queues" / "machine-1.json").read_text()
@@ -35,9 +40,10 @@ def test_a_recorded_snapshot_is_the_state_of_its_entries() -> None:
     assert msgpack.unpackb(base64.b64decode(RECORDED["snapshot"]))[0] == 1
 
 
-@pytest.mark.parametrize("version", [0, 5])
-def test_a_snapshot_of_another_version_is_refused(version: int) -> None:
+@pytest.mark.parametrize(("version", "newer"), [(0, False), (SNAPSHOT_VERSION + 1, True)])
+def test_a_snapshot_of_another_version_is_refused(version: int, newer: bool) -> None:
     fields = msgpack.unpackb(Machine().snapshot())
     fields[0] = version
-    with pytest.raises(SnapshotError, match="version"):
+    with pytest.raises(SnapshotError, match="version") as raised:
         Machine().restore(msgpack.packb(fields))
+    assert isinstance(raised.value, NewerSnapshotError) == newer

@@ -10,8 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fluxmq._hot import batch_format
+from fluxmq.admin import schema
+from fluxmq.model import group_states, segments
+from fluxmq.queues import commands, machine
+from fluxmq.storage import snapshots, state_store, wal_records
 from fluxmq.storage.directory import (
     DIRECTORY_NAME_BYTES_MAX,
+    FORMAT_VERSION,
     DataPaths,
     DirectoryError,
     Placement,
@@ -27,7 +33,7 @@ from fluxmq.storage.directory import (
 )
 from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
-from fluxmq.supervisor.directory import VERSION, open_directory
+from fluxmq.supervisor.directory import open_directory
 
 
 def paths(root: Path) -> DataPaths:
@@ -94,14 +100,14 @@ def test_the_version_is_the_supervisors(tmp_path: Path) -> None:
     check_version(Files(), paths(tmp_path))
     (tmp_path / "VERSION").unlink()
     check_version(Files(), paths(tmp_path), create=True)
-    assert (tmp_path / "VERSION").read_text() == VERSION
+    assert (tmp_path / "VERSION").read_text() == f"fluxmq data {FORMAT_VERSION}\n"
     open_directory(tmp_path).close()
 
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("fluxmq data 2\n", "newer FluxMQ .format 2; this one reads 1"),
+        ("fluxmq data 3\n", "newer FluxMQ .format 3; this one reads 2"),
         ("fluxmq data 0\n", "format 0, which this FluxMQ does not read"),
         ("fluxmq data x\n", "not a version"),
         ("", "not a version"),
@@ -111,6 +117,47 @@ def test_other_versions_are_refused(tmp_path: Path, content: str, complaint: str
     (tmp_path / "VERSION").write_text(content)
     with pytest.raises(DirectoryError, match=complaint):
         check_version(Files(), paths(tmp_path), create=True)
+
+
+def test_an_older_directory_is_read_and_belongs_to_this_version_once_a_broker_opens_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "VERSION").write_text("fluxmq data 1\n")
+    check_version(Files(), paths(tmp_path))
+    assert (tmp_path / "VERSION").read_text() == "fluxmq data 1\n"
+    check_version(Files(), paths(tmp_path), create=True)
+    assert (tmp_path / "VERSION").read_text() == f"fluxmq data {FORMAT_VERSION}\n"
+
+
+def test_the_version_counts_every_format_in_the_directory() -> None:
+    """Change the number of any format, and FORMAT_VERSION has to grow unless no release has it yet."""
+    formats = {
+        "log": wal_records.FORMAT,
+        "batches": batch_format.VERSION,
+        "segments": segments.FORMAT_VERSION,
+        "consumer groups": group_states.FORMAT_VERSION,
+        "snapshot files": snapshots.VERSION,
+        "snapshots of machines": machine.SNAPSHOT_VERSION,
+        "machines": machine.VERSION,
+        "commands": commands.COMMAND_VERSION_MAX,
+        "tables of shards": state_store.FORMAT,
+        "tables of control": schema.VERSION,
+    }
+    assert (FORMAT_VERSION, formats) == (
+        2,
+        {
+            "log": b"FluxMQ write-ahead log 1",
+            "batches": 1,
+            "segments": 1,
+            "consumer groups": 1,
+            "snapshot files": 1,
+            "snapshots of machines": 4,
+            "machines": 3,
+            "commands": 2,
+            "tables of shards": 2,
+            "tables of control": 3,
+        },
+    )
 
 
 def test_no_version(tmp_path: Path) -> None:

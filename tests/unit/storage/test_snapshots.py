@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from fluxmq.storage.errors import Corruption, FileMissing
+from fluxmq.storage.errors import Corruption, FileMissing, Misfit
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState, SegmentState
 from fluxmq.storage.snapshots import (
@@ -118,6 +118,18 @@ def test_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
     with pytest.raises(Corruption, match="version 2; this program reads 1"):
         read_snapshot(Files(), str(path))
+
+
+def test_a_newer_snapshot_is_not_passed_over_for_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Review, gap "formats": beginning from the older one would undo what the newer program did."""
+    written(tmp_path, 70)
+    monkeypatch.setattr("fluxmq.storage.snapshots.VERSION", 2)
+    written(tmp_path, 80)
+    monkeypatch.undo()
+    with pytest.raises(Misfit, match="version 2; this program reads 1"):
+        latest_snapshot(Files(), str(tmp_path), first_index=1)
 
 
 # --- the content -----------------------------------------------------------------------------------------------------

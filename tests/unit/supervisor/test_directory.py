@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.supervisor.directory import VERSION, DirectoryError, open_directory
+from fluxmq.storage.directory import FORMAT_VERSION, VERSION_PREFIX
+from fluxmq.supervisor.directory import DirectoryError, open_directory
 
 
 def mode(path: Path) -> int:
@@ -19,7 +20,7 @@ def test_a_new_directory_is_private_and_marked(tmp_path: Path) -> None:
     assert mode(directory.path) == 0o700
     assert mode(directory.run) == 0o700
     assert directory.run == directory.path / "run"
-    assert (directory.path / "VERSION").read_text() == VERSION
+    assert (directory.path / "VERSION").read_text() == f"{VERSION_PREFIX}{FORMAT_VERSION}\n"
     assert (directory.path / "LOCK").read_text() == f"{os.getpid()}\n"
     assert mode(directory.path / "LOCK") == 0o600
     directory.close()
@@ -38,7 +39,7 @@ def test_a_directory_belongs_to_one_broker(tmp_path: Path) -> None:
 def test_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "VERSION").write_text("fluxmq data 99\n")
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(DirectoryError, match="written by another version"):
+    with pytest.raises(DirectoryError, match=r"^storage\.data_dir: .* written by a newer FluxMQ"):
         open_directory(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before  # not locked either
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgpack
 import pytest
 
+from fluxmq.queues.machine import SNAPSHOT_VERSION
 from fluxmq.raft.types import EMPTY, Entry, Message, MessageKind
 from fluxmq.shards.cluster.incarnation import Known, MemberRecord, read_record, write_record
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
-from fluxmq.storage.snapshots import find_snapshots, write_snapshot
+from fluxmq.storage.snapshots import GroupState, find_snapshots, write_snapshot
 from fluxmq.storage.wal_files import file_name
 from tests.unit.shards.cluster.member import GROUP, LEADER, OWN, TERM, LoneMember
 
@@ -215,6 +217,24 @@ def test_what_does_not_fit_the_settings_is_not_set_aside(start: Start, paths: Da
     with pytest.raises(Misfit, match="knows nothing of group"):
         start()
     assert segment(paths).is_file()
+
+
+def test_a_snapshot_of_a_newer_program_stops_the_start(start: Start, paths: DataPaths) -> None:
+    """Review, gap "formats": it ended in a traceback, or an older snapshot was taken."""
+    member = start()
+    member.append(ENTRIES)
+    member.checkpoint()
+    newest = find_snapshots(Files(), paths.snapshots(GROUP)).valid[0]
+    state = GroupState.decode(newest.content)
+    fields = msgpack.unpackb(state.machine)
+    fields[0] = SNAPSHOT_VERSION + 1
+    content = replace(state, machine=msgpack.packb(fields)).encode()
+    write_snapshot(Files(), paths.snapshots(GROUP), newest.index, newest.term, content)
+    with pytest.raises(
+        Misfit, match=f"version {SNAPSHOT_VERSION + 1}; this program reads {SNAPSHOT_VERSION}"
+    ):
+        start()
+    assert snapshot(paths).is_file()
 
 
 def test_what_is_read_and_damaged_has_the_copy_fetched_anew_once(start: Start) -> None:
