@@ -117,16 +117,7 @@ def open_group(
     membership = Membership(member.voters)
     if snapshot is not None:
         index, term = snapshot.index, snapshot.term
-        try:
-            state = GroupState.decode(snapshot.content)
-        except ValueError as error:
-            raise Corruption(directory, 0, str(error)) from error
-        try:
-            group.machine.restore(state.machine)
-        except NewerSnapshotError as error:
-            raise Misfit(directory, 0, str(error)) from error
-        except SnapshotError as error:
-            raise Corruption(directory, 0, str(error)) from error
+        state = _restore(group, snapshot, directory)
         stores.restore(state.logs)
         membership = Membership(state.voters, state.learners)
         _check_members(directory, group.name, membership, member)
@@ -164,6 +155,18 @@ def open_group(
     group.replicated = not member.alone
     group.keeper = keeper
     return Hosted(group, keeper, log, stores, shared, snapshot_index=index)
+
+
+def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
+    """Make a group's machine what a snapshot says; the rest of it. Raises Corruption, Misfit for a newer program's."""
+    try:
+        state = GroupState.decode(snapshot.content)
+        group.machine.restore(state.machine)
+    except NewerSnapshotError as error:
+        raise Misfit(directory, 0, str(error)) from error
+    except (ValueError, SnapshotError) as error:
+        raise Corruption(directory, 0, str(error)) from error
+    return state
 
 
 def _check_members(directory: str, name: str, membership: Membership, member: Member) -> None:
