@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 import fluxmq
-from fluxmq.admin import cluster_commands, log_command, migrate_command, snapshot_command
+from fluxmq.admin import (
+    backup_command,
+    cluster_commands,
+    log_command,
+    migrate_command,
+    snapshot_command,
+)
 from fluxmq.admin.verb_arguments import add_verbs
 
 TIMEOUT_SECONDS: Final = 5.0
@@ -81,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _queue_commands(commands)
     cluster_commands.add_parsers(commands)
+    backup_command.add_parser(commands)
     migrate_command.add_parser(commands)
     log_command.add_parser(commands)
     snapshot_command.add_parser(commands)

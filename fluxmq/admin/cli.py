@@ -19,6 +19,7 @@ from typing import Final
 import orjson
 
 from fluxmq.admin import (
+    backup_command,
     cluster_commands,
     log_command,
     migrate_command,
@@ -62,6 +63,12 @@ from fluxmq.control.user_messages import (
     UserPermit,
 )
 
+_WAITS: Final = {
+    "pin": queue_commands.MOVE_SECONDS,
+    "unpin": queue_commands.MOVE_SECONDS,
+    backup_command.NAME: backup_command.WAIT_SECONDS,
+}
+"""Commands whose answer takes longer than most, with how long it is waited for at least."""
 _CLEAR_SCREEN: Final = "\x1b[H\x1b[2J"
 
 
@@ -98,8 +105,7 @@ def _ask(
     command: Callable[[ControlCaller, argparse.Namespace, bool], list[str]],
 ) -> None:
     """Run a command that only a running broker can answer, and print its lines."""
-    if options.command in ("pin", "unpin"):
-        node.wait_at_least(queue_commands.MOVE_SECONDS)
+    node.wait_at_least(_WAITS.get(options.command, 0.0))
     with node.require() as caller:
         print("\n".join(command(caller, options, _colour())), flush=True)
 
@@ -222,6 +228,7 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
         cluster_commands.COMMANDS,
         lambda node, options: _ask(node, options, cluster_commands.COMMANDS[options.command]),
     ),
+    backup_command.NAME: lambda node, options: _ask(node, options, backup_command.run),
     migrate_command.NAME: lambda node, options: _ask(node, options, migrate_command.run),
     "log verify": _log,
     "log stat": _log,

@@ -9,8 +9,9 @@ half-way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -100,6 +101,12 @@ class Placing:
         """The placement in force."""
         assert self._placement is not None, "load() comes first"
         return self._placement
+
+    @contextlib.asynccontextmanager
+    async def still(self) -> AsyncIterator[None]:
+        """Let no group move for as long as this is open; moves wait."""
+        async with self._moving:
+            yield
 
     async def load(self, first: Placement) -> None:
         """Read the placement, `first` if there is none; a move that was under way is given up. Raises StorageError."""

@@ -23,7 +23,7 @@ import uvloop
 from pydantic import ValidationError
 
 import fluxmq
-from fluxmq.admin import clustering, listings, migrating, placing, vitals
+from fluxmq.admin import backups, clustering, listings, migrating, placing, vitals
 from fluxmq.admin.directory import KINDS as USER_KINDS
 from fluxmq.admin.directory import Directory
 from fluxmq.admin.ending import END_SECONDS_MAX, end
@@ -97,6 +97,9 @@ class ControlProcess:
         self._migrations: migrating.Migrations | None = None
         self._placing = placing.Placing(
             DataPaths(launch.data_dir), self._thread, self._shards, table.rows
+        )
+        self._backups = backups.Backups(
+            DataPaths(launch.data_dir), self._thread, self._placing, self._shards
         )
         cluster = settings.cluster
         self._clustering = clustering.Clustering(
@@ -322,6 +325,8 @@ class ControlProcess:
             return Hashing(parameters_of(self._settings)).to_body()
         if message.kind in placing.KINDS:
             return await self._placing.answer(message)
+        if message.kind in backups.KINDS:
+            return await self._backups.answer(message.body)
         if message.kind in clustering.KINDS:
             return await self._clustering.answer(message)
         if message.kind in USER_KINDS and self._directory is not None:

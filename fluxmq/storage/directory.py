@@ -157,7 +157,6 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
     `create` is for a broker that is about to write: a directory without VERSION gets one, unless it holds logs already,
     and one of an older format gets this program's, so that an older program does not open it any more.
     """
-    written = f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode()
     try:
         text = files.read_file(paths.version).decode("utf-8", "replace")
     except FileMissing:
@@ -165,7 +164,7 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
             raise DirectoryError(f"{paths.root} is no data directory: it has no VERSION") from None
         if files.exists(paths.groups) or files.exists(paths.shards):
             raise DirectoryError(f"{paths.root} holds logs but no VERSION") from None
-        files.write_whole(paths.version, written)
+        write_version(files, paths)
         return
     number = text.removeprefix(VERSION_PREFIX).strip()
     if not text.startswith(VERSION_PREFIX) or not number.isdecimal():
@@ -178,7 +177,12 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
     if int(number) < OLDEST_FORMAT_VERSION:
         raise DirectoryError(f"{paths.root} has format {number}, which this FluxMQ does not read")
     if create and int(number) < FORMAT_VERSION:
-        files.write_whole(paths.version, written)
+        write_version(files, paths)
+
+
+def write_version(files: Files, paths: DataPaths) -> None:
+    """Say that the directory is of this program's format; durable when it returns. Raises StorageError."""
+    files.write_whole(paths.version, f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode())
 
 
 @contextlib.contextmanager

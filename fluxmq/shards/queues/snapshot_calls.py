@@ -208,7 +208,7 @@ class SnapshotCalls:
                 return newest
             if hosted.group.applied_index < least:
                 raise CallRefused(f"group {group} is here at {hosted.group.applied_index} only")
-            source = await self._make(hosted)
+            source = await self.make(hosted)
             if self._find(group) is not hosted:
                 await self._run(source.close)
                 raise CallRefused(f"group {group} is not here any more")
@@ -220,8 +220,11 @@ class SnapshotCalls:
                 self._give_up(group, older)
             return kept
 
-    async def _make(self, hosted: Hosted) -> SnapshotSource:
-        """Take a checkpoint, and keep the segments as they are at it. Raises CallRefused, StorageError."""
+    async def make(self, hosted: Hosted) -> SnapshotSource:
+        """Take a checkpoint, and keep the segments as they are at it until the source is closed.
+
+        Raises CallRefused, StorageError.
+        """
         name = hosted.group.name
         pinned = await self._run(Pinned, self._files, self._paths, name)
         try:

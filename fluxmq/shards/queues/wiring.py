@@ -16,6 +16,7 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.links import Link
+from fluxmq.shards.queues.backups import Backups
 from fluxmq.shards.queues.clients import QueueClients
 from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.handover import Handovers
@@ -134,6 +135,7 @@ class Queues:
         self.cluster: Cluster | None = None
         """Other nodes, where there are any."""
         self.handovers = Handovers(shard, self.places, self.service, self.groups_here)
+        self._backups = Backups(shard, settings, self._disk.files, self.paths, self.service)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     def groups_here(self) -> list[str]:
@@ -162,7 +164,12 @@ class Queues:
     def orders(self, core: int) -> dict[str, Order]:
         """What control may order of this shard, which is bound to ``core``."""
         more = {} if self.cluster is None else self.cluster.orders.orders()
-        return {**self.handovers.orders(), **Listing(self, core).orders(), **more}
+        return {
+            **self.handovers.orders(),
+            **self._backups.orders(),
+            **Listing(self, core).orders(),
+            **more,
+        }
 
     def _is_elsewhere(self, group: str) -> bool:
         return self.places.shard_of(group) != self.shard and not self.places.is_moving(group)

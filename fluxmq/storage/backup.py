@@ -1,0 +1,109 @@
+"""Parts of a data directory written anew in another place, so that a broker can start from the copy.
+
+A group's files come as a snapshot does that one member fetches from another (`SnapshotSource`, `SnapshotTarget`). A new log
+declares the groups, with the hard states that they had. Tables are copied by SQLite while they are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import WriteFailed
+from fluxmq.storage.files import Files
+from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.transfer_install import forget_install
+from fluxmq.storage.transfer_source import SnapshotSource
+from fluxmq.storage.transfer_target import SnapshotTarget
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
+
+TURN_BYTES: Final = 4 << 20
+"""Bytes of segments copied before somebody else gets a turn: some milliseconds."""
+PAGES_PER_STEP: Final = 1024
+"""Pages of a table's file copied while its writers wait, 4 MiB: some milliseconds."""
+SYNC_MS_MAX: Final = 1000
+"""How long one look for the end of a sync waits."""
+
+
+class CopiedGroup(NamedTuple):
+    """A group in a backup: term, vote and commit that it had, and the entry that its snapshot stands for."""
+
+    name: str
+    term: int
+    vote: int
+    commit: int
+    index: int  # type: ignore[assignment]  # tuple has a method of this name
+    index_term: int
+
+
+def copy_group(files: Files, paths: DataPaths, group: str, source: SnapshotSource) -> Iterator[int]:
+    """Copy a group's snapshot and segments into the data directory of `paths`; durable at the end.
+
+    Yields the number of bytes after each `TURN_BYTES`, so that the caller sets the pace. Raises StorageError.
+    """
+    target = SnapshotTarget(files, paths, group, source.manifest())
+    try:
+        target.begin()
+        turn = 0
+        for piece in target.pieces():
+            target.write(piece, source.read(*piece))
+            turn += piece.length
+            if turn >= TURN_BYTES:
+                yield turn
+                turn = 0
+        target.prepare()
+    finally:
+        target.close()
+    target.install()
+    forget_install(files, paths, group)
+    yield turn
+
+
+def declare_groups(
+    files: Files, directory: str, groups: Iterable[CopiedGroup], file_bytes: int
+) -> None:
+    """Begin a write-ahead log in `directory` that continues behind the groups' snapshots. Raises StorageError."""
+    with contextlib.closing(Syncer()) as syncer:
+        options = WalOptions(file_bytes=file_bytes, background=False)
+        with contextlib.closing(WriteAheadLog.open(files, directory, syncer, options)) as wal:
+            for group in groups:
+                number = wal.number(group.name)
+                wal.append_hard_state(number, group.term, group.vote, group.commit)
+                wal.append_checkpoint(number, group.index, group.index_term)
+            poll = select.poll()
+            poll.register(syncer, select.POLLIN)
+            while wal.buffered_bytes or wal.in_flight:
+                wal.flush()
+                poll.poll(SYNC_MS_MAX)
+                wal.completed()
+
+
+def copy_tables(files: Files, source: str, target: str) -> None:
+    """Copy a SQLite database as its last transaction left it, beside its writers. Raises StorageError.
+
+    Source: sqlite.org/backup.html.
+    """
+    try:
+        with (
+            contextlib.closing(sqlite3.connect(source)) as reading,
+            contextlib.closing(sqlite3.connect(target)) as writing,
+        ):
+            reading.backup(writing, pages=PAGES_PER_STEP)
+    except sqlite3.Error as error:
+        raise WriteFailed(f"copy of {source} to {target}: {error}") from error
+    fd = files.open_(target)
+    try:
+        files.fdatasync(fd)
+    finally:
+        files.close(fd)
+
+
+def copy_file(files: Files, source: str, target: str) -> None:
+    """Copy a small file, durably; nothing when it is not there. Raises StorageError."""
+    if files.exists(source):
+        files.write_whole(target, files.read_file(source))
