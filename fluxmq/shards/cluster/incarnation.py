@@ -13,11 +13,15 @@ has heard from a majority that it does, takes it back as it is now, and it is fi
 of that. Some of them may not know yet that it is no voter, and ask for its vote; so it is given a *floor*, the leader's
 term and what is committed there: it keeps that durably, and votes as one whose log ends with it, for nobody who knows less.
 
+A group whose majority is lost for good may be *forced*: an operator says that one copy is the truth (``storage.force``). The
+record counts that, with a random number, and so do greetings. Who meets a member that was forced more often is *superseded*:
+it believes nobody and votes for nobody, and its copy is retired. Who was forced more often believes nobody that was left behind.
+
 What nobody remembers cannot be recognised: of three, a member that has never met another does not know that other's
 successor for one. Then one directory is lost while the only other member that has the group is down.
 
 A control record begins with `GREETING`, where a Raft message has its version, and is a map in MessagePack:
-``incarnation, life, mark, persisted, known`` as a stream's first, ``doubt`` whenever what is thought of the other changes,
+``incarnation, life, mark, persisted, known, forced`` as a stream's first, ``doubt`` whenever what is thought of the other changes,
 ``floor`` with ``incarnation`` and ``life`` to who is taken back, ``news`` to the others.
 """
 
@@ -42,6 +46,7 @@ GREETING_BYTES_MAX: Final = 16 << 10
 """What a member knows of `MEMBERS_MAX` others takes a third of it."""
 DOUBT_CHARACTERS_MAX: Final = 200
 FILE_NAME: Final = "member"
+NEVER_FORCED: Final = (0, 0)
 _OF_MET: Final = frozenset(("doubt", "news", "floor"))
 
 
@@ -73,6 +78,8 @@ class MemberRecord:
     known: Mapping[int, Known] = field(default_factory=dict)
     floor: tuple[int, int] = (0, 0)
     """Term and index of the last entry that it votes as if it held."""
+    forced: tuple[int, int] = NEVER_FORCED
+    """How often a copy of the group was declared the truth, and the random number of the last time."""
 
 
 def record_path(paths: DataPaths, group: str) -> str:
@@ -92,6 +99,8 @@ def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecor
         "known": {str(number): list(known) for number, known in sorted(record.known.items())},
         "floor": list(record.floor),
     }
+    if record.forced != NEVER_FORCED:
+        content["forced"] = list(record.forced)
     content["check"] = _check(content)
     files.make_directory(paths.group(group))
     files.write_whole(record_path(paths, group), orjson.dumps(content, option=orjson.OPT_INDENT_2))
@@ -116,6 +125,7 @@ def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | No
             tuple(content["learners"]),
             {int(number): Known(*known) for number, known in content["known"].items()},
             _pair(content["floor"]),
+            _pair(content.get("forced", NEVER_FORCED)),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(path, 0, f"no member record: {error}") from None
@@ -144,6 +154,7 @@ class _Met:
     life: int
     mark: int
     persisted: int
+    forced: tuple[int, int] = NEVER_FORCED
     doubt: str = ""
     doubts: str = ""
 
@@ -180,6 +191,8 @@ class Acquaintances:
         self._start_over = start_over
         self._hold = hold
         self._met: dict[int, _Met] = {}
+        self.superseded = NEVER_FORCED
+        """The number of the copy that was declared the truth while this one was away; `NEVER_FORCED` if none was."""
         self.closed = False
         """Whether the group is hosted here no longer: another shard may have its record now."""
 
@@ -188,7 +201,9 @@ class Acquaintances:
     def believed(self, member: int) -> bool:
         """Whether messages to and from a member are messages."""
         met = self._met.get(member)
-        return met is not None and not met.doubt and not met.doubts
+        return (
+            met is not None and not met.doubt and not met.doubts and self.superseded == NEVER_FORCED
+        )
 
     def doubt(self, member: int) -> str:
         """Why a member is not believed, or does not believe this one; empty when all is well, or nothing is known."""
@@ -199,7 +214,9 @@ class Acquaintances:
 
     @property
     def abstains(self) -> bool:
-        """Whether this member votes for nobody, itself included: somebody remembers it otherwise."""
+        """Whether this member votes for nobody, itself included: somebody remembers it otherwise, or it is superseded."""
+        if self.superseded != NEVER_FORCED:
+            return True
         for met in self._met.values():  # noqa: SIM110 (asked with every message)
             if met.doubts:
                 return True
@@ -222,6 +239,7 @@ class Acquaintances:
                 "mark": record.mark,
                 "persisted": self._persisted(),
                 "known": {number: list(known) for number, known in record.known.items()},
+                "forced": list(record.forced),
             }
         )
 
@@ -236,14 +254,36 @@ class Acquaintances:
             _number(content, "life"),
             _number(content, "mark"),
             _number(content, "persisted"),
+            _forced(content),
         )
         told = _known(content)
+        before = self._met.get(member)
+        if before is not None:  # it has greeted again, and is to hear what changes by that
+            met.doubt, met.doubts = before.doubt, before.doubts
+        if met.forced[0] > self.record.forced[0]:
+            self._met[member] = met
+            self._yield(member, met)
+            return
         self._judge(member, met)
         self._met[member] = met
         if not met.doubt:
             self._learn(member, told)
-        elif self._out_of_it(member):
+        elif self._may_be_readmitted(member, met):
             self._readmit(member)
+
+    def _yield(self, member: int, met: _Met) -> None:
+        """Give way to a copy that was declared the truth. Raises StorageError.
+
+        An empty copy has promised nothing, and is one of the new group as soon as it says so.
+        """
+        if self._persisted():
+            self.superseded = met.forced
+            return
+        record = replace(self.record, forced=met.forced, known={}, floor=(0, 0))
+        self._save(record)
+        self.record = record
+        self._say(member, self.greeting())
+        self._judge(member, met)
 
     def _take_of_met(self, member: int, content: Mapping[str, Any]) -> None:
         """What only a member says that has greeted."""
@@ -279,14 +319,14 @@ class Acquaintances:
         for member in self.doubted:
             met = self._met[member]
             self._judge(member, met)
-            if met.doubt and self._out_of_it(member):
+            if met.doubt and self._may_be_readmitted(member, met):
                 self._readmit(member)
 
     def take_back(self, member: int, term: int) -> None:
         """A member that may be taken back is believed as it is now: this node leads the term, and a majority has said so
         since the member came. Raises StorageError."""
         met = self._met.get(member)
-        if met is None or not met.doubt or not self._out_of_it(member):
+        if met is None or not met.doubt or not self._may_be_readmitted(member, met):
             return
         index = max(self._standing().commit, 1)
         known = Known(met.incarnation, met.life, met.mark, 0, index)
@@ -301,8 +341,11 @@ class Acquaintances:
             if other != member and self.believed(other):
                 self._say(other, news)
 
-    def _out_of_it(self, member: int) -> bool:
-        """Whether it is committed that a member is no voter, and nothing is under way that makes it one."""
+    def _may_be_readmitted(self, member: int, met: _Met) -> bool:
+        """Whether it is committed that a member is no voter, nothing is under way that makes it one, and it is not left
+        behind."""
+        if met.forced != self.record.forced:
+            return False
         standing = self._standing()
         return member not in standing.committed_voters and member not in standing.voters
 
@@ -310,14 +353,22 @@ class Acquaintances:
 
     def _judge(self, member: int, met: _Met) -> None:
         known = self.record.known.get(member)
-        why = "" if known is None else self._why_not(member, met, known)
-        if known is None:
+        why = self._left_behind(met) or ("" if known is None else self._why_not(member, met, known))
+        if known is None and not why:
             self._remember({member: Known(met.incarnation, met.life, met.mark)})
-        elif not why and met.life > known.life:
+        elif known is not None and not why and met.life > known.life:
             self._remember({member: known._replace(life=met.life, mark=met.mark)})
         if why != met.doubt:
             met.doubt = why
             self._say(member, _encode({"doubt": why}))
+
+    def _left_behind(self, met: _Met) -> str:
+        """Why another's copy is not of the group as it was last forced; empty if it is."""
+        if met.forced == self.record.forced:
+            return ""
+        if met.forced[0] == self.record.forced[0]:
+            return "was declared the truth too, and only one copy can be"
+        return "was left behind when another copy was declared the truth"
 
     def _why_not(self, member: int, met: _Met, known: Known) -> str:
         if met.incarnation != known.incarnation:
@@ -399,6 +450,14 @@ def _text(content: Mapping[str, Any], name: str) -> str:
 def _pair(value: Sequence[Any]) -> tuple[int, int]:
     term, index = value
     return int(term), int(index)
+
+
+def _forced(content: Mapping[str, Any]) -> tuple[int, int]:
+    """How often the other's group was forced; one of an earlier version says nothing of it."""
+    value = content.get("forced", list(NEVER_FORCED))
+    if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)):
+        raise MalformedMessage("a greeting with a forced that is none")
+    return _pair(value)
 
 
 def _floor(content: Mapping[str, Any]) -> tuple[int, int]:

@@ -28,10 +28,12 @@ from fluxmq.raft.types import (
 )
 from fluxmq.settings.plans import GroupMember, GroupPlan, UnknownGroup, member_number
 from fluxmq.shards.cluster.incarnation import (
+    NEVER_FORCED,
     Acquaintances,
     MemberRecord,
     Standing,
     read_record,
+    record_path,
     write_record,
 )
 from fluxmq.shards.cluster.reports import name_of
@@ -39,6 +41,7 @@ from fluxmq.shards.links import FrameLink
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.set_aside import set_group_aside
 from fluxmq.storage.transfer import TransferPaths
 from fluxmq.storage.transfer_install import clean, forget_install
 
@@ -193,6 +196,9 @@ class GroupMembers:
                 self._look(replica, now)
 
     def _look(self, replica: Replica, now: float) -> None:
+        if replica.acquaintances.superseded != NEVER_FORCED:
+            self._retire(replica)
+            return
         try:
             replica.acquaintances.look_again()
         except StorageError as problem:
@@ -213,6 +219,28 @@ class GroupMembers:
         if now >= replica.next_tell:
             replica.next_tell = now + TELL_SECONDS
             self._tell(replica, members)
+
+    def _retire(self, replica: Replica) -> None:
+        """Put a copy aside that was left behind when another was declared the truth, and be no member any more."""
+        if replica.hosted.checkpointing:
+            return  # it is looked at again
+        group, record = replica.plan.name, replica.acquaintances.record
+        fresh = MemberRecord(
+            _random(), 0, 0, False, record.voters, forced=replica.acquaintances.superseded
+        )
+        try:
+            raw = self._files.read_file(record_path(self._paths, group))
+            write_record(self._files, self._paths, group, fresh)
+            self._closes(group)
+            kept = set_group_aside(self._files, self._paths, group, raw)
+        except StorageError as problem:
+            replica.hosted.group.fail(str(problem))
+            return
+        _log.error(
+            "another node's copy of a group was declared the truth; this one is set aside, and"
+            " fluxmqctl grow fills it anew",
+            extra={"group": group, "kept": kept or "nothing"},
+        )
 
     def _caught_up(self, replica: Replica, status: Status, now: float) -> set[int]:
         """Learners that have been close to the log's end for long enough."""

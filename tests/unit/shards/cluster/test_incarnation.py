@@ -389,3 +389,86 @@ def test_records_survive_and_damage_is_noticed(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(Corruption):
             read_record(files, paths, "g/1")
+
+
+# --- a copy that was declared the truth -----------------------------------------------------------------------------
+
+
+def force(group, number):
+    """What the offline command writes: another incarnation that remembers nobody, in a group of its own."""
+    party = group.parties[number]
+    before = party.disk["record"]
+    forced = (before.forced[0] + 1, 1000 + number)
+    group.restart(
+        number,
+        record=replace(before, incarnation=group._draw(), known={}, floor=(0, 0), forced=forced),
+    )
+    party.standing = Standing(party.held, (number,), (number,))
+
+
+def test_who_was_left_behind_is_superseded_by_the_copy_that_was_declared_the_truth(group):
+    for party in group.parties.values():
+        party.held = 7
+    force(group, A)
+    group.join(A, B)
+    assert not group.believe(A, B)
+    assert group.parties[A].met.doubt(B).startswith("was left behind")
+    assert group.parties[B].met.superseded == (1, 1001)
+    assert group.parties[B].met.abstains
+    assert not group.parties[B].met.believed(C)  # two that were left behind are no majority
+    assert not group.parties[A].met.abstains
+    assert group.parties[A].asked == []  # it is not readmitted either
+
+
+def test_an_empty_copy_becomes_a_member_of_the_group_that_was_forced(group):
+    group.parties[A].held = 7
+    force(group, A)
+    group.restart(B, lost=True)
+    group.join(A, B)
+    group.deliver()  # it has greeted again
+    assert group.believe(A, B)
+    assert group.parties[B].disk["record"].forced == (1, 1001)
+    assert group.parties[A].disk["record"].known[B].incarnation == (
+        group.parties[B].disk["record"].incarnation
+    )
+
+
+def test_two_copies_that_were_both_declared_the_truth_do_not_believe_each_other(group):
+    for party in group.parties.values():
+        party.held = 7
+    force(group, A)
+    force(group, B)
+    group.join(A, B)
+    assert "declared the truth too" in group.parties[A].met.doubt(B)
+    assert "declared the truth too" in group.parties[B].met.doubt(A)
+    assert group.parties[A].met.superseded == group.parties[B].met.superseded == (0, 0)
+    assert group.parties[A].asked == []
+
+
+def test_a_copy_that_was_forced_again_supersedes_one_that_was_forced_before(group):
+    for party in group.parties.values():
+        party.held = 7
+    force(group, B)
+    force(group, A)
+    force(group, A)
+    group.join(A, B)
+    assert group.parties[B].met.superseded == (2, 1001)
+
+
+def test_the_number_is_on_disk_and_an_old_record_has_none(tmp_path):
+    paths = DataPaths(str(tmp_path))
+    plain = MemberRecord(5, 1, 2, True, VOTERS)
+    write_record(Files(), paths, "g", plain)
+    assert b"forced" not in Path(record_path(paths, "g")).read_bytes()
+    assert read_record(Files(), paths, "g") == plain
+    forced = replace(plain, forced=(3, 9))
+    write_record(Files(), paths, "g", forced)
+    assert read_record(Files(), paths, "g") == forced
+
+
+def test_a_greeting_of_an_earlier_version_was_never_forced(group):
+    group.restart(B)
+    greeting = msgpack.unpackb(group.parties[B].met.greeting()[1:], strict_map_key=False)
+    del greeting["forced"]
+    group.parties[A].met.take(B, bytes((GREETING,)) + msgpack.packb(greeting))
+    assert group.parties[A].met.believed(B)
