@@ -10,6 +10,7 @@ import fluxmq
 from fluxmq.admin import (
     backup_command,
     cluster_commands,
+    force_command,
     log_command,
     migrate_command,
     snapshot_command,
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
     _queue_commands(commands)
     cluster_commands.add_parsers(commands)
     backup_command.add_parser(commands)
+    force_command.add_parser(commands)
     migrate_command.add_parser(commands)
     log_command.add_parser(commands)
     snapshot_command.add_parser(commands)

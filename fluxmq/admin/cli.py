@@ -21,6 +21,7 @@ import orjson
 from fluxmq.admin import (
     backup_command,
     cluster_commands,
+    force_command,
     log_command,
     migrate_command,
     queue_commands,
@@ -124,6 +125,10 @@ def _snapshot(node: Node, options: argparse.Namespace) -> None:
     code = snapshot_command.run(options, node.data_dir, print, _complain)
     if code != EXIT_DONE:
         raise SystemExit(code)
+
+
+def _force(node: Node, options: argparse.Namespace) -> None:
+    print("\n".join(force_command.run(node, options)), flush=True)
 
 
 def _colour() -> bool:
@@ -230,6 +235,7 @@ _COMMANDS: Final[dict[str, Callable[[Node, argparse.Namespace], None]]] = {
     ),
     backup_command.NAME: lambda node, options: _ask(node, options, backup_command.run),
     migrate_command.NAME: lambda node, options: _ask(node, options, migrate_command.run),
+    force_command.NAME: _force,
     "log verify": _log,
     "log stat": _log,
     "log dump": _log,

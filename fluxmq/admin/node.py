@@ -49,11 +49,12 @@ class Node:
     """The node a command is about: its data directory, and its control process if one answers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self._settings = _settings(options.config)
+        self.settings = _settings(options.config)
+        """Those of the file that was named, if one was."""
         if options.data_dir is not None:
             self.data_dir = Path(options.data_dir)
-        elif self._settings is not None:
-            self.data_dir = Path(self._settings.storage.data_dir)
+        elif self.settings is not None:
+            self.data_dir = Path(self.settings.storage.data_dir)
         else:
             self.data_dir = DATA_DIR_DEFAULT
         self._timeout: float = options.timeout
@@ -96,7 +97,7 @@ class Node:
         if caller is not None:
             with caller:
                 return Hashing.from_body(caller.call(HASHING, {})).parameters
-        return HashParameters() if self._settings is None else parameters_of(self._settings)
+        return HashParameters() if self.settings is None else parameters_of(self.settings)
 
     def change(self, kind: str, body: Body) -> None:
         """Change users, through the broker or directly; complains of shards that did not confirm in time."""

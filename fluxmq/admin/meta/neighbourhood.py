@@ -28,7 +28,7 @@ from fluxmq.admin.meta.frames import (
 from fluxmq.admin.meta.replica import Replica
 from fluxmq.admin.meta.requests import Requests
 from fluxmq.admin.meta.streams import Links
-from fluxmq.admin.meta.tables import Content, MetaTables, NodeRecord, Standing
+from fluxmq.admin.meta.tables import FORCED_MAX, Content, MetaTables, NodeRecord, Standing
 from fluxmq.admin.metadata import MetadataStore, StoreThread
 from fluxmq.cluster import raft_messages
 from fluxmq.control.messages import MessageError
@@ -211,6 +211,13 @@ class Neighbourhood:
 
     def _heard(self, number: int, told: Introduction) -> None:
         own = self._agreed.cluster
+        if own and own < told.cluster <= own + FORCED_MAX:
+            self._replica.forget_log(
+                f"the copy of {self._names[number]} was declared the truth, and this one left behind"
+            )
+            return  # it introduces itself anew
+        if told.cluster and told.cluster < own <= told.cluster + FORCED_MAX:
+            return  # it was left behind, and forgets its log when it hears of that
         if own and told.cluster and own != told.cluster:
             _log.error(
                 "a node is of another cluster: one of the two was begun anew",

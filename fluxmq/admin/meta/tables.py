@@ -23,6 +23,9 @@ from fluxmq.raft.types import COMMAND, MEMBERSHIP, Entry, HardState, Membership,
 
 CLUSTER: Final = "cluster"
 """Key in ``shared``: which cluster this is, and whose first content it began with."""
+FORCED_MAX: Final = 1 << 16
+"""Each time that a copy is declared the truth the cluster's number grows by one; so often it may. Numbers of clusters are random,
+of 62 bits: no two are so close by chance."""
 NODE: Final = "node:"
 """Prefix of the keys in ``shared`` of what is known of each node."""
 _CONTENT: Final = ("users", "permissions", "topic_permissions", "topology")
@@ -191,6 +194,32 @@ class MetaTables:
                 (secrets.randbits(62) + 1, Standing.RETURNING, encode_membership(members)),
             )
             return self._kept(database)
+
+    def force(self) -> tuple[int, int]:
+        """Make this copy, whose majority is lost, the truth: its node is the only voter from its next start on.
+
+        Returns index and term of the last entry that it has. Others that come back see by the cluster's number that they were
+        left behind. Raises MetadataError when this is no copy of a cluster's.
+        """
+        with self._store.transaction() as database:
+            row = database.execute("SELECT node FROM raft_state").fetchone()
+            cluster = _shared(database).get(CLUSTER)
+            if row is None or row[0] != self._node or cluster is None:
+                raise MetadataError(f"there is no copy of _meta of node {self._node!r} here")
+            kept = self._kept(database)
+            last, term = kept.base_index, kept.base_term
+            if kept.entries:
+                last, term = kept.entries[-1].index, kept.entries[-1].term
+            higher = max(kept.hard_state.term, term) + 1
+            alone = encode_membership(Membership((self._number,)))
+            self._append(database, [Entry(higher, last + 1, MEMBERSHIP, alone)])
+            database.execute(
+                "UPDATE raft_state SET term = ?, vote = ?, standing = ?",
+                (higher, self._number, Standing.MEMBER),
+            )
+            number, incarnation = unpack(cluster)
+            self._share(database, [(CLUSTER, pack([number + 1, incarnation]))])
+            return last, term
 
     # What a Ready asks for
 

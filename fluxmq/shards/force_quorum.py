@@ -1,0 +1,158 @@
+"""``python -m fluxmq.shards.force_quorum``: on a stopped node, declare its copies of replicated groups the truth.
+
+Run by ``fluxmqctl force-quorum`` for groups whose majority is lost for good. Standard input says, as JSON, the settings, the
+groups (none: all that this node is a member of) and whether to do it or only to say what there is; standard output has a JSON
+line for each group.
+
+For each group the member record comes first: another incarnation, which remembers nobody, and a number by which other
+members see that they were left behind (`incarnation`). Then the log: a higher term, and a membership entry behind
+everything else that makes this node the only voter. At the next start it elects itself, and what its log holds becomes
+committed. A crash between the two is mended by running it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import orjson
+
+from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK
+from fluxmq.control.placements import shard_of
+from fluxmq.raft.memberships import encode_membership
+from fluxmq.raft.types import MEMBERSHIP, Membership
+from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number
+from fluxmq.settings.schema import Settings
+from fluxmq.shards.cluster.incarnation import MemberRecord, read_record, write_record
+from fluxmq.storage.directory import DataPaths, check_version, locked, name_of, read_placement
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.snapshots import latest_snapshot
+from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import WalOptions
+
+SYNC_MS_MAX: Final = 1000
+"""How long one look for the end of a sync waits."""
+
+
+class Forcing:
+    """Forces groups of one data directory, whose lock is held."""
+
+    def __init__(self, files: Files, paths: DataPaths, settings: Settings) -> None:
+        self._files = files
+        self._paths = paths
+        self._settings = settings
+        self._plans = GroupPlans(settings)
+        self._own = member_number(settings.cluster.node_id)
+
+    def groups(self) -> list[str]:
+        """The replicated groups that this node is a member of. Raises StorageError."""
+        if not self._files.exists(self._paths.groups):
+            return []
+        names = (name_of(each) for each in self._files.listdir(self._paths.groups))
+        return sorted(name for name in names if name is not None and self._hosts(name))
+
+    def _hosts(self, name: str) -> bool:
+        record = read_record(self._files, self._paths, name)
+        return record is not None and record.hosted
+
+    def force(self, group: str, *, apply: bool) -> dict[str, Any]:
+        """Look at a group, or make this copy the truth; what it held. Raises StorageError."""
+        record = read_record(self._files, self._paths, group)
+        if record is None or not record.hosted:
+            raise StorageError(f"this node has no copy of a replicated group {group}")
+        with self._log(group) as (wal, syncer):
+            recovered = wal.recovered(group)
+            snapshot = latest_snapshot(
+                self._files, self._paths.snapshots(group), recovered.first_index
+            )
+            last, term = recovered.checkpoint_index, recovered.checkpoint_term
+            if snapshot is not None and snapshot.index > last:
+                last, term = snapshot.index, snapshot.term
+            if recovered.entries:
+                last, term = recovered.entries[-1].index, recovered.entries[-1].term
+            hard_state = recovered.hard_state
+            found = {"group": group, "last": last, "term": term, "nodes": self._nodes(group)}
+            if not apply:
+                return found
+            write_record(self._files, self._paths, group, self._forced(record))
+            self._files.reach("force.recorded")
+            number = wal.number(group)
+            term = max(hard_state.term, term) + 1
+            alone = encode_membership(Membership((self._own,)))
+            wal.append_entry(number, term, last + 1, MEMBERSHIP, alone)
+            wal.append_hard_state(number, term, self._own, hard_state.commit)
+            poll = select.poll()
+            poll.register(syncer, select.POLLIN)
+            while wal.buffered_bytes or wal.in_flight:
+                wal.flush()
+                poll.poll(SYNC_MS_MAX)
+                wal.completed()
+        return found
+
+    def _nodes(self, group: str) -> list[str]:
+        """Other nodes that have had copies, by the settings."""
+        try:
+            plan = self._plans.of(group)
+        except UnknownGroup as problem:
+            raise StorageError(str(problem)) from problem
+        return [each.node for each in plan.nodes if each.number != self._own]
+
+    def _forced(self, record: MemberRecord) -> MemberRecord:
+        return replace(
+            record,
+            incarnation=_random(),
+            life=record.life + 1,
+            mark=_random(),
+            known={},
+            floor=(0, 0),
+            forced=(record.forced[0] + 1, _random()),
+        )
+
+    @contextlib.contextmanager
+    def _log(self, group: str) -> Iterator[tuple[WriteAheadLog, Syncer]]:
+        """The log that the group is in. Raises StorageError."""
+        placement = read_placement(self._files, self._paths)
+        if placement is None:
+            raise StorageError(f"{self._paths.root} was never used by a broker")
+        directory = self._paths.wal(shard_of(placement, group))
+        options = WalOptions(file_bytes=self._settings.storage.wal_file_bytes, background=False)
+        with (
+            contextlib.closing(Syncer()) as syncer,
+            contextlib.closing(WriteAheadLog.open(self._files, directory, syncer, options)) as wal,
+        ):
+            if group not in wal.groups():
+                raise StorageError(f"the log {directory} knows nothing of group {group}")
+            yield wal, syncer
+
+
+def _random() -> int:
+    return int.from_bytes(os.urandom(8), "big") >> 1
+
+
+def main() -> int:
+    """Do what standard input says; 0, or 3 with a sentence on standard error."""
+    asked = orjson.loads(sys.stdin.buffer.read())
+    settings = Settings.model_validate_json(asked["settings"])
+    files, paths = Files(), DataPaths(settings.storage.data_dir)
+    try:
+        check_version(files, paths)
+        with locked(files, paths):
+            forcing = Forcing(files, paths, settings)
+            for group in asked["groups"] or forcing.groups():
+                found = forcing.force(group, apply=asked["apply"])
+                sys.stdout.write(orjson.dumps(found).decode() + "\n")
+    except StorageError as problem:
+        sys.stderr.write(f"{problem}\n")
+        return EXIT_BOOT_FAILURE
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())
