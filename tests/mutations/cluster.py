@@ -43,6 +43,22 @@ MUTATIONS = [
         "                    if message.entries and self._shared.wal.crowded:\n",
         "                    if False:\n",
         OF_KEEPING + "test_a_follower_whose_log_takes_no_more_drops_entries_and_catches_up",
+        "cluster_left_behind_goes_on",
+        "A member that was left behind when a copy was declared the truth takes part no more.",
+        CLUSTER + "incarnation.py",
+        "        if met.forced[0] > self.record.forced[0]:\n",
+        "        if False:\n",
+        OF_INCARNATIONS
+        + "test_who_was_left_behind_is_superseded_by_the_copy_that_was_declared_the_truth",
+    ),
+    Mutation(
+        "cluster_left_behind_is_readmitted",
+        "A member that was left behind is not readmitted with the log that it has.",
+        CLUSTER + "incarnation.py",
+        "        if met.forced != self.record.forced:\n            return False\n",
+        "",
+        OF_INCARNATIONS
+        + "test_who_was_left_behind_is_superseded_by_the_copy_that_was_declared_the_truth",
     ),
     Mutation(
         "cluster_early_for_all",

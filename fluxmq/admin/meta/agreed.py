@@ -65,6 +65,11 @@ class Agreed:
             if key.startswith(NODE)
         }
 
+    def leave(self) -> None:
+        """Be of no cluster until the others say of which: this directory has begun anew."""
+        self.cluster = 0
+        self.records = {}
+
 
 class Work:
     """Tasks that nobody waits for, but the end does."""

@@ -100,6 +100,7 @@ class Neighbourhood:
         if replica.incarnation != self._incarnation:
             self._incarnation = replica.incarnation
             self._welcomed.clear()
+            self._agreed.leave()
         for number, name in self._names.items():
             if not self.streams.reaches(number):
                 continue

@@ -206,7 +206,9 @@ class GroupMembers:
             return
         status = _status(replica)
         members = {*status.membership.voters, *status.membership.learners}
-        replica.carrier.follow(members)
+        forced = replica.acquaintances.record.forced != NEVER_FORCED
+        # Those that were left behind have to hear of it, or two of them would go on by themselves.
+        replica.carrier.follow({each.number for each in replica.plan.nodes} if forced else members)
         if not replica.hosted.keeper.leading:
             replica.caught_up.clear()
             return
