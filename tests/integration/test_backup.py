@@ -52,6 +52,19 @@ def drained(opened: Channel, queue: str) -> list[bytes]:
     return found
 
 
+def declare_and_settle(asked: Channel) -> None:
+    """Declare an exchange and a queue, publish ten messages, settle three of them."""
+    asked.exchange_declare("news", "topic", durable=True)
+    asked.queue_declare("durable", durable=True)
+    asked.queue_bind("durable", "news", "sports.#")
+    for number in range(10):
+        asked.basic_publish("news", "sports.x", b"%d" % number)
+    for _ in range(3):  # settled before the backup
+        method, _, _ = asked.basic_get("durable")
+        asked.basic_ack(method.delivery_tag)
+    asked.queue_declare("durable", passive=True)  # the acknowledgements were taken
+
+
 @pytest.mark.slow
 def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None:
     """Queues with what is settled in them, users, exchanges, sessions and retained messages are in the backup."""
@@ -70,15 +83,7 @@ def test_a_broker_starts_from_a_backup_of_a_running_node(tmp_path: Path) -> None
         broker.control("add_user", "ann", "secret")
         broker.control("set_permissions", "ann", ".*", ".*", ".*")
         asked = stack.enter_context(channel(ports[0], "ann"))
-        asked.exchange_declare("news", "topic", durable=True)
-        asked.queue_declare("durable", durable=True)
-        asked.queue_bind("durable", "news", "sports.#")
-        for number in range(10):
-            asked.basic_publish("news", "sports.x", b"%d" % number)
-        for _ in range(3):  # settled before the backup
-            method, _, _ = asked.basic_get("durable")
-            asked.basic_ack(method.delivery_tag)
-        asked.queue_declare("durable", passive=True)  # the acknowledgements were taken
+        declare_and_settle(asked)
         absent = client(broker, "absent", clean=True, props=KEPT)
         absent.subscribe("for/absent", qos=1)
         absent.disconnect()
