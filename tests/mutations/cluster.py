@@ -43,6 +43,8 @@ MUTATIONS = [
         "                    if message.entries and self._shared.wal.crowded:\n",
         "                    if False:\n",
         OF_KEEPING + "test_a_follower_whose_log_takes_no_more_drops_entries_and_catches_up",
+    ),
+    Mutation(
         "cluster_left_behind_goes_on",
         "A member that was left behind when a copy was declared the truth takes part no more.",
         CLUSTER + "incarnation.py",
