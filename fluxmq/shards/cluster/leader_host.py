@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
@@ -225,6 +226,13 @@ class LeaderHost:
             if append.queue == queue:
                 return number
         return 0
+
+    def withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
+        """Ask no more for appends to a queue that came with names of these origins; nobody is answered."""
+        for number, append in list(self._appends.items()):
+            own = append.identity
+            if own is not None and own.origin in origins and append.queue == queue:
+                self._drop(number, append)
 
     def _drop(self, number: int, append: _Append) -> None:
         del self._appends[number]
