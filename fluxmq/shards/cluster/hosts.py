@@ -81,7 +81,7 @@ class GroupHosts:
             local_max_bytes,
             Carrying(self._carried, self._is_clear, self._withdraw, now),
         )
-        service.names.undeclared = self.outboxes.deleted
+        service.names.undeclared = self._undeclared
         self._shard_links: Mapping[int, FrameLink] = {}
         self._remote: RemoteHosts
         self._node_of: Callable[[int], str] = lambda _peer: ""
@@ -140,6 +140,12 @@ class GroupHosts:
         info = self._service.names.find(queue)
         host = None if info is None else self._hosts.get((info.group, For.CLIENTS))
         return host is None or not host.owes(queue)
+
+    def _undeclared(self, queue: str) -> None:
+        """It is decided that a queue is no more."""
+        self.outboxes.deleted(queue)
+        for host in self._hosts.values():
+            host.forget_queue(queue)
 
     def _withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
         """What was kept for a queue is asked for by somebody else from now on, or by nobody."""

@@ -338,6 +338,10 @@ class LeaderHost:
             consumer.rehost(other)
         other._retry()
 
+    def forget_queue(self, queue: str) -> None:
+        """A queue is no more: one declared again under its name may be in this group."""
+        self._away.pop(queue, None)
+
     def _take_over(self, queue: str, appends: dict[int, _Append]) -> None:
         """Ask for these appends as well, in the order in which all were made."""
         patience = self._ack_timeout(queue)
