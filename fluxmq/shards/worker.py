@@ -141,13 +141,7 @@ class Worker:
         self.peers.join_entered(self.amqp.entered)
         self.intake.amqp = self.amqp.adopt
         self.reports = self._make_reports()
-        self.garbage = Garbage(
-            gc.get_count,
-            gc.collect,
-            lambda: len(gc.get_objects(2)),
-            self.reports.collections.observe,
-            time.perf_counter,
-        )
+        self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
@@ -304,9 +298,8 @@ class Worker:
         told = told and self.amqp.known
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
-            gc.collect()
-            gc.freeze()
             gc.disable()
+            self.garbage.begin()
             self.intake.start()
             self.table.set_ready(self.launch.slot)
             _log.info("ready", extra={"pid": os.getpid()})

@@ -11,6 +11,7 @@ OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
 OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
 OF_DISKS = FOLDER + "test_disks.py::"
+OF_COLLECTING = "tests/unit/shards/test_collecting.py::"
 OF_GARBAGE = "tests/unit/shards/amqp/test_garbage.py::"
 OF_LOG = FOLDER + "test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
@@ -363,5 +364,29 @@ MUTATIONS = [
         "        self.dying = Dying(queue, group)\n",
         "        self.dying = Dying(queue, group)\n        self.dying.desk = self  # type: ignore[attr-defined]\n",
         OF_GARBAGE + "test_no_cycles_and_nothing_kept",
+    ),
+    Mutation(
+        "garbage_only_when_quiet",
+        "Garbage is collected while there is traffic.",
+        "fluxmq/shards/garbage.py",
+        "        if not (due or quiet):\n",
+        "        if not quiet:\n",
+        OF_COLLECTING + "test_what_is_left_behind_is_looked_through_while_there_is_traffic",
+    ),
+    Mutation(
+        "garbage_pause_grows",
+        "A pause for garbage under traffic does not grow with what there is.",
+        "fluxmq/shards/garbage.py",
+        "        self._collector.freeze()\n        self._frozen +=",
+        "        self._frozen +=",
+        OF_COLLECTING + "test_a_look_goes_through_no_more_however_much_there_is",
+    ),
+    Mutation(
+        "garbage_looked_for_in_vain",
+        "A shard that has nothing to do looks for no garbage.",
+        "fluxmq/shards/garbage.py",
+        "            enough = max(QUIET_OBJECTS_MIN, self._held // QUIET_SHARE)\n",
+        "            enough = 0\n",
+        OF_COLLECTING + "test_traffic_that_leaves_nothing_is_never_stopped",
     ),
 ]
