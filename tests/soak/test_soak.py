@@ -64,7 +64,6 @@ def test_a_process_holds_at_least_what_is_its_alone() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.once
 @pytest.mark.timeout(300)
 def test_reply_queues_beside_traffic_keep_memory_flat(tmp_path: Path) -> None:
     """Review findings 17 and 18: a minute of what cost 8 to 12 KB for each queue."""
