@@ -311,6 +311,12 @@ _DECLARED: Final = (
         "Delay of the event loop against its timer.",
         buckets=LAG_BUCKETS,
     ),
+    Metric(
+        "fluxmq_garbage_collection_seconds",
+        _H,
+        "Pauses of the shard's loop for garbage collection.",
+        buckets=LAG_BUCKETS,
+    ),
     Metric("fluxmq_link_up", _G, "1 while the link to the peer shard works.", ("peer",)),
     Metric("fluxmq_link_bytes", _G, "Bytes waiting in the link to the peer shard.", ("peer",)),
     Metric("fluxmq_link_bytes_sent_total", _C, "Bytes sent to the peer shard.", ("peer",)),

@@ -64,7 +64,7 @@ class Desk:
         self._delayed: deque[Range] = deque()
         self._flights = Flights()
         self._refused = False
-        self.dying = Dying(queue, group, self._batch_at)
+        self.dying = Dying(queue, group)
         group.pending.arm_all()
 
     # --- consumers ---------------------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Desk:
             and len(ranges) + len(others) < _COMMAND_RANGES
             and step.bytes_left
         ):
-            batch = self._batch_at(position)
+            batch = self.batch_at(position)
             base = batch.base_offset
             for first, last, verdict in portions(batch, position - base, now, ttl, wanted, True):
                 if verdict == GIVE:
@@ -365,7 +365,7 @@ class Desk:
         others: list[tuple[int, int, int]] = []
         stopped = False
         while position < end and not stopped and len(others) < _COMMAND_RANGES:
-            batch = self._batch_at(position)
+            batch = self.batch_at(position)
             base = batch.base_offset
             for first, last, verdict in portions(batch, position - base, now, ttl, self.wanted):
                 if verdict not in (PASS, EXPIRED) or len(others) == _COMMAND_RANGES:
@@ -384,14 +384,15 @@ class Desk:
             return 0
         ttl = self.queue.config.message_ttl
         if self._head[:2] != (self._cursor, ttl):
-            batch = self._batch_at(self._cursor)
+            batch = self.batch_at(self._cursor)
             when = 0
             if ttl or batch.flags & EXPIRY:
                 when = expires_at(batch, self._cursor - batch.base_offset, ttl)
             self._head = (self._cursor, ttl, when)
         return self._head[2]
 
-    def _batch_at(self, offset: int) -> Batch:
+    def batch_at(self, offset: int) -> Batch:
+        """The batch that holds an offset."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset < batch.base_offset + batch.count:
             batch = self._batch = self._read(self.queue.id, offset)
@@ -449,7 +450,7 @@ class Desk:
         """Offsets `low` to `high` by batch and verdict."""
         ttl = self.queue.config.message_ttl
         while low <= high:
-            batch = self._batch_at(low)
+            batch = self.batch_at(low)
             base = batch.base_offset
             end = min(high, base + batch.count - 1)
             for first, last, verdict in expired(batch, low - base, end - base, now, ttl):

@@ -10,7 +10,7 @@ settlement that made room, or work left over.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from fluxmq.queues import commands
@@ -37,6 +37,10 @@ SHORTEN_DELAY: Final = 10_000
 
 TIMER_GRANULE: Final = 1_000
 """Microseconds between two runs of a queue for its timers alone: what could not be done is not tried all the time."""
+
+STALE_TIMERS_MAX: Final = 1_024
+"""Timers that count no longer, beside as many as count: those of deleted queues would be kept until their time, which may be
+days away."""
 
 
 class Dispatch(Attaching):
@@ -134,7 +138,7 @@ class Dispatch(Attaching):
             if desk.group.dead.count and isinstance(desk, Desk):
                 if retry is not None:
                     desk.dying.again()
-                dead += desk.dying.hand_out(step, now, messages_max - dead)
+                dead += desk.dying.hand_out(step, now, messages_max - dead, desk.batch_at)
             if id_ == NOBODYS_GROUP and not ownerless:
                 continue
             if given < messages_max:
@@ -288,6 +292,10 @@ class Dispatch(Attaching):
     def _alarm(self, queue_id: int, time: int) -> None:
         """Run a queue at `time` at the latest."""
         known = self._alarms.get(queue_id)
-        if known is None or time < known:
-            self._alarms[queue_id] = time
-            heappush(self._timers, (time, queue_id))
+        if known is not None and known <= time:
+            return
+        self._alarms[queue_id] = time
+        heappush(self._timers, (time, queue_id))
+        if len(self._timers) > 2 * len(self._alarms) + STALE_TIMERS_MAX:
+            self._timers = [(when, of) for of, when in self._alarms.items()]
+            heapify(self._timers)

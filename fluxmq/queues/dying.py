@@ -17,17 +17,20 @@ _DUE_MAX: Final = 1_024
 
 
 class Dying:
-    """Dead messages of one group. `batch_at` gives the batch that holds an offset."""
+    """Dead messages of one group."""
 
-    def __init__(self, queue: Queue, group: Group, batch_at: Callable[[int], Batch]) -> None:
+    def __init__(self, queue: Queue, group: Group) -> None:
         self._queue = queue
         self._group = group
-        self._batch_at = batch_at
         self._dying: deque[Piece] = deque()
         group.dead.arm_all()
 
-    def hand_out(self, step: Step, now: int, budget: int) -> int:
-        """Dead messages for the dead-letter queue, each once until asked for again; gives how many."""
+    def hand_out(self, step: Step, now: int, budget: int, batch_at: Callable[[int], Batch]) -> int:
+        """Dead messages for the dead-letter queue, each once until asked for again; gives how many.
+
+        `batch_at` gives the batch that holds an offset. It is not kept: it is a method of the desk that has this one, and
+        they would keep each other when their queue is gone.
+        """
         dead = self._group.dead
         due = dead.next_due()
         if due is not None and due <= now:
@@ -40,7 +43,7 @@ class Dying:
                 self._dying.appendleft((end + 1, last, fate))
             for low, high, _ in dead.overlapping(first, end):
                 for offset in range(low, high + 1):
-                    step.dead.append(self._letter(offset, fate))
+                    step.dead.append(self._letter(offset, fate, batch_at(offset)))
                 handed += high - low + 1
         if self._dying:
             step.more = True
@@ -51,8 +54,7 @@ class Dying:
         self._dying.clear()
         self._group.dead.arm_all()
 
-    def _letter(self, offset: int, fate: Fate) -> DeadLetter:
-        batch = self._batch_at(offset)
+    def _letter(self, offset: int, fate: Fate, batch: Batch) -> DeadLetter:
         return DeadLetter(
             self._queue.id,
             self._group.id,

@@ -51,15 +51,15 @@ from fluxmq.queues.origins import IDENTITY, Identity, Origins
 from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
 
-VERSION: Final = 3
-"""Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count
-the payloads of ready messages alone, and hold when messages come back too; with 3 the rolling hash covers entries whole."""
+VERSION: Final = 4
+"""Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count ready
+payloads alone, and hold when messages come back; with 3 the rolling hash covers entries whole; 4 is `Origins.wide`."""
 FIRST_VERSION: Final = 1
 """What a group begins as."""
 _WHOLE: Final = 3
+_WIDE: Final = 4
 SNAPSHOT_VERSION: Final = 4
-"""Version 1 had no members that do not count as consumers, 2 none with a time of their own, 3 no origins of appends; they are
-read."""
+"""Version 1 had no members that do not count as consumers, 2 none with their own time, 3 no origins; they are read."""
 
 # Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
 _APPEND: Final = int(Kind.APPEND)
@@ -182,9 +182,8 @@ class Machine:
     def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
         """An append that may have been asked for before. One that was refused may be tried again."""
         origin, number, floor = IDENTITY.unpack_from(data, body)
-        identity = Identity(origin, number, floor)
-        move = queue.move
-        if self._origins.known(identity) or (move is not None and move.came_with.known(identity)):
+        identity, move = Identity(origin, number, floor), queue.move
+        if self._origins.seen(identity) or (move is not None and move.came_with.known(identity)):
             return Result(Code.DUPLICATE)
         result = queue.append(applied, data, body + IDENTITY.size)
         if result.ok:
@@ -236,6 +235,7 @@ class Machine:
 
     def _behave_as(self, version: int) -> None:
         self.version = version
+        self._origins.wide = version >= _WIDE
         for queue in self.queues.values():
             queue.exact = version >= migration.EXACT
 
@@ -325,8 +325,8 @@ class Machine:
     # --- moving ------------------------------------------------------------------------------------------------
 
     def origins(self) -> list[Any]:
-        """Appends to the group's queues that took effect and may be asked for again, for a queue that moves."""
-        return self._origins.pack()
+        """Appends that took effect and may be asked for again, for a queue that moves."""
+        return self._origins.pack_latest()
 
     def _adopt(self, applied: Applied, body: Any) -> Result:
         """A queue begins to arrive; the value is the offset that its next batch has to have."""

@@ -11,8 +11,14 @@ import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
-ORIGINS_MAX: Final = 4096
-"""Lives of shards that are remembered: the one unused for longest is forgotten first, and what it asks again is stored again."""
+ORIGINS_MAX: Final = 16_384
+"""Origins that a group remembers: a few for each life of a shard, and with `write_policy: local` one for each outbox, that is for
+each queue on each shard that keeps appends to it. About 400 bytes each, so 6 MB, and 21 bytes each in a snapshot. Forgotten
+first is the one unused for longest in the order of the log. That harms nobody who has an answer to everything; an append
+that is asked for again after so many other origins were used is stored again (at least once, never lost)."""
+TRAVELLING_MAX: Final = 4_096
+"""Origins, the ones used last, that go along with a queue to another group, where each queue keeps its own copy. It is also what
+a group remembers until its machine works as version 4."""
 IDENTITY: Final = struct.Struct("<QQQ")
 """Origin, number, and the number below which nothing is asked again: in front of a batch in its command."""
 
@@ -40,12 +46,16 @@ class Identity:
 
 
 class Origins:
-    """Numbers of appends that took effect and may be asked for again, by origin, the one unused for longest first."""
+    """Numbers of appends that took effect and may be asked for again, by origin, the one unused for longest first.
 
-    __slots__ = ("_windows",)
+    ``wide``: more than `TRAVELLING_MAX` origins are remembered, and a repetition counts as a use of its origin.
+    """
+
+    __slots__ = ("_windows", "wide")
 
     def __init__(self) -> None:
         self._windows: dict[int, dict[int, None]] = {}
+        self.wide = False
 
     def __len__(self) -> int:
         return len(self._windows)
@@ -54,6 +64,13 @@ class Origins:
         """Whether this append has taken effect already."""
         window = self._windows.get(identity.origin)
         return window is not None and identity.number in window
+
+    def seen(self, identity: Identity) -> bool:
+        """Whether this append has taken effect already, and is asked for again."""
+        known = self.known(identity)
+        if known and self.wide:
+            self._windows[identity.origin] = self._windows.pop(identity.origin)
+        return known
 
     def note(self, identity: Identity) -> None:
         """This append has taken effect."""
@@ -65,19 +82,27 @@ class Origins:
             del window[each]
         window[number] = None
         self._windows[origin] = window
-        while len(self._windows) > ORIGINS_MAX:
+        self._forget()
+
+    def _forget(self) -> None:
+        most = ORIGINS_MAX if self.wide else TRAVELLING_MAX
+        while len(self._windows) > most:
             del self._windows[next(iter(self._windows))]
 
     def add(self, others: Origins) -> None:
         """Remember what others do as well."""
         for origin, window in others._windows.items():
             self._windows.setdefault(origin, {}).update(window)
-        while len(self._windows) > ORIGINS_MAX:
-            del self._windows[next(iter(self._windows))]
+        self._forget()
 
     def pack(self) -> list[Any]:
         """In order of use, for msgpack."""
         return [[origin, list(window)] for origin, window in self._windows.items()]
+
+    def pack_latest(self) -> list[Any]:
+        """As `pack`, without those that do not go along with a queue."""
+        packed = self.pack()
+        return packed[max(0, len(packed) - TRAVELLING_MAX) :]
 
     @staticmethod
     def unpack(packed: list[Any]) -> Origins:

@@ -131,7 +131,7 @@ class PriorityDesk(Desk):
     def _sorted(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
         """Messages in ranges of one priority."""
         while first <= last:
-            batch = self._batch_at(first)
+            batch = self.batch_at(first)
             end = min(last, batch.base_offset + batch.count - 1)
             if batch.uniform_properties:
                 yield first, end, self._priority(batch, 0)
@@ -164,7 +164,7 @@ class PriorityDesk(Desk):
                 self._bands.remove(priority, hint[0], done)
             else:
                 priority, (first, last) = new.ready.highest()
-                batch = self._batch_at(first)
+                batch = self.batch_at(first)
                 last = min(last, batch.last_offset, first + share - given - 1)
                 count = step.fit(batch, last - first + 1)
                 last = first + count - 1
@@ -181,7 +181,7 @@ class PriorityDesk(Desk):
         end = min(self.queue.next_offset, new.position + SCANNED_MAX)
         ttl = self.queue.config.message_ttl
         while new.position < end and new.pieces < _PIECES_MAX and new.ready.count < READY_MAX:
-            batch = self._batch_at(new.position)
+            batch = self.batch_at(new.position)
             base = batch.base_offset
             index = new.position - base
             for first, last, verdict in portions(batch, index, now, ttl, self.wanted, True):

@@ -94,6 +94,7 @@ class Reports:
         self._amqp = amqp
         self.census = Census(broker, amqp)
         self.lag = self._instruments.histogram("fluxmq_loop_lag_seconds")
+        self.collections = self._instruments.histogram("fluxmq_garbage_collection_seconds")
         self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
 
     def status(self) -> ProcessNumbers:

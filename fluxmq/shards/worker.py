@@ -47,6 +47,7 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.rows import Clock
 from fluxmq.shards.durable.wiring import Durable, StoreWatch, expect_others, open_store
+from fluxmq.shards.garbage import Garbage
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
 from fluxmq.shards.links import make_links
@@ -65,8 +66,10 @@ TIMER_SECONDS = 0.1
 """Period of heartbeat, timeouts and housekeeping."""
 READY_SECONDS_MAX = 5.0
 """A shard waits this long for its peers' interest and for the users before it takes connections without."""
-IDLE_COLLECT_TICKS = 50
-"""Timer periods between looks whether the shard is idle enough to collect garbage."""
+QUIET_TIMERS = 50
+"""Timer periods in which there have to be hardly any ticks for a shard to be quiet."""
+QUIET_TICKS = 4 * QUIET_TIMERS
+"""Ticks of a quiet shard in that time, its own included."""
 
 _log = logs.get_logger("fluxmq.shard")
 
@@ -138,6 +141,7 @@ class Worker:
         self.peers.join_entered(self.amqp.entered)
         self.intake.amqp = self.amqp.adopt
         self.reports = self._make_reports()
+        self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
@@ -271,21 +275,18 @@ class Worker:
         if now >= self._next_system:
             self._next_system = now + self.settings.broker.sys_interval
             self.system.tick()
-        if self._turn % IDLE_COLLECT_TICKS == 0:
-            self._collect_when_idle()
+        if self._ready:
+            self.garbage.look(quiet=self._turn % QUIET_TIMERS == 0 and self._is_quiet())
         if not self._ready:
             self._become_ready(now)
         self._expected = time.monotonic() + TIMER_SECONDS
         self.loop.call_later(TIMER_SECONDS, self._timer)
         self.schedule()
 
-    def _collect_when_idle(self) -> None:
-        """Garbage is collected only here: the hot path makes none, and a pause would be felt."""
-        ticks = self.reactor.tally.ticks
-        if ticks - self._last_ticks < IDLE_COLLECT_TICKS * 4:
-            gc.collect()
-            ticks = self.reactor.tally.ticks
-        self._last_ticks = ticks
+    def _is_quiet(self) -> bool:
+        """Whether there were hardly any ticks since this was last asked."""
+        before, self._last_ticks = self._last_ticks, self.reactor.tally.ticks
+        return self._last_ticks - before < QUIET_TICKS
 
     def _become_ready(self, now: float) -> None:
         told = self.peers.synchronised and self.peers.met_all and self.authentication.revision >= 0
@@ -297,9 +298,8 @@ class Worker:
         told = told and self.amqp.known
         if told or now - self._started > READY_SECONDS_MAX:
             self._ready = True
-            gc.collect()
-            gc.freeze()
             gc.disable()
+            self.garbage.begin()
             self.intake.start()
             self.table.set_ready(self.launch.slot)
             _log.info("ready", extra={"pid": os.getpid()})

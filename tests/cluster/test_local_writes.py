@@ -121,6 +121,37 @@ def test_what_a_full_queue_does_not_take_is_kept_until_it_does_or_is_deleted(
     connection.close()
 
 
+def test_a_queue_that_is_declared_again_gets_all_that_was_acknowledged_for_it(
+    cluster: Cluster,
+) -> None:
+    """Review finding 2: ten QoS 1 publishes at a follower, delete, declare, repeat: ten each time, not 10, 7 and 5."""
+    follower = cluster.followers()[0]
+    refused = _sum(follower, "fluxmq_outbox_refused_total")
+    connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, follower.amqp_port))
+    channel = connection.channel()
+    stored: list[list[bytes]] = []
+    wanted: list[list[bytes]] = []
+    for turn in range(3):
+        channel.queue_declare("again", durable=True, arguments={"x-queue-type": "quorum"})
+        with ExitStack() as stack:
+            here = side("mqtt", follower, stack)
+            bodies = [b"%d %d" % (turn, number) for number in range(10)]
+            assert [here.publish("again", body) for body in bodies] == [True] * len(bodies)
+        eventually(
+            lambda: not _sum(follower, "fluxmq_outbox_batches"), "all is carried", START_SECONDS
+        )
+        taking = connection.channel()  # one of its own: it has met no queue of that name before
+        got = []
+        while (message := taking.basic_get("again", auto_ack=True))[0]:
+            got.append(message[2])
+        stored.append(got)
+        wanted.append(bodies)
+        channel.queue_delete("again")
+    assert stored == wanted
+    assert _sum(follower, "fluxmq_outbox_refused_total") == refused
+    connection.close()
+
+
 def test_what_an_acknowledgement_means_is_said(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     rows = [line.split() for line in node.broker.control("groups").splitlines()]

@@ -11,6 +11,8 @@ OF_CLIENTS = FOLDER + "test_clients.py::"
 OF_CONSUMERS = FOLDER + "test_consumers.py::"
 OF_EXCHANGES = FOLDER + "test_dead_letter_exchange.py::"
 OF_DISKS = FOLDER + "test_disks.py::"
+OF_COLLECTING = "tests/unit/shards/test_collecting.py::"
+OF_GARBAGE = "tests/unit/shards/amqp/test_garbage.py::"
 OF_LOG = FOLDER + "test_shared_log.py::"
 OF_MESSAGES = FOLDER + "test_messages.py::"
 OF_REMOTE = FOLDER + "test_remote.py::"
@@ -327,5 +329,64 @@ MUTATIONS = [
         "0 for link in self._links.values() if link.up",
         "tests/unit/shards/amqp/test_entered.py::"
         "test_a_vhost_takes_so_many_connections_on_all_shards_together",
+    ),
+    Mutation(
+        "names_keep_configurations",
+        "Nothing is kept of a queue that is undeclared, whether or not its group has lost it before.",
+        QUEUES + "names.py",
+        "        for configs in self._configs.values():\n            configs.pop(name, None)\n",
+        "        info = self._queues.get(name)\n"
+        "        if info is not None:\n"
+        "            self._configs.get(info.group, {}).pop(name, None)\n",
+        FOLDER + "test_names.py::test_a_configuration_that_nobody_knows_the_queue_of_goes",
+    ),
+    Mutation(
+        "names_forget_what_is_declared",
+        "A queue that is declared is known, whatever is heard late of one before it.",
+        QUEUES + "names.py",
+        "        if info is None or self._is_declared(info):\n",
+        "        if info is None:\n",
+        FOLDER
+        + "test_names.py::test_a_declared_queue_is_known_though_its_group_has_lost_the_one_before_it",
+    ),
+    Mutation(
+        "timers_far_ahead",
+        "What is due in half an hour is looked at by the housekeeping, and has no timer of its own.",
+        QUEUES + "service.py",
+        "        if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:\n",
+        "        if due is None or now < self._timer_at <= due:\n",
+        OF_GARBAGE + "test_no_cycles_and_nothing_kept",
+    ),
+    Mutation(
+        "desk_keeps_itself",
+        "A queue that has ended is freed without the collector.",
+        "fluxmq/queues/desks.py",
+        "        self.dying = Dying(queue, group)\n",
+        "        self.dying = Dying(queue, group)\n        self.dying.desk = self  # type: ignore[attr-defined]\n",
+        OF_GARBAGE + "test_no_cycles_and_nothing_kept",
+    ),
+    Mutation(
+        "garbage_only_when_quiet",
+        "Garbage is collected while there is traffic.",
+        "fluxmq/shards/garbage.py",
+        "        if not (due or quiet):\n",
+        "        if not quiet:\n",
+        OF_COLLECTING + "test_what_is_left_behind_is_looked_through_while_there_is_traffic",
+    ),
+    Mutation(
+        "garbage_pause_grows",
+        "A pause for garbage under traffic does not grow with what there is.",
+        "fluxmq/shards/garbage.py",
+        "        self._collector.freeze()\n        self._frozen +=",
+        "        self._frozen +=",
+        OF_COLLECTING + "test_a_look_goes_through_no_more_however_much_there_is",
+    ),
+    Mutation(
+        "garbage_looked_for_in_vain",
+        "A shard that has nothing to do looks for no garbage.",
+        "fluxmq/shards/garbage.py",
+        "            enough = max(QUIET_OBJECTS_MIN, self._held // QUIET_SHARE)\n",
+        "            enough = 0\n",
+        OF_COLLECTING + "test_traffic_that_leaves_nothing_is_never_stopped",
     ),
 ]

@@ -210,20 +210,29 @@ class AmqpBroker:
         again: frozenset[Outcome],
     ) -> None:
         """Ask a queue's host, and again while it answers so and may answer better: its shard starts, its group moves."""
-        deadline = self.now() + PATIENCE_SECONDS
+        self._ask_until(queue, ask, done, again, self.now() + PATIENCE_SECONDS)
+
+    def _ask_until(
+        self,
+        queue: Queue,
+        ask: Callable[[QueueHost, Told], None],
+        done: Callable[[Status], None],
+        again: frozenset[Outcome],
+        deadline: float,
+    ) -> None:
+        """One such attempt. The next is made anew: two functions that name each other would stay as garbage."""
 
         def told(status: Status) -> None:
             there = self.topology.queue(queue.vhost, queue.name) is not None
             if status.outcome in again and there and self.now() < deadline:
-                self._later(AGAIN_SECONDS, attempt)
+                self._later(
+                    AGAIN_SECONDS, lambda: self._ask_until(queue, ask, done, again, deadline)
+                )
                 return
             done(status)
             self._broker.schedule()
 
-        def attempt() -> None:
-            ask(self._host(queue), told)
-
-        attempt()
+        ask(self._host(queue), told)
 
     def group_for(
         self,

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
 from fluxmq.logs import RateLimited, get_logger
@@ -15,7 +16,7 @@ from fluxmq.settings.plans import GroupPlans, UnknownGroup
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
 from fluxmq.shards.cluster.local_host import LocalHost
-from fluxmq.shards.cluster.outbox import Outboxes
+from fluxmq.shards.cluster.outbox import Carrying, Outboxes
 from fluxmq.shards.cluster.queue_plans import QueuePlans
 from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.counts import NOT_LEADER
@@ -76,9 +77,11 @@ class GroupHosts:
         self._local: dict[str, LocalHost] = {}
         """By group, where appends are kept on this node while another one leads."""
         self.outboxes = Outboxes(
-            epoch.to_bytes(8, "little"), local_max_bytes, self._carried, self._is_clear, now
+            epoch.to_bytes(8, "little"),
+            local_max_bytes,
+            Carrying(self._carried, self._is_clear, self._withdraw, now),
         )
-        service.names.undeclared = self.outboxes.deleted
+        service.names.undeclared = self._undeclared
         self._shard_links: Mapping[int, FrameLink] = {}
         self._remote: RemoteHosts
         self._node_of: Callable[[int], str] = lambda _peer: ""
@@ -137,6 +140,18 @@ class GroupHosts:
         info = self._service.names.find(queue)
         host = None if info is None else self._hosts.get((info.group, For.CLIENTS))
         return host is None or not host.owes(queue)
+
+    def _undeclared(self, queue: str) -> None:
+        """It is decided that a queue is no more."""
+        self.outboxes.deleted(queue)
+        for host in self._hosts.values():
+            host.forget_queue(queue)
+
+    def _withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
+        """What was kept for a queue is asked for by somebody else from now on, or by nobody."""
+        for (_, whose), host in self._hosts.items():
+            if whose == For.OUTBOXES:
+                host.withdraw(queue, origins)
 
     def moved(self, queue: str, before: str, after: str) -> None:
         """A queue is in another group from now on."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
@@ -226,6 +227,13 @@ class LeaderHost:
                 return number
         return 0
 
+    def withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
+        """Ask no more for appends to a queue that came with names of these origins; nobody is answered."""
+        for number, append in list(self._appends.items()):
+            own = append.identity
+            if own is not None and own.origin in origins and append.queue == queue:
+                self._drop(number, append)
+
     def _drop(self, number: int, append: _Append) -> None:
         del self._appends[number]
         self._bytes -= len(append.batch)
@@ -329,6 +337,10 @@ class LeaderHost:
             other._consumers[consumer] = None
             consumer.rehost(other)
         other._retry()
+
+    def forget_queue(self, queue: str) -> None:
+        """A queue is no more: one declared again under its name may be in this group."""
+        self._away.pop(queue, None)
 
     def _take_over(self, queue: str, appends: dict[int, _Append]) -> None:
         """Ask for these appends as well, in the order in which all were made."""

@@ -5,6 +5,10 @@ kept is an envelope: one message with a whole batch in it, and the name (`queues
 queue. So it takes effect there once, whoever asks for it how often; and a batch does not expire, wait or come apart before
 it is where its queue's rules hold. An envelope is let go of when its queue has the batch as surely as any; only when that is on the
 disk may the queue forget the name.
+
+No name is used twice. The leader remembers names for the whole group, longer than a queue or an outbox lives, so every outbox
+has an origin of its own: one made again (its queue was deleted and declared again, its group went to another shard and came
+back) begins with a new one. Envelopes on the disk keep the origin they were written with.
 """
 
 from __future__ import annotations
@@ -14,7 +18,9 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from hashlib import blake2b
+from typing import NamedTuple
 
 from fluxmq._hot.batches import Batch, build_message
 from fluxmq.logs import RateLimited, get_logger
@@ -28,7 +34,7 @@ from fluxmq.shards.cluster.leader_host import NUMBERS_APART
 from fluxmq.shards.queues.answers import reason_of
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import OUTBOX_PREFIX
-from fluxmq.shards.queues.ports import Answer, Attached, Held, QueueHost, Wanted
+from fluxmq.shards.queues.ports import Answer, Attached, Held, QueueHost, Status, Wanted
 
 ENVELOPES_MAX = 64
 """Envelopes of one outbox that are on their way to the leader, or settled and not yet known to be: each may be as large as
@@ -92,35 +98,53 @@ class _Envelope:
         self.taken = False
 
 
+class Carrying(NamedTuple):
+    """What outboxes of a shard need of it.
+
+    ``target`` gives who takes a queue's appends to its leader, None while nobody can; ``is_clear`` tells whether nothing is
+    under way that this shard's clients have asked of the queue's leader before; ``withdraw`` has whoever takes appends ask no
+    more for those of some origins.
+    """
+
+    target: Callable[[str], QueueHost | None]
+    is_clear: Callable[[str], bool]
+    withdraw: Callable[[str, AbstractSet[int]], None]
+    now: Callable[[], float]
+
+
 class Outbox:
-    """One queue's, in ``group``. ``target`` gives who takes it to the queue's leader, None while nobody can; ``is_clear``
-    whether nothing is under way that this shard's clients have asked of the queue's leader before."""
+    """One queue's, in ``group``. ``new_origin`` gives an origin that no other outbox has; ``ended`` is called when the queue has
+    been deleted, this with it, and nobody has published to another one of its name meanwhile."""
 
     def __init__(
         self,
         queue: str,
         group: Group,
         bytes_max: int,
-        life: bytes,
         counts: OutboxCounts,
-        target: Callable[[str], QueueHost | None],
-        is_clear: Callable[[str], bool],
-        now: Callable[[], float],
+        carrying: Carrying,
+        new_origin: Callable[[str], int],
+        ended: Callable[[Outbox], None],
     ) -> None:
         self.queue = queue
         self.group = group
         self.name = name_of(group.name, queue)
-        self.gone = False
-        """Whether its queue has been deleted, and so it is."""
         self._bytes_max = bytes_max
-        self._origin = int.from_bytes(blake2b(self.name.encode(), digest_size=8, key=life).digest())
+        self._new_origin = new_origin
+        self._origin = new_origin(self.name)
         self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._counts = counts
-        self._target = target
-        self._is_clear = is_clear
-        self._now = now
+        self._target = carrying.target
+        self._is_clear = carrying.is_clear
+        self._withdraw = carrying.withdraw
+        self._now = carrying.now
+        self._ended = ended
         self._waiting: deque[tuple[bytes, Answer | None]] = deque()
+        self._ready = group.machine.queue(self.name) is not None
+        """Whether the queue that keeps is there, for the queue that there is now."""
         self._making = False
+        self._ending = False
+        """Whether what was kept for a deleted queue is being deleted; appends wait for that."""
         self._appending = 0
         self._envelopes: dict[int, _Envelope] = {}
         """By offset, in order: handed to the carrier, and not known to be settled."""
@@ -148,21 +172,28 @@ class Outbox:
 
     def append(self, batch: bytes, done: Answer | None) -> bool:
         """Keep a batch; ``done`` gets 0 when this node's disk has it."""
-        if self.group.machine.queue(self.name) is not None and not self._making:
+        if self._ready:
             return self._keep(batch, done)
         if len(self._waiting) >= WAITING_MAX:
             if done is not None:
                 done(Reason.QUOTA_EXCEEDED)
             return False
         self._waiting.append((batch, done))
-        if not self._making:
-            self._making = True
-            self.group.declare(config_of(self.name, self._bytes_max), self._made)
+        if not self._making and not self._ending:
+            self._make()
         return True
+
+    def _make(self) -> None:
+        self._making = True
+        self.group.declare(config_of(self.name, self._bytes_max), self._made)
 
     def _made(self, result: Result) -> None:
         self._making = False
+        if self._ending:
+            self._delete()
+            return
         reason = reason_of(result)
+        self._ready = not reason
         waiting, self._waiting = self._waiting, deque()
         for batch, done in waiting:
             if not reason:
@@ -190,25 +221,33 @@ class Outbox:
 
     def attach(self) -> None:
         """Have what is kept handed out."""
-        if self._attaching or self._held is not None or self.group.machine.queue(self.name) is None:
+        if self._attaching or self._held is not None or not self._ready:
             return
         self._attaching = True
         wanted = Wanted(self.name, "carrier", "carrier", b"", ("first", 0), ENVELOPES_MAX, 1)
         self.group.attach(wanted, self, self._attached)
 
-    def _attached(self, answer: Attached, held: Held | None) -> None:
+    def _attached(self, _answer: Attached, held: Held | None) -> None:
         self._attaching = False
-        self._held = held  # None: it is tried again
+        if self._ready:
+            self._held = held  # None: it is tried again
+        elif held is not None:
+            held.detach()  # the queue has been deleted meanwhile
 
     def cancelled(self) -> None:
-        """The group has failed, or it has moved: whoever has it next begins anew."""
+        """The group has failed, or it has moved: whoever has it next begins anew, and only they ask for what is kept."""
         self._held = None
+        asked = {each.origin for each in self._envelopes.values() if each.sent and not each.taken}
         self._envelopes.clear()
+        if asked:
+            self._withdraw(self.queue, asked)
 
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
         """Envelopes to be carried."""
+        if not self._ready:
+            return  # they are being deleted
         for index in range(first, first + count):
             payload = batch.payload(index)
             origin, number = _HEAD.unpack_from(payload)
@@ -276,43 +315,63 @@ class Outbox:
         """A tenth of a second has passed."""
         if self._again and self._again <= self._now():
             self._again = 0.0
-        if self._held is None and not self.gone:
-            self.attach()
+        self.attach()
         self._settle()
         self.carry()
 
+    # Ending
+
     def end(self) -> None:
-        """Its queue has been deleted: what is kept for it goes, as what was in it."""
-        self.gone = True
+        """Its queue has been deleted: what is kept for it goes, as what was in it. What is appended from now on is for
+        another queue of its name, and kept when nothing of this one is left."""
         if self._held is not None:
             self._held.detach()
-            self.cancelled()
+        self.cancelled()
+        # The group answers in the order in which it is asked: what is under way has its answer before the next queue is made.
+        self._origin = self._new_origin(self.name)
+        self._ready = False
+        self._again = 0.0
+        waiting, self._waiting = self._waiting, deque()
+        for _, done in waiting:
+            if done is not None:
+                done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
+        if self._ending:
+            return
         if self.depth:
             _log.warning(
                 "a queue was deleted while appends to it were kept here",
                 extra={"queue": self.queue, "batches": self.depth},
             )
-        if self.group.machine.queue(self.name) is not None:
-            self.group.delete(self.name, False, False, lambda _status: None)
+        self._ending = True
+        if not self._making:
+            self._delete()
+
+    def _delete(self) -> None:
+        self.group.delete(self.name, False, False, self._deleted)
+
+    def _deleted(self, _status: Status) -> None:
+        self._ending = False
+        if self._waiting:
+            self._make()
+        else:
+            self._ended(self)
+
+    def leave(self) -> None:
+        """Its group is hosted elsewhere from now on, and has what is kept."""
+        self._ready = False
+        self.cancelled()
 
 
 class Outboxes:
     """Those of one shard. ``life``: bytes of this shard's life, in which names of appends differ from those of others."""
 
-    def __init__(
-        self,
-        life: bytes,
-        bytes_max: int,
-        target: Callable[[str], QueueHost | None],
-        is_clear: Callable[[str], bool],
-        now: Callable[[], float],
-    ) -> None:
+    def __init__(self, life: bytes, bytes_max: int, carrying: Carrying) -> None:
         self.counts = OutboxCounts()
         self._life = life
+        self._made = itertools.count(1)
+        """Outboxes of this life, each with an origin of its own."""
         self._bytes_max = bytes_max
-        self._target = target
-        self._is_clear = is_clear
-        self._now = now
+        self._carrying = carrying
         self._groups: dict[str, Group] = {}
         """This shard's own groups that lead."""
         self._boxes: dict[str, dict[str, Outbox]] = {}
@@ -340,9 +399,12 @@ class Outboxes:
 
     def closed(self, name: str) -> None:
         """A group is hosted here no longer."""
-        if self._groups.pop(name, None) is not None:
-            for boxes in self._boxes.values():
-                boxes.pop(name, None)
+        if self._groups.pop(name, None) is None:
+            return
+        for boxes in list(self._boxes.values()):
+            if name in boxes:
+                boxes[name].leave()
+                self._forget(boxes[name])
 
     def is_empty(self, queue: str) -> bool:
         """Whether nothing is kept for a queue here."""
@@ -369,18 +431,29 @@ class Outboxes:
             queue,
             group,
             self._bytes_max,
-            self._life,
             self.counts,
-            self._target,
-            self._is_clear,
-            self._now,
+            self._carrying,
+            self._new_origin,
+            self._forget,
         )
         self._boxes.setdefault(queue, {})[group.name] = box
         return box
 
+    def _new_origin(self, name: str) -> int:
+        salt = next(self._made).to_bytes(blake2b.SALT_SIZE, "little")
+        digest = blake2b(name.encode(), digest_size=8, key=self._life, salt=salt).digest()
+        return int.from_bytes(digest)
+
+    def _forget(self, box: Outbox) -> None:
+        boxes = self._boxes.get(box.queue, {})
+        if boxes.get(box.group.name) is box:
+            del boxes[box.group.name]
+            if not boxes:
+                del self._boxes[box.queue]
+
     def deleted(self, queue: str) -> None:
         """It is decided that a queue is no more."""
-        for box in self._boxes.pop(queue, {}).values():
+        for box in list(self._boxes.get(queue, {}).values()):
             box.end()
 
     def depths(self) -> list[int]:

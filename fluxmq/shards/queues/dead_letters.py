@@ -117,7 +117,8 @@ class DeadLetters:
             self.failed += 1
         else:
             self.moved += 1
-            self.counts.dead[config.name] += 1
+            if dead.queue_id in group.machine.queues:
+                self.counts.dead[config.name] += 1
         if not group.failed:  # else: who leads it next hands its dead out again
             self._let_go(group, dead, again_us)
 

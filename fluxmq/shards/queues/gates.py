@@ -44,6 +44,11 @@ class Gate:
         del self._held[key]
         return False
 
+    def forget(self, queue: str) -> None:
+        """A queue has been deleted: who held an append to it comes again, or not."""
+        for key in [key for key in self._held if key[0] == queue]:
+            del self._held[key]
+
     def clear(self) -> None:
         """The group is led elsewhere: everything is asked again there, in order."""
         self.fencing.clear()

@@ -417,6 +417,8 @@ class Group(Consuming):
         if self.logs.pop(queue_id, None) is not None:
             self.writes.forget(queue_id)
             self.stores.delete(queue_id, name)
+        if self.gate.busy:
+            self.gate.forget(name)
         self.on_deleted(self, name)
 
     def write(self) -> bool:

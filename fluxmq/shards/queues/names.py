@@ -138,6 +138,8 @@ class QueueNames:
             if target and target not in self._queues:
                 self.add(QueueInfo(target, group, QueueType.CLASSIC))
                 self._configs[group][target] = dead_letter_config(target)
+        self._in_file = {name for configs in self._configs.values() for name in configs}
+        """Queues of the settings, and where their dead letters go."""
 
     def add(self, info: QueueInfo) -> None:
         """Know a queue, unless it is decided that it is in another group."""
@@ -189,15 +191,27 @@ class QueueNames:
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""
         self.undeclared(name)
-        info = self._queues.get(name)
-        if info is not None:
-            self._configs.get(info.group, {}).pop(name, None)
-            self.remove(name)
+        for configs in self._configs.values():
+            configs.pop(name, None)
+        self.remove(name)
 
     def remove(self, name: str) -> None:
-        """A queue is gone."""
-        if self._queues.pop(name, None) is not None:
-            self.changed = True
+        """A queue has gone from its group.
+
+        One that clients declared stays known until it is undeclared. A member that applies a deletion late hears of it
+        when the queue is declared again already: what is published to it until it is there again would go to a queue in
+        memory of its name.
+        """
+        info = self._queues.get(name)
+        if info is None or self._is_declared(info):
+            return
+        del self._queues[name]
+        self.changed = True
+
+    def _is_declared(self, info: QueueInfo) -> bool:
+        """Whether it is decided that a queue, which is none of the settings, has to be in its group."""
+        wanted = info.name in self._configs.get(info.group, {})
+        return wanted and info.name not in self._in_file
 
     def find(self, name: str) -> QueueInfo | None:
         """A durable queue."""

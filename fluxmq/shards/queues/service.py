@@ -3,6 +3,8 @@
 A tick ends like this: clients' answers become settlements, every group with something to do hands out messages and
 proposes its entry, all entries go to the log in one write, answers to other shards are sent. Then connections are
 written. What was written to the log becomes durable meanwhile; that the sync is done wakes the shard again.
+
+Longer than 500 lines because the groups' coming and going and the order of a tick work on the same tables.
 """
 
 from __future__ import annotations
@@ -39,6 +41,9 @@ from fluxmq.storage.log_reader import OpenSegments
 
 ROOM_SECONDS = 1.0
 """Time between two looks at the free space of the disk."""
+TIMER_AHEAD_US = 500_000
+"""What is due later than this is looked at again by the housekeeping, ten times a second. A timer for it would be one of
+thousands: nearly all are for what is settled long before (a delivery's consumer timeout, half an hour)."""
 PAUSED_QUEUE = 16
 """Not reading: more appends of a group are under way than is good."""
 OVERHEAD_BYTES = 4096
@@ -266,6 +271,7 @@ class QueueService:
             return  # what is left of one that has moved, or what has come of one that has not
         self.told(queue, None)
         self.names.remove(queue)
+        self.counts.dead.pop(queue, None)
         if group.keeper.leading or not group.replicated:
             self.deleted(queue)
 
@@ -383,10 +389,8 @@ class QueueService:
             at = group.next_due
             if at is not None and (due is None or at < due):
                 due = at
-        if due is None:
-            return
         now = self._clock()
-        if now < self._timer_at <= due:
+        if due is None or due > now + TIMER_AHEAD_US or now < self._timer_at <= due:
             return
         self._timer_at = due
         self._later(max((due - now) / 1_000_000, 0.001), self._timers)
@@ -394,10 +398,12 @@ class QueueService:
     def _timers(self) -> None:
         self._timer_at = 0
         now = self._clock()
-        for group in self._all():
+        groups = self._all()
+        for group in groups:
             due = group.next_due
             if due is not None and due <= now:
                 self.mark(group)
+        self._set_timer(group for group in groups if (group.next_due or 0) > now)
 
     def _all(self) -> list[Group]:
         return [self.ephemeral, *(hosted.group for hosted in self.groups.values())]

@@ -2,8 +2,8 @@
 
 from fluxmq.queues import commands
 from fluxmq.queues.config import Overflow, QueueConfig, QueueType
-from fluxmq.queues.machine import Machine
-from fluxmq.queues.origins import ORIGINS_MAX, Identity, Origins
+from fluxmq.queues.machine import VERSION, Machine
+from fluxmq.queues.origins import ORIGINS_MAX, TRAVELLING_MAX, Identity, Origins
 from fluxmq.queues.results import Code
 from tests.unit.queues.support import batch_of
 
@@ -71,10 +71,50 @@ def test_only_what_may_come_again_is_remembered() -> None:
 
 def test_the_origin_unused_for_longest_is_forgotten_first() -> None:
     origins = Origins()
+    origins.wide = True
     for origin in range(1, ORIGINS_MAX + 1):
         origins.note(Identity(origin, 1, 1))
     origins.note(Identity(1, 2, 1))
+    assert origins.seen(Identity(2, 1, 1))
+    assert not origins.seen(Identity(3, 2, 1))
     origins.note(Identity(ORIGINS_MAX + 1, 1, 1))
     assert len(origins) == ORIGINS_MAX
     assert origins.known(Identity(1, 1, 1))
-    assert not origins.known(Identity(2, 1, 1))
+    assert origins.known(Identity(2, 1, 1))
+    assert not origins.known(Identity(3, 1, 1))
+
+
+def test_more_outboxes_than_an_older_version_remembers_are_recognised_after_a_change_of_leader() -> (
+    None
+):
+    """Review, more than 4,096 origins: what so many ask for again is stored once."""
+    machine = made()
+    machine.apply(2, 1, commands.encode_entry(2, [commands.raise_version(VERSION)]))
+    asked = [Identity(origin, 1, 1) for origin in range(1, TRAVELLING_MAX + 2)]
+    assert set(ask(machine, 3, *asked)) == {Code.OK}
+    other = Machine()
+    other.restore(machine.snapshot())
+    assert set(ask(other, 4, *asked)) == {Code.DUPLICATE}
+    queue = other.queue("work")
+    assert queue is not None
+    assert queue.next_offset == len(asked)
+
+
+def test_a_group_that_works_as_an_older_version_forgets_as_its_other_members_do() -> None:
+    machine = made()
+    machine.apply(2, 1, commands.encode_entry(2, [commands.raise_version(VERSION - 1)]))
+    asked = [Identity(origin, 1, 1) for origin in range(1, TRAVELLING_MAX + 2)]
+    ask(machine, 3, *asked)
+    assert ask(machine, 4, asked[1]) == [Code.DUPLICATE]
+    assert machine.origins()[0][0] == 2  # a repetition was no use of it
+    assert ask(machine, 5, asked[0]) == [Code.OK]
+    assert ask(machine, 6, asked[1]) == [Code.OK]
+
+
+def test_the_origins_used_last_go_along_with_a_queue() -> None:
+    machine = made()
+    machine.apply(2, 1, commands.encode_entry(2, [commands.raise_version(VERSION)]))
+    ask(machine, 3, *[Identity(origin, 1, 1) for origin in range(1, TRAVELLING_MAX + 4)])
+    travelling = machine.origins()
+    assert len(travelling) == TRAVELLING_MAX
+    assert travelling[-1] == [TRAVELLING_MAX + 3, [1]]

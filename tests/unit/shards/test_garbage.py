@@ -1,7 +1,6 @@
 """Nothing is left behind.
 
-Garbage is not collected while there is traffic, so what has ended must be freed by its last reference: a cycle would
-stay. Each way of coming and going is repeated with collection switched off; then the collector is asked what it finds.
+The collector stops the shard, so what has ended must be freed by its last reference: a cycle would need it. Each way of coming and going is repeated with collection switched off; then the collector is asked what it finds.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ def test_a_shard_is_ready_when_it_knows_the_users(run: Callable[..., None]) -> N
         assert not bench.ready()
         bench.tell(users())
         await eventually(bench.ready, "ready")
-        assert not gc.isenabled(), "garbage is collected when there is nothing else to do"
+        assert not gc.isenabled(), "the shard says when garbage is collected"
 
     run(play)
 

@@ -239,6 +239,17 @@ def test_nothing_overtakes_what_came_back_at_once(case: Case) -> None:
     assert one.bodies[1:] == [b"1", b"2", b"3", b"4"]
 
 
+def test_what_is_withdrawn_is_asked_for_no_more(case: Case) -> None:
+    """Review finding 2: who keeps appends elsewhere by now asks for them there, by the names they have."""
+    case.lead(1)
+    case.host.append("q", b"1", None, Identity(5, 1, 1))
+    case.append(b"2")
+    case.host.append("hasty", b"3", None, Identity(5, 2, 1))
+    case.host.append("q", b"4", None, Identity(6, 1, 1))
+    case.host.withdraw("q", {5})
+    assert case.lead(2).bodies == [b"2", b"3", b"4"]
+
+
 def test_a_timeout_is_a_refusal_and_each_queue_has_its_own(case: Case) -> None:
     one = case.lead(1)
     case.append(b"patient")

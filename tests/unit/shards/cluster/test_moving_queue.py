@@ -125,6 +125,16 @@ def test_a_queue_that_comes_back_is_used_where_it_is() -> None:
     assert case.there.bodies == []
 
 
+def test_a_queue_that_is_declared_again_where_it_was_is_used_there() -> None:
+    """Review finding 18: nothing is remembered of a move of a deleted queue."""
+    case = Moved()
+    case.host.hand_over("q", case.other)
+    case.host.forget_queue("q")
+    case.append(b"1")
+    assert case.here.bodies == [b"1"]
+    assert case.there.bodies == []
+
+
 def test_consumers_move_with_their_queue() -> None:
     case = Moved()
     port, answers, held = Port(), [], Holding()

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
 
+from fluxmq._hot.batches import build_message
+from fluxmq.model.properties import encode
 from fluxmq.protocols.mqtt.reasons import Reason
+from fluxmq.queues.commands import append_header_once, declare, delete, encode_entry
+from fluxmq.queues.config import QueueConfig
+from fluxmq.queues.machine import Machine
 from fluxmq.queues.origins import Identity
+from fluxmq.queues.results import Applied, Code
+from fluxmq.queues.states import Queue
 from fluxmq.shards.cluster.leader_host import NUMBERS_APART, LeaderHost
 from fluxmq.shards.cluster.leaders import Leader, Leaders
 from fluxmq.shards.cluster.local_host import LocalHost
@@ -16,13 +24,14 @@ from fluxmq.shards.cluster.outbox import (
     ENVELOPES_MAX,
     RETRY_SECONDS,
     WAITING_MAX,
+    Carrying,
     Outboxes,
     name_of,
 )
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import open_group
 from fluxmq.shards.queues.names import LOCAL
-from fluxmq.shards.queues.ports import QueueHost
+from fluxmq.shards.queues.ports import Answer, QueueHost
 from fluxmq.shards.queues.shared_log import SharedLog
 from fluxmq.shards.queues.stores import DiskStores
 from fluxmq.storage.batch_cache import BatchCache
@@ -38,6 +47,7 @@ from tests.unit.shards.queues.support import StepSyncer
 GROUP = "local-0"
 NOW_US = 1_700_000_000_000_000
 TURNS = 20
+NO_PROPERTIES = encode([])
 
 
 class Life:
@@ -53,6 +63,20 @@ class Life:
             files, paths.wal(0), self.syncer, WalOptions(file_bytes=1 << 20, background=False)
         )
         self.shared = SharedLog(wal, lambda: None)
+        self.files, self.paths = files, paths
+        self.withdrawn: list[tuple[str, AbstractSet[int]]] = []
+        carrying = Carrying(
+            lambda _queue: self.leader,
+            lambda _queue: self.clear,
+            lambda queue, origins: self.withdrawn.append((queue, origins)),
+            lambda: self.now,
+        )
+        self.outboxes = Outboxes(life, bytes_max, carrying)
+        self.host()
+
+    def host(self) -> None:
+        """Open the group: at the start, or since it has come back from another shard."""
+        files, paths = self.files, self.paths
         self.stores = DiskStores(
             files, paths, GROUP, SegmentOptions(), BatchCache(1 << 20), OpenSegments(files)
         )
@@ -65,13 +89,17 @@ class Life:
             1_000_000,
             1 << 20,
         )
-        self.outboxes = Outboxes(
-            life, bytes_max, lambda _queue: self.leader, lambda _queue: self.clear, lambda: self.now
-        )
-        hosted = open_group(self.group, self.stores, self.shared, files, paths)
+        self.hosted = open_group(self.group, self.stores, self.shared, files, paths)
         self.outboxes.opened(self.group, LOCAL)
-        hosted.keeper.start()
+        self.hosted.keeper.start()
         self.work()
+
+    def release(self) -> None:
+        """The group goes to another shard."""
+        self.outboxes.closed(GROUP)
+        self.group.fail("the group has moved to another shard")
+        self.shared.leave(self.hosted.keeper)
+        self.stores.close()
 
     def work(self) -> None:
         """Ticks until nothing is to be done; commands that nobody waits for have waited."""
@@ -254,6 +282,161 @@ def test_a_group_that_has_moved_away_keeps_nothing_more_here(begin: Begin) -> No
     life.outboxes.closed(GROUP)
     assert life.outboxes.is_empty("q")
     assert life.outboxes.append("q", b"b", None) is None
+
+
+class Leading(Somebody):
+    """Who leads the queue ``q``: a state machine that applies what it is asked at once. It answers only when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = Machine()
+        self.answers: list[tuple[int, Answer]] = []
+        self.said = True
+        """Whether what is asked is answered at once."""
+        self.at = 0
+        self.declare()
+
+    def declare(self) -> None:
+        """There is a queue, a new one if it was deleted."""
+        self._apply(declare(QueueConfig(name="q", message_ttl=0)))
+
+    def drop(self) -> None:
+        """The queue is deleted."""
+        self._apply(delete(self.queue.id))
+
+    @property
+    def queue(self) -> Queue:
+        """The queue that there is now."""
+        queue = self.machine.queue("q")
+        assert queue is not None
+        return queue
+
+    def _apply(self, *pieces: bytes) -> Applied:
+        self.at += 1
+        return self.machine.apply(self.at, 1, encode_entry(self.at, list(pieces)))
+
+    def append(
+        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+    ) -> bool:
+        """Store a batch, once under each name."""
+        assert queue == "q"
+        assert done is not None
+        assert identity is not None
+        batch = build_message(b"", NO_PROPERTIES, batch, NOW_US)
+        header = append_header_once(self.queue.id, len(batch), 0, identity)
+        code = self._apply(header, batch).results[0].code
+        assert code in (Code.OK, Code.DUPLICATE)
+        self.answers.append((code, done))
+        if self.said:
+            done(0)
+        return True
+
+
+def test_what_is_kept_for_a_queue_declared_again_reaches_it(begin: Begin) -> None:
+    """Review finding 2: ten appends at a follower, delete, declare, three times: none of thirty is taken for a repetition."""
+    life = begin()
+    life.leader = leader = Leading()
+    stored = []
+    for _ in range(3):
+        assert life.keep(*[b"%d" % number for number in range(10)]) == [0] * 10
+        stored.append(leader.queue.depth)
+        leader.drop()
+        life.outboxes.deleted("q")
+        life.work()
+        leader.declare()
+    assert stored == [10, 10, 10]
+
+
+def test_what_is_kept_when_a_group_has_come_back_reaches_the_queue(begin: Begin) -> None:
+    """Review finding 2: the group that keeps goes to another shard and comes back, in one life of this shard."""
+    life = begin()
+    life.leader = leader = Leading()
+    for stay in range(1, 4):
+        assert life.keep(*[b"%d" % number for number in range(10)]) == [0] * 10
+        assert leader.queue.depth == 10 * stay
+        life.release()
+        life.host()
+
+
+def test_what_was_asked_before_a_group_went_is_stored_once_when_it_has_come_back(
+    begin: Begin,
+) -> None:
+    """Review finding 2: what is kept and not answered keeps its name, and whoever had it asks no more."""
+    life = begin()
+    life.leader = leader = Leading()
+    leader.said = False
+    assert life.keep(b"a", b"b") == [0, 0]
+    assert [code for code, _ in leader.answers] == [Code.OK, Code.OK]
+    life.release()
+    ((queue, origins),) = life.withdrawn
+    assert (queue, len(origins)) == ("q", 1)
+    leader.said = True
+    life.host()
+    assert life.keep(b"c") == [0]
+    codes = [code for code, _ in leader.answers[2:]]
+    assert codes == [Code.DUPLICATE, Code.DUPLICATE, Code.OK]
+    assert leader.queue.depth == 3
+    assert life.outboxes.depths() == [0]
+
+
+def test_what_is_under_way_for_a_deleted_queue_does_nothing_to_the_one_after_it(
+    begin: Begin,
+) -> None:
+    """Review finding 2: late answers and settlements of an outbox are none of the next one."""
+    life = begin()
+    life.leader = leader = Leading()
+    leader.said = False
+    life.keep(b"a", b"b")
+    life.syncer.held = True  # the settlement of the first is under way when the queue is deleted
+    leader.answers[0][1](0)
+    life.work()
+    leader.drop()
+    life.outboxes.deleted("q")
+    leader.declare()
+    answers: list[int] = []
+    life.outboxes.append("q", b"c", answers.append)
+    life.syncer.held = False
+    life.syncer.sync()
+    life.work()
+    for _, done in leader.answers[:2]:
+        done(0)
+    life.work()
+    assert answers == [0]
+    assert leader.queue.depth == 1
+    assert life.outboxes.depths() == [1]  # nobody has said yet that the queue has it
+    leader.answers[-1][1](0)
+    life.work()
+    assert life.outboxes.depths() == [0]
+    assert life.outboxes.counts.carried == 2  # the first before the deletion, and the third
+
+
+def test_what_is_kept_for_a_deleted_queue_is_not_carried_to_the_one_after_it(begin: Begin) -> None:
+    """Review finding 2: an append while the deletion is under way is kept, and alone carried."""
+    life = begin()
+    life.keep(b"a", b"b")
+    life.outboxes.deleted("q")
+    answers = life.keep(b"c")
+    life.leader = Somebody()
+    life.work()
+    assert answers == [0]
+    assert life.leader.bodies == [b"c"]
+
+
+def test_a_queue_deleted_while_its_outbox_is_made_leaves_none(begin: Begin) -> None:
+    life = begin()
+    answers: list[int] = []
+    life.outboxes.append("q", b"a", answers.append)
+    life.outboxes.deleted("q")
+    assert answers == [Reason.IMPLEMENTATION_SPECIFIC_ERROR]
+    life.work()
+    assert life.group.machine.queue(name_of(GROUP, "q")) is None
+    assert life.outboxes.depths() == []
+    life.outboxes.append("q", b"b", answers.append)
+    life.outboxes.deleted("q")
+    life.outboxes.append("q", b"c", answers.append)
+    life.work()
+    assert answers[1:] == [Reason.IMPLEMENTATION_SPECIFIC_ERROR, 0]
+    assert life.outboxes.depths() == [1]
 
 
 class Choice:

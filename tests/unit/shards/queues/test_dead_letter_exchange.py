@@ -140,7 +140,7 @@ def test_a_dead_letter_is_kept_until_it_is_stored(make_queues: MakeQueues) -> No
     consumer = Asker(node, 0, "source")
     names = node[0].queues.names
     info = names.info("target")
-    names.remove("target")
+    names.undeclare("target")
     consumer.settle(Verb.REJECT, 0)
     node.advance(3)
     assert node.machine("source").kept == 0

@@ -34,6 +34,18 @@ def test_one_that_was_given_up_is_not_waited_for() -> None:
     assert not gate.holds("q", state, Identity(7, 30, 30))
 
 
+def test_nothing_is_remembered_of_a_queue_that_is_deleted() -> None:
+    """Review finding 18: an append that was held up and never comes again left its name."""
+    gate, state = Gate(), queue()
+    state.closed = True
+    for name in ("q", "other"):
+        assert gate.holds(name, state, Identity(7, 20, 10))
+    gate.forget("q")
+    state.closed = False
+    assert not gate.holds("q", state, Identity(7, 30, 10))
+    assert gate.holds("other", state, Identity(7, 30, 10))
+
+
 def test_a_fence_under_way_holds_appends_up() -> None:
     gate, state = Gate(), queue()
     gate.fencing.add("q")
