@@ -170,7 +170,7 @@ MUTATIONS = [
         "cluster_taken_back_by_anybody",
         "Who has lost its promises is taken back only where it is committed that it is no voter.",
         CLUSTER + "incarnation.py",
-        "        if met is None or not met.doubt or not self._out_of_it(member):\n",
+        "        if met is None or not met.doubt or not self._may_be_readmitted(member, met):\n",
         "        if met is None or not met.doubt:\n",
         OF_INCARNATIONS + "test_who_does_not_lead_for_certain_takes_nobody_back",
     ),

@@ -152,7 +152,7 @@ def test_the_version_counts_every_format_in_the_directory() -> None:
             "consumer groups": 1,
             "snapshot files": 1,
             "snapshots of machines": 4,
-            "machines": 3,
+            "machines": 4,
             "commands": 2,
             "tables of shards": 2,
             "tables of control": 3,
