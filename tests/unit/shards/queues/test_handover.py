@@ -330,7 +330,7 @@ def test_what_cannot_leave_or_come(make_placed: MakePlaced) -> None:
     answer = node.order(1 - source, RELEASE, Release(group).to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "not_found"
-    here = Released(group, 1, 1, 1, 1, 1, 0.0)
+    here = Released(group, 1, 1, 1, 1, 1, 1, 0.0)
     answer = node.order(source, RECEIVE, here.to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "exists"
