@@ -162,7 +162,10 @@ class Runs:
         for node in self.cluster.nodes:
             if not node.up:
                 node.start()
-        self.cluster.wait_ready()
+        try:
+            self.cluster.wait_ready()
+        except AssertionError as problem:
+            found.doubts.append(str(problem).partition("\n")[0])
         for node in self.cluster.nodes:
             lines = node.broker.log(logged.get(node.output, 0)).splitlines()
             found.doubts += [f"{node.name}: {line}" for line in lines if DOUBTS.search(line)]
