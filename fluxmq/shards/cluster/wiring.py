@@ -264,7 +264,6 @@ class Cluster:
             self.now,
             self.snapshots.call_handlers(group.name),
         )
-        keeper.hand_lead = lambda: self.transfer(replica)
         keeper.on_snapshot_wanted = lambda member: self.snapshots.wanted(group.name, member)
         membership = keeper.node.status().membership
         carrier.follow((*membership.voters, *membership.learners))
@@ -284,6 +283,7 @@ class Cluster:
         if keeper.gathers:
             keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.node.hold(*acquaintances.record.floor)
+        keeper.hand_lead = lambda: self.transfer(replica)
         keeper.send = carrier.send
         group.answers.configure(wish_of(plan), self._queue_plans.wishes(group.name))
         declare = group.on_leading

@@ -166,11 +166,7 @@ def test_the_declared_hard_state_is_the_groups_own(data: Data) -> None:
 
 
 STEPS = [
-    *(
-        (step, nth)
-        for step in ("wal.write", "wal.synced")
-        for nth in (1, 3)
-    ),
+    *((step, nth) for step in ("wal.write", "wal.synced") for nth in (1, 3)),
     ("relocate.copied", 1),
     ("relocate.marked", 1),
 ]

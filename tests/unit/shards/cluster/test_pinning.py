@@ -1,6 +1,8 @@
 """A replica that changes its shard keeps what it promised: its vote, and every entry that it acknowledged.
 
 A node of three with two shards, whose leader is the test.
+
+Longer than 500 lines because moves while the shards run and moves between two starts keep the same promises, of the same node.
 """
 
 from __future__ import annotations
