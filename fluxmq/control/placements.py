@@ -90,7 +90,7 @@ def _shards(fields: Fields, name: str) -> Mapping[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A group is to leave the shard: its answer is `Released` once everything of it is in a durable snapshot."""
+    """A group is to leave the shard: its answer is `Released` once all of it is durable where the next shard finds it."""
 
     group: str
 
@@ -106,7 +106,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A group as it was left: its hard state, and index and term of its snapshot. `stopped`: since when, seconds."""
+    """A group as it was left: its hard state, index and term of its snapshot, and the last entry of its log.
+
+    `stopped`: since when, seconds.
+    """
 
     group: str
     term: int
@@ -114,6 +117,7 @@ class Released:
     commit: int
     index: int
     index_term: int
+    last: int
     stopped: float
 
     def to_body(self) -> dict[str, object]:
@@ -132,6 +136,7 @@ class Released:
             fields.integer("commit"),
             fields.integer("index"),
             fields.integer("index_term"),
+            fields.integer("last"),
             fields.number("stopped"),
         )
 

@@ -1,11 +1,13 @@
-"""``python -m fluxmq.shards.relocate``: before the shards start, groups that change their shard are taken out of logs.
+"""``python -m fluxmq.shards.relocate``: before the shards start, groups that change their shard are put into other logs.
 
 Run by the supervisor, once, when a node starts with another number of shards or other pins than it ran with. Standard
 input says, as JSON, what placement comes and by which settings; placement.json still says what was. Each group that
-comes to live elsewhere is recovered from the log of its old shard, put into a snapshot whole, and declared, with its
-hard state, in the log of its new one. Only when that is durable does this program end with 0, and the supervisor
-writes the new placement; a crash before leaves the old one valid, and all of this can be done again. Sessions and
-retained messages are brought to their new homes at the same time.
+comes to live elsewhere is copied from the log of its old shard to that of its new one, as it is: hard state, checkpoint,
+and every entry behind it, committed or not. Nothing of it is applied, and nobody votes, so it makes no difference whether
+other nodes have the group, too. Only when all copies are durable does this program end with 0, and the supervisor
+writes the new placement; a crash before leaves the old one valid, and all of this can be done again
+(`storage.hand_over` says how a log tells which copy holds). Sessions and retained messages are brought to their new homes
+at the same time.
 
 No event loop and no threads but the one that syncs: everything happens in order.
 """
@@ -16,7 +18,6 @@ import select
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Self
 
 import orjson
@@ -24,39 +25,27 @@ import orjson
 from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK, die_with_parent
 from fluxmq.control.placements import placement_from_body, shard_of
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.queues.checkpoints import capture, write
-from fluxmq.shards.queues.group import Group
-from fluxmq.shards.queues.hosted import Hosted, open_group
-from fluxmq.shards.queues.names import BUFFERED
 from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.shards.queues.shared_log import SharedLog
-from fluxmq.shards.queues.stores import DiskStores, segment_options
-from fluxmq.shards.queues.strays import forget
-from fluxmq.storage.batch_cache import BatchCache
+from fluxmq.shards.queues.strays import forget, forget_marks
 from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.errors import StorageError, WriteFailed
 from fluxmq.storage.files import Files
-from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.hand_over import (
+    Position,
+    append_copy,
+    begin_copy,
+    groups_of,
+    in_pieces,
+    mark,
+)
 from fluxmq.storage.state_moving import redistribute
 from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
-UNCOMMITTED_MAX = 1 << 62
-"""Nobody appends here."""
-CACHE_BYTES = 1 << 20
 SYNC_SECONDS_MAX = 60.0
 """A disk that takes longer for one sync than this is taken for broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A group whose snapshot has everything: its hard state, and what its snapshot is."""
-
-    name: str
-    hard_state: tuple[int, int, int]
-    index: int
-    term: int
 
 
 class Relocation:
@@ -76,24 +65,29 @@ class Relocation:
         self._open.close()
 
     def run(self, before: Placement, after: Placement) -> list[str]:
-        """Take out of their logs all groups that change their shard; their names. Raises StorageError."""
-        taken = []
+        """Copy all groups that change their shard to their new logs; their names. Raises StorageError."""
+        moves: list[tuple[str, int, str]] = []
         for shard, kind in self._found():
             wal = self._log(shard, kind)[0].wal
-            for name in sorted(wal.groups()):
+            forget_marks(wal)
+            for name in sorted(groups_of(wal)):
                 if shard_of(before, name) != shard:
                     # It left this shard before; the end of that move came too early to forget it.
-                    forget(self._files, self._paths, self._directory(shard, kind), wal, name)
+                    forget(self._files, self._paths, wal, name)
                 elif shard_of(after, name) != shard:
-                    taken.append(self._take(name, shard, kind))
-            self._sync(shard, kind)
-        self._files.reach("relocate.taken")
-        for group in taken:
-            self._declare(group, shard_of(after, group.name))
+                    moves.append((name, shard, kind))
+        for name, shard, kind in moves:
+            self._copy(name, shard, shard_of(after, name), kind)
         for shard, kind in list(self._logs):
             self._sync(shard, kind)
-        self._files.reach("relocate.declared")
-        return [group.name for group in taken]
+        self._files.reach("relocate.copied")
+        # Not before: what is marked is forgotten wherever the placement says that it is elsewhere.
+        for name, shard, kind in moves:
+            mark(self._log(shard, kind)[0].wal, name)
+        for shard, kind in list(self._logs):
+            self._sync(shard, kind)
+        self._files.reach("relocate.marked")
+        return [name for name, _, _ in moves]
 
     def _found(self) -> list[tuple[int, str]]:
         """The logs there are, those of shards that will be no more too."""
@@ -140,51 +134,18 @@ class Relocation:
             if shared.failed or time.monotonic() > deadline:
                 raise WriteFailed(shared.failed or f"{self._directory(shard, kind)}: no sync")
 
-    def _take(self, name: str, shard: int, kind: str) -> Taken:
-        """Bring a group back as its log has it, and put all of it into a snapshot. Raises StorageError."""
-        shared, _ = self._log(shard, kind)
-        options = segment_options(self._settings)
-        cache, segments = BatchCache(CACHE_BYTES), OpenSegments(self._files)
-        stores = DiskStores(self._files, self._paths, name, options, cache, segments)
-        group = Group(
-            name,
-            stores,
-            lambda _group: None,
-            lambda _group, _dead: None,
-            lambda: time.time_ns() // 1000,
-            0,
-            UNCOMMITTED_MAX,
+    def _copy(self, name: str, shard: int, target: int, kind: str) -> None:
+        """Put all that a log has of a group into another one. Raises StorageError."""
+        wal, to = self._log(shard, kind)[0].wal, self._log(target, kind)[0].wal
+        number = wal.number(name)
+        position = Position(
+            *wal.hard_state(number), *wal.checkpoint(number), wal.last_index(number)
         )
-        hosted = open_group(group, stores, shared, self._files, self._paths)
-        try:
-            hosted.keeper.start()
-            self._sync(shard, kind)  # on the way everything is applied, as the group elects itself
-            return self._checkpoint(hosted)
-        finally:
-            stores.close()
-            shared.leave(hosted.keeper)
-
-    def _checkpoint(self, hosted: Hosted) -> Taken:
-        """Write a snapshot of everything applied. Raises StorageError, also when the group did not come back."""
-        if not hosted.keeper.leading:
-            why = hosted.group.failed or "it was not led after its recovery"
-            raise StorageError(f"group {hosted.group.name}: {why}")
-        index, term, content, parts = capture(hosted)
-        name = hosted.group.name
-        write(self._files, self._paths, name, index, term, content, parts)
-        hosted.stores.synced(parts, None)
-        hosted.log.compact(index)
-        own_term, vote = hosted.keeper.hard_state
-        commit = hosted.keeper.node.status().commit
-        return Taken(name, (own_term, vote, commit), index, term)
-
-    def _declare(self, group: Taken, shard: int) -> None:
-        """A group begins in a log behind its snapshot, with the hard state it had."""
-        kind = WAL_BUFFERED if group.name.startswith(BUFFERED) else WAL
-        wal = self._log(shard, kind)[0].wal
-        number = wal.number(group.name)
-        wal.append_hard_state(number, *group.hard_state)
-        wal.append_checkpoint(number, group.index, group.term)
+        copy = begin_copy(to, name, position)
+        for piece in in_pieces(wal.written(number)):
+            append_copy(to, copy, piece)
+            self._sync(target, kind)
+        assert to.last_index(copy) == position.last, "all of it moves"
 
 
 def relocate(settings: Settings, after: Placement) -> list[str]:

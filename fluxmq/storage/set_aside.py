@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, FileMissing
 from fluxmq.storage.files import Files
+from fluxmq.storage.hand_over import is_mark
 from fluxmq.storage.transfer import listed
 from fluxmq.storage.wal_files import numbers_found, open_file, open_key
 from fluxmq.storage.wal_records import GROUP, HEADER_BYTES, records_behind
@@ -100,8 +101,9 @@ def groups_in_log(files: Files, directory: str) -> LogGroups:
             if found.type == GROUP:
                 at = found.position + HEADER_BYTES
                 names[found.group] = bytes(data[at : at + found.length]).decode()
+    whole = bool(names) and seen - {0} <= names.keys()
     # Group 0 is nobody's: the records that a file begins and a log ends with.
-    return LogGroups(frozenset(names.values()), bool(names) and seen - {0} <= names.keys())
+    return LogGroups(frozenset(name for name in names.values() if not is_mark(name)), whole)
 
 
 def _remove(files: Files, path: str) -> None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import ZEROES, Files
 from fluxmq.storage.wal_cache import Entry
 from fluxmq.storage.wal_files import LogFile, open_key, sequences
-from fluxmq.storage.wal_groups import GROUPS_MAX, NAME_BYTES_MAX, GroupLog
+from fluxmq.storage.wal_groups import GROUPS_MAX, NAME_BYTES_MAX, GroupLog, HardStateRecord
 from fluxmq.storage.wal_mark import Mark, MarkFile, read_mark
 from fluxmq.storage.wal_options import Recovered, RecoveredEntry, SyncQueue, WalOptions, WalStats
 from fluxmq.storage.wal_records import (
@@ -152,14 +152,27 @@ class WriteAheadLog:
     def recovered(self, name: str) -> Recovered:
         """What the log holds of a group, entries read from the files. Raises Corruption, ReadFailed."""
         group = self._groups[self._numbers[name]]
-        entries = []
-        window = Window(b"", 0)
-        for index in range(group.first, group.last + 1):
-            entry, window = self._read(group, index, window, WINDOW_BYTES)
-            entries.append(RecoveredEntry(entry.term, index, entry.kind, entry.body))
+        entries = list(self.written(group.number))
         return Recovered(
             group.hard_state, group.first, entries, group.checkpoint, group.checkpoint_term
         )
+
+    def written(self, group: int) -> Iterator[RecoveredEntry]:
+        """Every entry of a group that was given to the files, read from there in order. Raises Corruption, ReadFailed."""
+        state = self._groups[group]
+        window = Window(b"", 0)
+        for index in range(state.first, state.last + 1):
+            entry, window = self._read(state, index, window, WINDOW_BYTES)
+            yield RecoveredEntry(entry.term, index, entry.kind, entry.body)
+
+    def hard_state(self, group: int) -> HardStateRecord:
+        """The hard state that was given to the files last, now or before this log was opened."""
+        return self._groups[group].hard_state
+
+    def checkpoint(self, group: int) -> tuple[int, int]:
+        """Index and term of the checkpoint that was given to the files last."""
+        state = self._groups[group]
+        return state.checkpoint, state.checkpoint_term
 
     def forget(self, group: int) -> None:
         """A group leaves this log (it was handed over): nothing of it will be recovered once this is durable."""

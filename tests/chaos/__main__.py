@@ -51,6 +51,7 @@ def _list() -> None:
             word
             for word, holds in (
                 (f"{each.nodes} nodes", each.nodes != 3),
+                (f"{each.workers} shards", each.workers != 1),
                 ("proxies", each.proxied),
                 ("TLS", each.tls),
                 ("dead letters", each.dead_letters),

@@ -67,6 +67,7 @@ class Member(Processes):
         dead_letters: bool,
         cores: str,
         checkpoint_interval: str,
+        workers: int,
     ) -> None:
         self.number = number
         self.name = f"node{number}"
@@ -92,7 +93,7 @@ class Member(Processes):
             dead_letters=dead_letters,
             checkpoint_interval=checkpoint_interval,
         )
-        super().__init__(own, settings, 1, self.name, prefix)
+        super().__init__(own, settings, workers, self.name, prefix)
 
     def launch(self, failpoint: str = "") -> None:
         self.wanted = True
@@ -173,6 +174,7 @@ class Cluster:
         dead_letters: bool = False,
         cores: str = "",
         checkpoint_interval: str = "200ms",
+        workers: int = 1,
     ) -> None:
         """Make images and configurations. Raises ``NotPermittedError``."""
         remove_folders()
@@ -195,6 +197,7 @@ class Cluster:
                     dead_letters=dead_letters,
                     cores=cores,
                     checkpoint_interval=checkpoint_interval,
+                    workers=workers,
                 )
                 self.members.append(member)
         except BaseException:

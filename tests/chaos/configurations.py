@@ -20,7 +20,8 @@ class Configuration(NamedTuple):
     """One run. The steps follow each other and begin again until the time is up.
 
     ``proxied``: nodes reach each other through proxies; ``tls``: they speak TLS; ``declared``: AMQP clients declare a quorum
-    queue, too; ``dead_letters``: some messages are rejected; ``cores``: processors that the nodes have, all if empty.
+    queue, too; ``dead_letters``: some messages are rejected; ``cores``: processors that the nodes have, all if empty;
+    ``workers``: shards of each node.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Configuration(NamedTuple):
     cores: str = ""
     checkpoint_interval: str = "200ms"
     """Short: the log behind is released at once, so that whoever was away needs a snapshot."""
+    workers: int = 1
 
 
 RABBIT_PAUSE_S = 10.0
@@ -45,27 +47,49 @@ def _steps(lasting: tuple[float, ...], *kinds: type[Fault], pause: float = 5.0) 
 
 CONFIGURATIONS = (
     Configuration(
-        "random-node", _steps((10.0,), partitions.RandomNode, partitions.LeaderNode, pause=10.0)
+        "random-node",
+        _steps((10.0,), partitions.RandomNode, operators.Pinned, partitions.LeaderNode, pause=10.0),
+        workers=2,
     ),
     Configuration("halves", _steps((30.0,), partitions.Halves, pause=RABBIT_PAUSE_S)),
-    Configuration("ring", _steps((10.0,), partitions.Ring, pause=RABBIT_PAUSE_S), nodes=5),
+    Configuration(
+        "ring", _steps((10.0,), partitions.Ring, pause=RABBIT_PAUSE_S), nodes=5, workers=2
+    ),
     Configuration("bridge", _steps((10.0,), partitions.Bridge, pause=RABBIT_PAUSE_S), nodes=5),
-    Configuration("halves-of-five", _steps((10.0, 30.0), partitions.Halves), nodes=5),
-    Configuration("asymmetric", _steps((10.0,), partitions.OneWay)),
+    Configuration("halves-of-five", _steps((10.0, 30.0), partitions.Halves), nodes=5, workers=2),
+    Configuration("asymmetric", _steps((10.0,), partitions.OneWay), workers=2),
     Configuration("ports-split", _steps((15.0,), partitions.PortsSplit), proxied=True),
     Configuration("slow-links", _steps((30.0,), partitions.Slow), proxied=True),
     Configuration("broken-links", _steps((10.0,), partitions.Broken), proxied=True),
-    Configuration("shard-kill", _steps((1.0,), faults.Killed, pause=9.0), cores="0"),
+    Configuration(
+        "shard-kill",
+        _steps((1.0,), faults.Killed, operators.Pinned, pause=9.0),
+        cores="0",
+        workers=2,
+    ),
     Configuration(
         "supervisor-kill",
         _steps((2.0,), faults.SupervisorKilled, faults.AcceptorKilled, pause=15.0),
+        workers=2,
     ),
-    Configuration("node-kill-tls", _steps((10.0,), faults.NodeKilled, pause=10.0), tls=True),
-    Configuration("leader-stop", _steps((3.0, 8.0, 20.0), faults.Stopped)),
     Configuration(
-        "kill-and-stop", _steps((3.0, 8.0), faults.NodeKilled, faults.Stopped), dead_letters=True
+        "node-kill-tls",
+        _steps((10.0,), faults.NodeKilled, operators.KilledWhilePinned, pause=10.0),
+        tls=True,
+        workers=2,
     ),
-    Configuration("power-one", _steps((2.0,), disks.PowerCut)),
+    Configuration(
+        "leader-stop",
+        (*_steps((3.0, 8.0, 20.0), faults.Stopped), Step(operators.Pinned, (3.0,))),
+        workers=2,
+    ),
+    Configuration(
+        "kill-and-stop",
+        _steps((3.0, 8.0), faults.NodeKilled, faults.Stopped),
+        dead_letters=True,
+        workers=2,
+    ),
+    Configuration("power-one", _steps((2.0,), operators.Pinned, disks.PowerCut), workers=2),
     Configuration("power-all", _steps((0.5,), disks.AllPowerCut, pause=15.0)),
     Configuration("power-points", _steps((6.0,), disks.Failpoint)),
     Configuration("disk-full", _steps((10.0,), disks.DiskFull)),
@@ -74,9 +98,21 @@ CONFIGURATIONS = (
     Configuration(
         "old-directory", (Step(disks.OldDirectory, (15.0,)), Step(faults.ClockShifted, (10.0,)))
     ),
-    Configuration("membership", _steps((8.0,), operators.Reshaped, operators.KilledWhileReshaped)),
     Configuration(
-        "transfer", _steps((3.0,), operators.Transferred, operators.Rebalanced, operators.Migrated)
+        "membership",
+        _steps((8.0,), operators.Reshaped, operators.Pinned, operators.KilledWhileReshaped),
+        workers=2,
+    ),
+    Configuration(
+        "transfer",
+        _steps(
+            (3.0,),
+            operators.Transferred,
+            operators.Pinned,
+            operators.Rebalanced,
+            operators.Migrated,
+        ),
+        workers=2,
     ),
     Configuration(
         "dead-letters", _steps((10.0,), partitions.Halves, pause=RABBIT_PAUSE_S), dead_letters=True
@@ -100,7 +136,22 @@ SHORT = (
         dead_letters=True,
     ),
     Configuration("calm", (), dead_letters=True),
+    Configuration(
+        "pin", _steps((2.0, 5.0), operators.Pinned, operators.KilledWhilePinned), workers=2
+    ),
+    Configuration(
+        "pin-alone",
+        (
+            Step(operators.Pinned, (1.0,), 3.0),
+            Step(faults.Killed, (0.5,), 3.0),
+            Step(operators.Pinned, (1.0,), 0.5),
+            Step(disks.AllPowerCut, (0.2,), 3.0),
+        ),
+        nodes=1,
+        declared=False,
+        workers=2,
+    ),
 )
-"""Beside the campaign: for CI, for one node without a cluster, and with no faults at all."""
+"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, and with groups that move."""
 
 BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *SHORT)}

@@ -1,7 +1,9 @@
-"""What an operator does while the cluster is used: membership, leaders, moving queues (F18, F19)."""
+"""What an operator does while the cluster is used: membership, leaders, moving queues and groups (F18 to F20)."""
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -112,6 +114,68 @@ class KilledWhileReshaped(Reshaped):
     def end(self) -> None:
         self.killed.launch()
         super().end()
+
+
+class Pinned(Asked):
+    """F20: groups change their shards on their nodes, each while it is used."""
+
+    kind = "F20 groups pinned"
+    commands: ClassVar[tuple[str, ...]] = ("pin", "groups")
+    pins = 4
+
+    def begin(self) -> None:
+        for _ in range(self.pins):
+            member = self.place.some()
+            if member not in self.members:
+                self.members.append(member)
+            self.pin(member)
+
+    def pin(self, member: Member) -> None:
+        """Have one of a member's groups go to one of its shards, by chance."""
+        groups = groups_of(member)
+        if not groups:
+            self.note += f"{'; ' if self.note else ''}{member.name} names no groups"
+            return
+        self.group = self.place.random.choice(groups)
+        self.ask(member, "pin", self.group, f"shard-{self._shard(member)}")
+
+    def _shard(self, member: Member) -> int:
+        return self.place.random.randrange(member.workers)
+
+    def end(self) -> None:
+        # Whatever was under way meanwhile: a group that is used can be moved.
+        self.insist("pin", "default", f"shard-{self._shard(self.place.some())}")
+
+
+class KilledWhilePinned(Pinned):
+    """F20 under F3: the node that leads dies while a group of another one is on its way."""
+
+    kind = "F20 group pinned, leader killed"
+
+    def begin(self) -> None:
+        leader, self.note = self.place.leader()
+        others = [member for member in self.place.up() if member is not leader]
+        self.members = [leader, self.place.random.choice(others)]
+        after_s = self.place.random.uniform(0.0, 1.5)
+        killer = threading.Timer(after_s, leader.kill)
+        killer.start()
+        try:
+            while killer.is_alive():
+                self.pin(self.members[1])
+        finally:
+            killer.join()
+
+    def end(self) -> None:
+        self.members[0].launch()
+        super().end()
+
+
+def groups_of(member: Member) -> list[str]:
+    """The groups that a node has on disk; none when it does not answer."""
+    done = member.control("groups", "--json")
+    if done.returncode:
+        return []
+    return [row["group"] for row in json.loads(done.stdout)["groups"] if row["role"] != "failed"]
 
 
 def available(kinds: Iterable[type[Fault]], member: Member) -> Sequence[type[Fault]]:

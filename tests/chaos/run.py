@@ -299,6 +299,7 @@ def run(
             dead_letters=configuration.dead_letters,
             cores=configuration.cores,
             checkpoint_interval=configuration.checkpoint_interval,
+            workers=configuration.workers,
         ) as cluster,
         inside(CLIENTS),
         History(path) as history,

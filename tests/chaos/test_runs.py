@@ -24,10 +24,11 @@ def test_the_campaign_has_24_configurations_of_every_kind_of_fault() -> None:
     assert len(BY_NAME) == len(CONFIGURATIONS) + len(SHORT)
     kinds = {step.fault.kind.split()[0] for each in CONFIGURATIONS for step in each.steps}
     outside = {"F14"}
-    assert kinds == {f"F{number}" for number in range(1, 20)} - outside
+    assert kinds == {f"F{number}" for number in range(1, 21)} - outside
     for each in CONFIGURATIONS:
         assert all(step.lasting and min(step.lasting) > 0 for step in each.steps)
         assert all(step.fault.commands for step in each.steps if issubclass(step.fault, Asked))
+    assert [each.workers for each in CONFIGURATIONS].count(2) == len(CONFIGURATIONS) // 2
     assert sum(each.dead_letters for each in CONFIGURATIONS) == 2, "as many as RabbitMQ has"
 
 
@@ -35,7 +36,7 @@ def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     said = capsys.readouterr().out
     assert [line.split()[0] for line in said.splitlines()] == list(BY_NAME)
-    assert "F5 majorities ring (5 nodes)" in said
+    assert "F5 majorities ring (5 nodes,2 shards)" in said
 
 
 @pytest.mark.parametrize("nodes", [1, 3, 5])

@@ -13,8 +13,9 @@ from tests.cluster.nodes import Cluster
 def module_cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Three nodes for all tests of a module, with what its SETTINGS says besides."""
-    started = Cluster(tmp_path_factory.mktemp("cluster"), request.module.SETTINGS)
+    """Three nodes for all tests of a module, with what its SETTINGS says besides, and as many shards as its WORKERS does."""
+    workers = getattr(request.module, "WORKERS", 1)
+    started = Cluster(tmp_path_factory.mktemp("cluster"), request.module.SETTINGS, workers)
     try:
         started.start()
         yield started

@@ -1,7 +1,7 @@
 """Three real nodes for tests: their files, processes and ports, and who leads.
 
-Responsible for starting, killing and restarting whole nodes (`fluxmq-supervisor` with one shard each) on free loopback
-ports, and for saying which of them leads a group. A cluster is expensive to start and is shared by the tests of a module.
+Responsible for starting, killing and restarting whole nodes (`fluxmq-supervisor`, with one shard each unless a test says
+otherwise) on free loopback ports, and for saying which of them leads a group. A cluster is expensive to start and is shared by the tests of a module.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ LEADING = re.compile(r"\bleading( no longer)?\b.*?\bgroup=(\S+).*?\bterm=(\d+)")
 
 
 class Node:
-    """One node. ``amqp_port``: of its AMQP listener; ``broker``: the running one."""
+    """One node. ``amqp_port``: of its AMQP listener; ``broker``: the running one; ``workers``: shards of its next life."""
 
-    def __init__(self, name: str, folder: Path, ports: Sequence[int]) -> None:
+    def __init__(self, name: str, folder: Path, ports: Sequence[int], workers: int = 1) -> None:
         self.name = name
+        self.workers = workers
         self.folder = folder
         self.port, self.amqp_port, self.http_port, self.transport, *rest = ports
         self.groups = dict(zip(GROUPS, rest, strict=True))
@@ -112,7 +113,7 @@ class Node:
         """Start it; `Cluster.wait_ready` waits."""
         self._lives += 1
         command = [sys.executable, "-m", "fluxmq.supervisor.main"]
-        command += ["--config", str(self.file), "--workers", "1"]
+        command += ["--config", str(self.file), "--workers", str(self.workers)]
         with self.output.open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY)
         self.broker = Broker(
@@ -169,12 +170,12 @@ class Node:
 class Cluster:
     """Three nodes."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], workers: int = 1) -> None:
         ports = _ports(len(NODES), 4 + len(GROUPS))
         self.nodes: list[Node] = []
         for name, own in zip(NODES, ports, strict=True):
             (folder / name).mkdir()
-            self.nodes.append(Node(name, folder / name, own))
+            self.nodes.append(Node(name, folder / name, own, workers))
         for node in self.nodes:
             node.configure([other for other in self.nodes if other is not node], settings)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_HANDOVER = "tests/unit/shards/queues/test_handover.py::"
+OF_PINNING = "tests/unit/shards/cluster/test_pinning.py::"
 OF_RELOCATION = "tests/unit/shards/test_relocate.py::"
 OF_START = "tests/unit/supervisor/test_placing.py::"
 OF_PLACING = "tests/unit/admin/test_placing.py::"
@@ -12,7 +13,7 @@ OF_PLACING = "tests/unit/admin/test_placing.py::"
 MUTATIONS = [
     Mutation(
         "released_before_its_snapshot",
-        "A group is released only when a snapshot has everything.",
+        "A group is released only when a snapshot has everything it has applied.",
         "fluxmq/shards/queues/handover.py",
         "if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:",
         "if group.failed or not group.idle:",
@@ -29,8 +30,8 @@ MUTATIONS = [
     Mutation(
         "hard_state_left_behind",
         "A group that moves votes under the hard state it had.",
-        "fluxmq/shards/queues/handover.py",
-        "            wal.append_hard_state(number, coming.term, coming.vote, coming.commit)\n",
+        "fluxmq/storage/hand_over.py",
+        "    wal.append_hard_state(number, position.term, position.vote, position.commit)\n",
         "",
         OF_HANDOVER + "test_the_hard_state_goes_with_the_group",
     ),
@@ -38,8 +39,8 @@ MUTATIONS = [
         "hard_state_left_in_the_old_log",
         "A group that a start moves votes under the hard state it had.",
         "fluxmq/shards/relocate.py",
-        "        wal.append_hard_state(number, *group.hard_state)\n",
-        "",
+        "            *wal.hard_state(number), *wal.checkpoint(number), wal.last_index(number)\n",
+        "            1, 0, 0, *wal.checkpoint(number), wal.last_index(number)\n",
         OF_RELOCATION + "test_the_declared_hard_state_is_the_groups_own",
     ),
     Mutation(
@@ -49,6 +50,62 @@ MUTATIONS = [
         "    if last > held:\n",
         "    if False:\n",
         OF_HANDOVER + "test_a_placement_that_would_lose_entries_is_refused",
+    ),
+    Mutation(
+        "tail_left_behind",
+        "What a follower has acknowledged and not applied moves with it.",
+        "fluxmq/shards/queues/handover.py",
+        "        for piece in in_pieces(entries):\n",
+        "        for piece in in_pieces(entries[:-1]):\n",
+        OF_PINNING + "test_what_a_follower_acknowledged_moves_with_it",
+    ),
+    Mutation(
+        "vote_left_behind",
+        "A member that has written nothing since its start keeps its vote when it moves.",
+        "fluxmq/shards/queues/handover.py",
+        '    term, vote, _ = wal.hard_state(number)\n    assert (term, vote) == (status.term, status.vote), "the vote that was given moves"\n',
+        "    term, vote = hosted.keeper.hard_state\n",
+        OF_PINNING + "test_a_vote_moves_that_nothing_was_written_behind",
+    ),
+    Mutation(
+        "appends_taken_while_leaving",
+        "A member that leaves takes no entries when its log is read.",
+        "fluxmq/shards/queues/raft_keeper.py",
+        "        if self.halted:\n            return  # as if they were lost: who sent them sends again\n",
+        "",
+        OF_PINNING + "test_a_follower_leaves_under_load",
+    ),
+    Mutation(
+        "copy_without_a_mark",
+        "A log says of a copy that was received that it does not hold yet.",
+        "fluxmq/storage/hand_over.py",
+        "    mark(wal, group)\n    if group in wal.groups():\n",
+        "    if group in wal.groups():\n",
+        OF_PINNING + "test_a_copy_that_was_not_decided_for_is_thrown_away",
+    ),
+    Mutation(
+        "released_without_a_mark",
+        "A log that has let a group go may forget it when it is placed elsewhere.",
+        "fluxmq/shards/queues/handover.py",
+        "            mark(hosted.shared.wal, name)\n",
+        "",
+        OF_PINNING + "test_the_old_shard_forgets_what_moved",
+    ),
+    Mutation(
+        "mark_kept",
+        "A log that a group is opened from holds, whatever it was before.",
+        "fluxmq/storage/hand_over.py",
+        "    unmark(wal, group)\n    path",
+        "    path",
+        OF_PINNING + "test_a_copy_that_was_not_decided_for_is_thrown_away",
+    ),
+    Mutation(
+        "relocated_without_its_entries",
+        "A start with other shards moves every entry behind the checkpoint.",
+        "fluxmq/shards/relocate.py",
+        "        for piece in in_pieces(wal.written(number)):\n",
+        "        for piece in []:\n",
+        OF_PINNING + "test_a_replicated_group_changes_its_shard_between_starts",
     ),
     Mutation(
         "moving_group_opened",

@@ -41,7 +41,13 @@ class Connection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, host, port)
         await connection.ask(wire.PROTOCOL_HEADER, "connection.start")
-        start = {"mechanism": "PLAIN", "response": "\0guest\0guest", "locale": "en_US"}
+        start = {
+            # Who is not told that its consumer was cancelled waits for ever.
+            "client_properties": {"capabilities": {"consumer_cancel_notify": True}},
+            "mechanism": "PLAIN",
+            "response": "\0guest\0guest",
+            "locale": "en_US",
+        }
         tune = await connection.ask(wire.method(0, "connection.start-ok", start), "connection.tune")
         connection.frame_max = tune.fields["frame_max"]
         tuned = wire.method(0, "connection.tune-ok", {**tune.fields, "heartbeat": 0})

@@ -151,6 +151,9 @@ class Carrier:
 
     def connected(self, connection: Connection) -> None:
         """A stream is there."""
+        if self._acquaintances.closed:
+            connection.close()
+            return
         number = self._numbers[connection.hello.node]
         before = self._connections.get(number)
         self._connections[number] = connection

@@ -245,6 +245,8 @@ class Acquaintances:
 
     def take(self, member: int, frame: bytes) -> None:
         """A control record of a member has come. Raises MalformedMessage; StorageError when it cannot be remembered."""
+        if self.closed:
+            return
         content = _decode(frame)
         if not content.keys().isdisjoint(_OF_MET):
             self._take_of_met(member, content)

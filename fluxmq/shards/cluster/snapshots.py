@@ -277,6 +277,10 @@ class Snapshots:
             service.wake()
             await asyncio.sleep(_STEP_SECONDS)
         await self.calls.forget(group)
+        if cluster.replicas.get(group) is not replica:
+            raise StorageError(
+                f"group {group} is hosted here no longer"
+            )  # it went to another shard
         service.release(group)
         service.replacing.add(group)  # nobody may open it meanwhile
         try:

@@ -1,4 +1,7 @@
-"""Builds what a shard needs to be one among those of other nodes, and joins it to the shard's queues."""
+"""Builds what a shard needs to be one among those of other nodes, and joins it to the shard's queues.
+
+Longer than 500 lines because it is the one place that knows every part, and what of a group each of them is told.
+"""
 
 from __future__ import annotations
 
@@ -280,6 +283,7 @@ class Cluster:
         if keeper.gathers:
             keeper.on_unannounced = lambda: self._announce_soon(replica)
         keeper.node.hold(*acquaintances.record.floor)
+        keeper.hand_lead = lambda: self.transfer(replica)
         keeper.send = carrier.send
         group.answers.configure(wish_of(plan), self._queue_plans.wishes(group.name))
         declare = group.on_leading
@@ -353,10 +357,13 @@ class Cluster:
     def _step(self, hosted: Hosted, messages: Sequence[Message]) -> None:
         """Messages of a member have come. Raises MalformedMessage."""
         keeper = hosted.keeper
+        replica = self.replicas.get(hosted.group.name)
+        if replica is None or replica.hosted is not hosted:
+            return  # it has left, and its streams are still ending
         try:
             rest = messages
             if MessageKind.SNAPSHOT in [message.kind for message in messages]:
-                rest = self.snapshots.intercept(self.replicas[hosted.group.name], messages)
+                rest = self.snapshots.intercept(replica, messages)
             keeper.step(rest)
         finally:
             if keeper.changed or messages[0].kind not in _ROUTINE:

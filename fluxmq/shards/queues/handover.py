@@ -4,16 +4,22 @@ The control process leads: it notes that the group is moving (from then on nobod
 shard to *release* it, the new one to *receive* it, and then writes down where it is. That writing decides: before it
 the group is where it was, afterwards where it goes, whoever dies meanwhile.
 
-Released is a group when it proposes nothing more, everything it had proposed is in a durable snapshot, and its files
-are closed. Received it is when its hard state is durable in the new shard's log, under which it will vote. Only when
-the decision is written does the new shard open it, from the snapshot, and the old one forget it in its log.
+A group is released when it takes, answers and proposes nothing more, everything it has applied is in a durable snapshot,
+the entries behind the snapshot are in the file in which they travel, and its own files are closed. It is received when
+its hard state, its checkpoint and those entries are durable in the new shard's log: all it has acknowledged, and the vote
+it has given. Only when the decision is written does the new shard open it, and the old one forget it in its log
+(`storage.hand_over` says how a log tells a copy that holds from one that does not).
+
+A member that leads has another one lead first, if one can.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 
 from fluxmq.control.conversation import Answered, Order
 from fluxmq.control.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
@@ -35,8 +41,23 @@ from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.shards.queues.shared_log import SharedLog
+from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.hand_over import (
+    Position,
+    append_copy,
+    begin_copy,
+    in_pieces,
+    mark,
+    read_tail,
+    unmark,
+    write_tail,
+)
+from fluxmq.storage.wal_options import RecoveredEntry
 
+LEAD_SECONDS_MAX = 2.0
+"""How long another member may take to lead a group that this one leads and that is about to leave."""
 SETTLE_SECONDS = 0.05
 """How long consumers may still settle what they hold of a group that leaves; the rest is given again elsewhere."""
 DRAIN_SECONDS_MAX = 5.0
@@ -44,6 +65,8 @@ DRAIN_SECONDS_MAX = 5.0
 CHECKPOINT_SECONDS_MAX = 60.0
 """How long a checkpoint that is under way may take before a group that is to leave stays."""
 STEP_SECONDS = 0.001
+ALL = 1 << 62
+"""Bytes of entries that are not applied, however many: a leader bounds what it sends before it is committed."""
 
 _log = get_logger("fluxmq.queues")
 
@@ -57,32 +80,58 @@ class HandoverError(Exception):
 
 
 class Receipt:
-    """Waits for a group's hard state to be durable in its new log."""
+    """Waits for what was given to a log to be durable."""
 
-    def __init__(self, shared: SharedLog, answered: Answered) -> None:
+    def __init__(self, shared: SharedLog) -> None:
         self._shared = shared
-        self._answered = answered
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> None:
+        """Until everything given so far is durable. Raises HandoverError when it never will be."""
+        if self._shared.failed:
+            raise HandoverError(ERROR_FAILED, self._shared.failed)
+        self._shared.join(self)
+        self._shared.wrote(self, 0, 0)
+        try:
+            why = await self._ended
+        finally:
+            self._shared.leave(self)
+        if why:
+            raise HandoverError(ERROR_FAILED, why)
 
     def persisted(self, index: int, term: int, number: int) -> None:
         """It is."""
-        self._shared.leave(self)
-        self._answered({})
+        self._end("")
 
     def log_failed(self, why: str) -> None:
         """It never will be."""
-        self._answered(Failure(ERROR_FAILED, why))
+        self._end(why)
+
+    def _end(self, why: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(why)
 
 
 class Handovers:
     """Groups on their way from and to one shard. ``known``: the groups there are that are placed here."""
 
     def __init__(
-        self, shard: int, places: Places, service: QueueService, known: Callable[[], list[str]]
+        self,
+        shard: int,
+        places: Places,
+        service: QueueService,
+        known: Callable[[], list[str]],
+        files: Files,
+        paths: DataPaths,
+        executor: Executor,
     ) -> None:
         self._shard = shard
         self._places = places
         self._service = service
         self._known = known
+        self._files = files
+        self._paths = paths
+        self._executor = executor
         self.remote: RemoteHosts
         self.departed: dict[str, Departed] = {
             name: Departed(complete=True)
@@ -90,6 +139,8 @@ class Handovers:
             if places.shard_of(name) == shard
         }
         self.crossings: dict[str, Crossing] = {}
+        self._coming: dict[str, Released] = {}
+        """Groups whose entries are being put into this shard's log."""
         self.moved = 0
         """Groups that left this shard."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,41 +201,93 @@ class Handovers:
         if hosted is None or name in self.departed:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is not on this shard")
         await self._checkpoint(hosted)  # so that the last one has little to do
+        await self._have_another_lead(hosted)
+        if self._service.groups.get(name) is not hosted or name in self.departed:
+            raise HandoverError(ERROR_NOT_FOUND, f"group {name} is on this shard no longer")
         group = hosted.group
         departed = self.departed[name] = Departed(complete=False)
         begun = time.monotonic()
         group.leaving = True
         try:
             await self._come_to_rest(hosted, begun)
-        except HandoverError:
-            group.leaving = False
-            del self.departed[name]
-            departed.hand_on(group)
-            self._service.mark(group)
+            position = await self._hand_out(hosted)
+        except BaseException:
+            self._stay(hosted, departed)
             raise
-        term, vote = hosted.keeper.hard_state
-        commit = hosted.keeper.node.status().commit
-        index, index_term = group.applied_index, group.applied_term
         self._service.release(name)
         departed.complete = True
         self.moved += 1
         stopped = time.monotonic() - begun
-        _log.info("group released", extra={"group": name, "index": index, "seconds": stopped})
-        return Released(name, term, vote, commit, index, index_term, stopped)
+        _log.info(
+            "group released",
+            extra={
+                "group": name,
+                "index": position.index,
+                "last": position.last,
+                "seconds": stopped,
+            },
+        )
+        return Released(name, *position, stopped)
+
+    async def _have_another_lead(self, hosted: Hosted) -> None:
+        """Have another member lead a group that this one leads, if one can: then it goes on while it moves."""
+        keeper = hosted.keeper
+        if keeper.leading and keeper.hand_lead():
+            deadline = time.monotonic() + LEAD_SECONDS_MAX
+            await self._until(hosted.group, lambda: not keeper.leading, deadline)
+
+    def _stay(self, hosted: Hosted, departed: Departed) -> None:
+        """A group goes on where it is."""
+        group, name = hosted.group, hosted.group.name
+        group.leaving = False
+        if self.departed.get(name) is departed:
+            del self.departed[name]
+        if self._service.groups.get(name) is hosted:
+            with contextlib.suppress(StorageError):  # then the log takes nothing else either
+                unmark(hosted.shared.wal, name)
+            if hosted.keeper.halted:
+                hosted.keeper.resume()
+        departed.hand_on(self._service.find(name) or group)
+        self._service.mark(group)
 
     async def _come_to_rest(self, hosted: Hosted, begun: float) -> None:
-        """Until everything asked before is applied, and in a snapshot.
+        """Until everything asked before is applied, nothing is taken any more, and what is applied is in a snapshot.
 
-        Consumers may settle what they hold for a moment, then they are let go.
+        Consumers may settle what they hold for a moment, then they are let go. A follower goes on applying for as long as
+        it takes entries, so it stops taking them first.
         """
-        group = hosted.group
+        group, keeper = hosted.group, hosted.keeper
         await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
         group.dismiss_consumers()
         if not await self._until(group, lambda: group.idle, begun + DRAIN_SECONDS_MAX):
             raise HandoverError(ERROR_FAILED, f"group {group.name} does not come to rest")
+        keeper.halt()
+        if not await self._until(group, keeper.at_rest, time.monotonic() + DRAIN_SECONDS_MAX):
+            raise HandoverError(ERROR_FAILED, f"the log of group {group.name} takes too long")
         await self._checkpoint(hosted)
         if group.failed or not group.idle or hosted.snapshot_index != group.applied_index:
             raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
+
+    async def _hand_out(self, hosted: Hosted) -> Position:
+        """Make what the log has behind the snapshot durable where the next shard finds it, and say that it is there."""
+        name = hosted.group.name
+        position = _position(hosted)
+        tail = _tail(hosted, position)
+        try:
+            if tail:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._executor, write_tail, self._files, self._paths, name, position, tail
+                )
+            self._files.reach("handover.tail")
+            mark(hosted.shared.wal, name)
+        except StorageError as problem:
+            raise HandoverError(ERROR_FAILED, str(problem)) from problem
+        await Receipt(hosted.shared).wait()
+        if hosted.group.failed or self._service.groups.get(name) is not hosted:
+            raise HandoverError(ERROR_FAILED, f"{name}: {hosted.group.failed or 'it has gone'}")
+        if position != _position(hosted):
+            raise HandoverError(ERROR_FAILED, f"group {name} was told of a new term while it left")
+        return position
 
     async def _checkpoint(self, hosted: Hosted) -> None:
         """Take a checkpoint that has everything applied so far."""
@@ -218,28 +321,42 @@ class Handovers:
             answered({})
 
     def _on_receive(self, body: Body, answered: Answered) -> None:
-        coming = Released.from_body(body)
+        self._run(self._receive(Released.from_body(body), answered))
+
+    async def _receive(self, coming: Released, answered: Answered) -> None:
         name = coming.group
-        if name in self._service.groups:
+        if name in self._service.groups or name in self._coming:
             answered(Failure(ERROR_EXISTS, f"group {name} is on this shard already"))
             return
+        self._coming[name] = coming
         try:
-            shared = self._service.logs.of(name)
-            wal = shared.wal
-            if name in wal.groups():  # of an earlier stay
-                wal.forget(wal.number(name))
-            number = wal.number(name)
-            wal.append_hard_state(number, coming.term, coming.vote, coming.commit)
-            wal.append_checkpoint(number, coming.index, coming.index_term)
+            await self._take_in(coming)
+        except HandoverError as problem:
+            answered(Failure(problem.code, str(problem)))
         except StorageError as problem:
             answered(Failure(ERROR_FAILED, str(problem)))
-            return
-        if shared.failed:
-            answered(Failure(ERROR_FAILED, shared.failed))
-            return
-        receipt = Receipt(shared, answered)
-        shared.join(receipt)
-        shared.wrote(receipt, coming.index, coming.term)
+        else:
+            answered({})
+        finally:
+            if self._coming.get(name) is coming:
+                del self._coming[name]
+
+    async def _take_in(self, coming: Released) -> None:
+        """Make a group's log durable here. Raises HandoverError, StorageError; what is here then does not hold."""
+        name = coming.group
+        position = Position(
+            coming.term, coming.vote, coming.commit, coming.index, coming.index_term, coming.last
+        )
+        shared = self._service.logs.of(name)
+        entries = read_tail(self._files, self._paths, name, position)
+        number = begin_copy(shared.wal, name, position)
+        for piece in in_pieces(entries):
+            append_copy(shared.wal, number, piece)
+            await Receipt(shared).wait()
+            if self._coming.get(name) is not coming:
+                raise HandoverError(ERROR_FAILED, f"the move of {name} was given up")
+        if not entries:
+            await Receipt(shared).wait()
 
     # The decision
 
@@ -256,6 +373,7 @@ class Handovers:
         departed = self.departed.get(name)
         if self._places.is_moving(name) or (departed is not None and not departed.complete):
             return
+        self._coming.pop(name, None)
         place = self._places.shard_of(name)
         if place == self._shard:
             self._come(name)
@@ -298,3 +416,28 @@ class Handovers:
         host = self.remote.hosts.get(before)
         if host is not None and host.owes(host.last_number):
             self.crossings.setdefault(name, Crossing()).wait_for(host)
+
+
+def _position(hosted: Hosted) -> Position:
+    """What the log of a member that takes nothing any more is, all of it durable. Raises HandoverError."""
+    if not hosted.keeper.at_rest():
+        raise HandoverError(ERROR_FAILED, f"the log of group {hosted.group.name} is not at rest")
+    wal, number = hosted.shared.wal, hosted.log.number
+    status = hosted.keeper.node.status()
+    term, vote, _ = wal.hard_state(number)
+    assert (term, vote) == (status.term, status.vote), "the vote that was given moves"
+    assert status.persisted == status.last_index == wal.last_index(number), (
+        "what was acknowledged moves"
+    )
+    index = hosted.snapshot_index
+    return Position(
+        term, vote, status.commit, index, hosted.log.term(index), wal.last_index(number)
+    )
+
+
+def _tail(hosted: Hosted, position: Position) -> list[RecoveredEntry]:
+    """The entries behind the snapshot. They are in memory, since they are not applied."""
+    if position.last == position.index:
+        return []
+    entries = hosted.log.entries(position.index + 1, position.last + 1, ALL)
+    return [RecoveredEntry(each.term, each.index, each.kind, each.data) for each in entries]

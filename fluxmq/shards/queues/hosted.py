@@ -18,6 +18,7 @@ from fluxmq.shards.queues.stores import DiskStores
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, Misfit
 from fluxmq.storage.files import Files
+from fluxmq.storage.hand_over import arrive
 from fluxmq.storage.snapshots import GroupState, Snapshot, latest_snapshot, snapshot_name
 from fluxmq.storage.transfer_install import recover_install, restart_log
 from fluxmq.storage.wal_options import Recovered
@@ -126,17 +127,13 @@ def open_group(
     for queue_id, queue in group.machine.queues.items():
         group.open(queue_id, queue.config.name)
     group.applied_index, group.applied_term = index, term
+    arrive(files, paths, wal, group.name)
     wal.append_checkpoint(number, index, term)
     log = GroupLog(wal, number, index, term)
     hard_state = HardState(term, 0, 0)
     if recovered is not None:
         hard_state = HardState(*_hard_state(recovered.hard_state))
-        entries = [entry for entry in recovered.entries if entry.index > index]
-        if entries and entries[0].index != index + 1:
-            what = f"group {group.name}: entries {index + 1} to {entries[0].index - 1} are missing"
-            raise Corruption(directory, 0, what)
-        for entry in entries:
-            log.note(Entry(entry.term, entry.index, entry.kind, entry.body))
+        _note_entries(log, recovered, index, directory, group.name)
     config = Config(
         member.number,
         member.election_ticks,
@@ -167,6 +164,18 @@ def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
     except (ValueError, SnapshotError) as error:
         raise Corruption(directory, 0, str(error)) from error
     return state
+
+
+def _note_entries(
+    log: GroupLog, recovered: Recovered, index: int, directory: str, name: str
+) -> None:
+    """Have a log know the entries it holds behind the snapshot's. Raises Corruption when some are missing."""
+    entries = [entry for entry in recovered.entries if entry.index > index]
+    if entries and entries[0].index != index + 1:
+        what = f"group {name}: entries {index + 1} to {entries[0].index - 1} are missing"
+        raise Corruption(directory, 0, what)
+    for entry in entries:
+        log.note(Entry(entry.term, entry.index, entry.kind, entry.body))
 
 
 def _check_members(directory: str, name: str, membership: Membership, member: Member) -> None:

@@ -80,7 +80,13 @@ class RaftKeeper:
         """Committed entries that a follower applies when what came with them is on its way to the disk, or later."""
         self._unapplied_bytes = 0
         self.hard_state = (0, 0)
+        """Term and vote written since the start."""
         self._commit_written = 0
+        self.halted = False
+        """Whether this member takes no part in the group, because its log is about to be copied to another one."""
+        self._send_again: Callable[[Sequence[Message]], None] = _nobody
+        self.hand_lead: Callable[[], bool] = lambda: False
+        """Asks another member to lead; whether one was asked."""
         group.answers.in_sync = self.in_sync
         shared.join(self)
 
@@ -97,6 +103,8 @@ class RaftKeeper:
 
     def tick(self) -> None:
         """One tick of the group's clock has passed. Errors as in `persisted`."""
+        if self.halted:
+            return
         self.catch_up(at_once=True)
         self._guarded(self.node.tick)
 
@@ -125,6 +133,8 @@ class RaftKeeper:
         them again. Raises MalformedMessage.
         """
         self.changed = False  # what this node found out itself has been seen to
+        if self.halted:
+            return  # as if they were lost: who sent them sends again
         malformed: list[MalformedMessage] = []
 
         def step() -> None:
@@ -155,7 +165,7 @@ class RaftKeeper:
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
         """Take an entry."""
-        if self._shared.full or self._shared.wal.crowded:
+        if self._shared.full or self.halted or self._shared.wal.crowded:
             return None
         outcome = self.node.propose([data])
         if isinstance(outcome, ProposalAccepted):
@@ -278,6 +288,7 @@ class RaftKeeper:
     def _lead(self, leader: bool) -> None:
         """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
         group = self.group
+        leader = leader and not self.halted
         led = leader and not self.leading and group.applied_term == self.node.term
         if leader != self.leading:
             self.changed = True
@@ -320,6 +331,29 @@ class RaftKeeper:
     def settled(self) -> bool:
         """Whether everything given to the log is durable."""
         return self._durable == self._written
+
+    def halt(self) -> None:
+        """Take no part in the group any more: nothing is taken, answered or said, and nobody gets this member's vote.
+
+        What was taken before is still written, and applied where it is known to be committed; see `at_rest`.
+        """
+        self.halted = True
+        self._send_again, self.send = self.send, _nobody
+        self._lead(False)
+
+    def resume(self) -> None:
+        """Take part again. To the others it is as if messages had been lost. Errors as in `persisted`."""
+        self.halted = False
+        if self.group.failed:
+            return
+        self.send = self._send_again
+        self._lead(self.node.status().role is Role.LEADER)
+        self._guarded(self.pump)
+
+    def at_rest(self) -> bool:
+        """Have a halted member apply what it can; whether its log is durable, and what is committed of it applied."""
+        self._guarded(self._apply_rest)
+        return self.settled and not self._unapplied and not self.node.behind
 
     def log_failed(self, why: str) -> None:
         """The log takes nothing more: step down for good, and say nothing to the others any more."""

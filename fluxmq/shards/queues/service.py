@@ -33,10 +33,11 @@ from fluxmq.shards.queues.ports import QueueHost
 from fluxmq.shards.queues.raft_keeper import MemoryKeeper
 from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED, ShardLogs
 from fluxmq.shards.queues.stores import DiskStores, segment_options
-from fluxmq.shards.queues.strays import forget
+from fluxmq.shards.queues.strays import forget, forget_marks
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, place_group
 from fluxmq.storage.errors import Corruption, StorageError
+from fluxmq.storage.hand_over import discard, groups_of
 from fluxmq.storage.log_reader import OpenSegments
 
 ROOM_SECONDS = 1.0
@@ -224,25 +225,24 @@ class QueueService:
     def forget(self, name: str) -> None:
         """A group that is not hosted here leaves this shard's logs."""
         for log in self.logs.all():
-            if name in log.wal.groups():
-                log.wal.forget(log.wal.number(name))
+            discard(log.wal, name)
         self.wake()
 
     def forget_strays(self) -> None:
         """Groups that live elsewhere leave this shard's logs. Raises Corruption when something would be lost."""
         for kind in (WAL, WAL_BUFFERED):
-            directory = self.logs.directory(kind)
-            if kind not in self.logs.opened and not self._files.exists(directory):
+            if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):
                 continue
-            log = self.logs.open(kind)
-            for name in log.wal.groups():
+            wal = self.logs.open(kind).wal
+            forget_marks(wal)
+            for name in groups_of(wal):
                 if name not in self.groups and self.is_elsewhere(name):
-                    forget(self._files, self._paths, directory, log.wal, name)
+                    forget(self._files, self._paths, wal, name)
                     self.wake()
 
     def unhosted(self) -> list[str]:
         """Groups that this shard's logs have something of, and that are not open here."""
-        names = {name for log in self.logs.all() for name in log.wal.groups()}
+        names = {name for log in self.logs.all() for name in groups_of(log.wal)}
         return sorted(names - self.groups.keys())
 
     def _declare(self, group: Group) -> None:

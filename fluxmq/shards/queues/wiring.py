@@ -134,7 +134,15 @@ class Queues:
         """What other clients than MQTT's answered in this tick becomes settlements."""
         self.cluster: Cluster | None = None
         """Other nodes, where there are any."""
-        self.handovers = Handovers(shard, self.places, self.service, self.groups_here)
+        self.handovers = Handovers(
+            shard,
+            self.places,
+            self.service,
+            self.groups_here,
+            self._disk.files,
+            self.paths,
+            self.executor,
+        )
         self._backups = Backups(shard, settings, self._disk.files, self.paths, self.service)
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 

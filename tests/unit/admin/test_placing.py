@@ -91,7 +91,7 @@ class Node:
         elif kind == QUEUES:
             answered(QueueListing((), shard).to_body())
         elif kind == RELEASE:
-            answered(Released(Release.from_body(body).group, 3, 1, 7, 7, 3, 0.25).to_body())
+            answered(Released(Release.from_body(body).group, 3, 1, 7, 7, 3, 9, 0.25).to_body())
         else:
             answered({})
 
@@ -143,7 +143,7 @@ def test_a_group_is_moved_in_this_order(tmp_path):
             (0, PLACEMENT),
         ]
         received = next(body for _, kind, body, _ in node.orders if kind == RECEIVE)
-        assert Released.from_body(received) == Released(GROUP, 3, 1, 7, 7, 3, 0.25)
+        assert Released.from_body(received) == Released(GROUP, 3, 1, 7, 7, 3, 9, 0.25)
         assert node.written() == Placement(2, 8, {GROUP: 1}, revision=4)
 
     run(scenario, tmp_path)

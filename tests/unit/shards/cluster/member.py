@@ -66,7 +66,7 @@ def settings_of(
 
 
 class LoneMember:
-    """A life of node1. Raises what a start raises."""
+    """A life of node1, or of one of its ``workers`` shards. Raises what a start raises."""
 
     def __init__(
         self,
@@ -74,6 +74,8 @@ class LoneMember:
         runner: asyncio.Runner,
         groups: Sequence[str] = (),
         ports: tuple[int, int] = (1, 100),
+        shard: int = 0,
+        workers: int = 1,
     ) -> None:
         self.runner = runner
         self.files = Tracked()
@@ -84,11 +86,11 @@ class LoneMember:
         self.paths = DataPaths(settings.storage.data_dir)
         directory.mkdir(exist_ok=True)
         check_version(self.files, self.paths, create=True)
-        placement = placement_of(settings, 1)
+        placement = placement_of(settings, workers)
         write_placement(self.files, self.paths, placement)
         self.reactor = Reactor(self, 4096, 1 << 16, 1 << 16, 16)
         self.queues = Queues(
-            0,
+            shard,
             settings,
             placement,
             self.reactor,
@@ -100,7 +102,7 @@ class LoneMember:
         service, places = self.queues.service, self.queues.places
         self.now = 0.0
         self.cluster = self.queues.cluster = Cluster(
-            settings, 0, 1, 1, service, places, service.wake, lambda: self.now
+            settings, shard, workers, 1, service, places, service.wake, lambda: self.now
         )
         self.queues.join({})
         try:

@@ -316,7 +316,7 @@ def test_a_group_whose_checkpoint_fails_stays(make_placed: MakePlaced) -> None:
     node.failing[source].fail_always("rename", errno.EIO)
     answer = node.order(source, RELEASE, Release(node.name("work")).to_body())
     assert isinstance(answer, Failure)
-    assert "checkpoint" in answer.text
+    assert "no checkpoint of" in answer.text
     node.failing[source].work_again()
     assert node.place("work") == source
     fill(client, "work", 2, first=3)
@@ -330,7 +330,7 @@ def test_what_cannot_leave_or_come(make_placed: MakePlaced) -> None:
     answer = node.order(1 - source, RELEASE, Release(group).to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "not_found"
-    here = Released(group, 1, 1, 1, 1, 1, 0.0)
+    here = Released(group, 1, 1, 1, 1, 1, 1, 0.0)
     answer = node.order(source, RECEIVE, here.to_body())
     assert isinstance(answer, Failure)
     assert answer.code == "exists"

@@ -1,0 +1,196 @@
+"""How a group's part of one write-ahead log gets into another: hard state, checkpoint, and every entry behind it.
+
+A follower has acknowledged entries of which it does not know yet that they are committed. They count in the majority that
+let the leader answer, so they move with the group, durable in the new log before the old one may forget them.
+
+While a group moves, both logs have all of it, and the placement says which of them holds. What a log has of a group that is
+placed elsewhere may be thrown away only if it is known to be the copy that does not hold. A *mark* says so: a group of the
+log with no entries, named after the group that it is about. The old log gets it when the group is released, the new one
+before anything of the group; whoever opens the group takes it back before it writes anything else.
+
+Between shards of a running node the entries travel in a file, ``groups/<group>/tail``, since a log is read by its own shard
+only. The file is whole and durable before the group is released, says what it continues, and is removed by whoever opens
+the group next::
+
+       0 8s  magic "FLUXTAIL"        24 u64 index of the checkpoint
+       8 u64 term                    32 u64 index of the last entry
+      16 u64 vote                    40 u64 xxh3-64 over everything but itself
+      48     entries: u64 term, u64 index, u32 kind, u32 length, the body
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import xxhash
+
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import Corruption
+from fluxmq.storage.files import Files
+from fluxmq.storage.wal import WriteAheadLog
+from fluxmq.storage.wal_options import RecoveredEntry
+
+MARK: Final = "@"
+"""Begins a mark's name. No group that a node has for itself or shares is called so: the character separates a group of
+another node from that node's name."""
+PIECE_BYTES: Final = 4 << 20
+"""What is put into the new log before it is written: bounds what waits there beside the entries of other groups."""
+
+_MAGIC: Final = b"FLUXTAIL"
+_HEADER: Final = struct.Struct("<8sQQQQ")
+_CHECK: Final = struct.Struct("<Q")
+_ENTRY: Final = struct.Struct("<QQII")
+_ENTRIES_AT: Final = _HEADER.size + _CHECK.size
+
+
+class Position(NamedTuple):
+    """What a group's log is: hard state, the checkpoint it begins behind, and its last entry."""
+
+    term: int
+    vote: int
+    commit: int
+    index: int  # type: ignore[assignment]  # tuple has a method of this name
+    index_term: int
+    last: int
+
+
+# --- marks -----------------------------------------------------------------------------------------------------------
+
+
+def groups_of(wal: WriteAheadLog) -> list[str]:
+    """The groups in a log, without marks."""
+    return [name for name in wal.groups() if not is_mark(name)]
+
+
+def is_mark(name: str) -> bool:
+    """Whether a log's group is a mark about another one."""
+    return name.startswith(MARK)
+
+
+def is_marked(wal: WriteAheadLog, group: str) -> bool:
+    """Whether what a log has of a group may be thrown away once the group is placed elsewhere."""
+    return MARK + group in wal.groups()
+
+
+def mark(wal: WriteAheadLog, group: str) -> None:
+    """Say, with the next write, that a group is in another log as well. Raises StorageError."""
+    wal.number(MARK + group)
+
+
+def unmark(wal: WriteAheadLog, group: str) -> None:
+    """Say, with the next write, that the group is this log's: it is about to be opened, or has gone."""
+    if is_marked(wal, group):
+        wal.forget(wal.number(MARK + group))
+
+
+def discard(wal: WriteAheadLog, group: str) -> None:
+    """Throw away, with the next write, what a log has of a group; the mark last, for a write may be torn."""
+    if group in wal.groups():
+        wal.forget(wal.number(group))
+    unmark(wal, group)
+
+
+# --- the new log -----------------------------------------------------------------------------------------------------
+
+
+def begin_copy(wal: WriteAheadLog, group: str, position: Position) -> int:
+    """Begin a group in its new log, as a copy that does not hold yet; the group's number there. Raises StorageError.
+
+    What an earlier stay left goes. `append_copy` brings the entries.
+    """
+    mark(wal, group)
+    if group in wal.groups():
+        wal.forget(wal.number(group))
+    number = wal.number(group)
+    wal.append_hard_state(number, position.term, position.vote, position.commit)
+    wal.append_checkpoint(number, position.index, position.index_term)
+    return number
+
+
+def append_copy(wal: WriteAheadLog, number: int, entries: Iterable[RecoveredEntry]) -> None:
+    """Put entries behind the last one. Raises StorageError."""
+    for entry in entries:
+        wal.append_entry(number, entry.term, entry.index, entry.kind, entry.body)
+
+
+def in_pieces(entries: Iterable[RecoveredEntry]) -> Iterator[list[RecoveredEntry]]:
+    """Entries by the piece: about `PIECE_BYTES`, at least one."""
+    piece: list[RecoveredEntry] = []
+    size = 0
+    for entry in entries:
+        piece.append(entry)
+        size += len(entry.body) + _ENTRY.size
+        if size >= PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def tail_path(paths: DataPaths, group: str) -> str:
+    """The file in which a group's entries travel."""
+    return f"{paths.group(group)}/tail"
+
+
+def write_tail(
+    files: Files,
+    paths: DataPaths,
+    group: str,
+    position: Position,
+    entries: Iterable[RecoveredEntry],
+) -> None:
+    """Write the entries behind a position's checkpoint; durable when it returns. Raises StorageError."""
+    header = _header(position)
+    parts = [header, b""]
+    digest = xxhash.xxh3_64(header)
+    for entry in entries:
+        head = _ENTRY.pack(entry.term, entry.index, entry.kind, len(entry.body))
+        digest.update(head)
+        digest.update(entry.body)
+        parts += (head, entry.body)
+    parts[1] = _CHECK.pack(digest.intdigest())
+    files.make_directory(paths.group(group))
+    files.write_whole(tail_path(paths, group), b"".join(parts))
+
+
+def read_tail(
+    files: Files, paths: DataPaths, group: str, position: Position
+) -> list[RecoveredEntry]:
+    """The entries behind a position's checkpoint, up to its last. Raises Corruption, StorageError."""
+    if position.last == position.index:
+        return []
+    path = tail_path(paths, group)
+    data = files.read_file(path)
+    digest = xxhash.xxh3_64(memoryview(data)[: _HEADER.size])
+    digest.update(memoryview(data)[_ENTRIES_AT:])
+    if data[: _HEADER.size] != _header(position):
+        raise Corruption(path, 0, f"it is not of group {group} as it was released")
+    if data[_HEADER.size : _ENTRIES_AT] != _CHECK.pack(digest.intdigest()):
+        raise Corruption(path, _HEADER.size, "the check fails")
+    entries = []
+    at = _ENTRIES_AT
+    while at < len(data):
+        term, index, kind, length = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        entries.append(RecoveredEntry(term, index, kind, data[at : at + length]))
+        at += length
+    if [entry.index for entry in entries] != list(range(position.index + 1, position.last + 1)):
+        raise Corruption(path, _ENTRIES_AT, f"entries {position.index + 1} to {position.last}")
+    return entries
+
+
+def arrive(files: Files, paths: DataPaths, wal: WriteAheadLog, group: str) -> None:
+    """A group is opened from a log: that log holds, and nothing of the group is under way. Raises StorageError."""
+    unmark(wal, group)
+    path = tail_path(paths, group)
+    if files.exists(path):
+        files.unlink(path)
+
+
+def _header(position: Position) -> bytes:
+    return _HEADER.pack(_MAGIC, position.term, position.vote, position.index, position.last)
