@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from fluxmq.logs import RateLimited, get_logger
@@ -37,7 +38,7 @@ link begins with it; a leader that hears nothing goes on without the time that n
 TOLD_US: Final = 60_000_000
 """Time nobody saw that is worth a line of the log: more than a restart takes."""
 
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BESIDE: Final = ".new"
 
 _log = get_logger("fluxmq.clock")
@@ -53,11 +54,11 @@ def elapsed_us() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
-def boot_id(files: Files) -> str:
+def boot_id() -> str:
     """Return what names this boot of the machine; empty where the kernel does not say."""
     try:
-        return files.read_file(_BOOT_ID).decode("ascii", "replace").strip()
-    except StorageError:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, ValueError):
         return ""
 
 
@@ -86,7 +87,7 @@ class NodeClock:
         """Time at the start that nobody saw, as far as it counts; taken back if nobody vouches for it."""
         self._drift = start - wall
         """By how much steady time was ahead of the wall clock in the last mark."""
-        self._steered_at = elapsed
+        self._steered_at = elapsed - STEER_US
         self._marked_at = elapsed - MARK_US
         self._waited_since = 0
         self._problems = RateLimited(_log, per_second=0.01, burst=1)
@@ -176,13 +177,12 @@ class NodeClock:
 
 def make_clock(settings: Settings, shard: int) -> NodeClock:
     """Begin a shard's steady time. Raises nothing: without a mark that can be read it is the wall clock's."""
-    files = Files()
     cluster = settings.cluster
     return NodeClock(
-        files,
+        Files(),
         DataPaths(settings.storage.data_dir),
         shard,
-        Clocks(wall_us, elapsed_us, boot_id(files)),
+        Clocks(wall_us, elapsed_us, boot_id()),
         vouched=cluster.enabled and cluster.raft.enabled and bool(cluster.transport.peers),
     )
 

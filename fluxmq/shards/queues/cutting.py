@@ -21,6 +21,7 @@ from fluxmq._hot.batches import (
 
 _FLAGS_AT = 14
 """Where the flags of the columns stand in a batch."""
+_TIME_MAX = (1 << 63) - 1
 _WIDE = ((EXPIRY, "expiry_at"), (DELAY, "delay_at"))
 
 
@@ -97,7 +98,8 @@ def shifted(data: bytes, by: int) -> bytes:
     for flag, at in ((EXPIRY, batch.expiry_at), (DELAY, batch.delay_at)):
         if batch.flags & flag:
             times = np.frombuffer(body, "<i8", batch.count, at - batch.start - HEADER_BYTES)
-            times[times != 0] += by
+            # What lies further ahead than a time can say stays there.
+            times[times != 0] = np.minimum(times[times != 0], _TIME_MAX - by) + by
     batch.payload_check = xxhash.xxh3_64_intdigest(body)
     return batch.header() + bytes(body)
 

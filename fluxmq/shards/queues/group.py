@@ -158,8 +158,8 @@ class Group(Consuming):
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
         spare = self.dispatch.spare(state) if state.bounded else 0
-        if self.time.shift and is_timed(batch):
-            batch = shifted(batch, self.time.shift)
+        if is_timed(batch) and (ahead := self.time.shift(self.machine.time)):
+            batch = shifted(batch, ahead)
         if identity is None:
             header = commands.append_header(state.id, len(batch), spare)
         else:

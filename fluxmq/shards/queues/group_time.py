@@ -41,11 +41,9 @@ class GroupTime:
         """By how much it is ahead of steady time, µs, as of the last `now`; it shrinks by itself."""
         return self._left(self._steady()) if self._ahead else 0
 
-    @property
-    def shift(self) -> int:
-        """By how much times of messages have to be shifted; 0 where it is not worth it."""
-        if self._ahead <= SHIFT_US:
-            return 0
+    def shift(self, applied: int) -> int:
+        """By how much times that messages bring with them have to be shifted; 0 where it is not worth it."""
+        self.now(applied)
         ahead = self.ahead
         return ahead if ahead > SHIFT_US else 0
 
