@@ -6,9 +6,11 @@ a file that every process maps, so that it changes while they run.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 SOURCE = r"""
@@ -69,6 +71,7 @@ class WallClock:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "wall-clock"
         self._library = folder / "wall-clock.so"
+        self._settings: list[tuple[float, int]] = []
         self.set(0)
         command = [
             "cc",
@@ -98,3 +101,12 @@ class WallClock:
             os.pwrite(fd, _SHIFT.pack(seconds), 0)
         finally:
             os.close(fd)
+        self._settings.append((time.time(), seconds))
+
+    def right(self, shown: float) -> float:
+        """The machine's time at which it showed `shown`, both in seconds since 1970; of several the first."""
+        ends = [since for since, _ in self._settings[1:]] + [math.inf]
+        for (since, seconds), end in zip(self._settings, ends, strict=True):
+            if since <= shown - seconds < end:
+                return shown - seconds
+        return shown
