@@ -109,7 +109,6 @@ class Worker:
         )
         self.reactor.host = self.broker
         self.permissions = Permissions(self.reactor, self.broker, self.authentication)
-        self.clock = make_clock(settings, launch.index)
         self._join_peers()
         self.queues = Queues(
             launch.index,
@@ -182,6 +181,7 @@ class Worker:
 
     def _join_peers(self) -> None:
         launch, broker = self.launch, self.broker
+        self.clock = make_clock(self.settings, launch.index)
         rows = {
             row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
         }

@@ -115,8 +115,8 @@ MUTATIONS = [
     Mutation(
         "group_timers_by_the_groups_time",
         "A timer of a group that is ahead rings by the node's time.",
-        "fluxmq/shards/queues/consuming.py",
-        "        return due - self.time.ahead if due else due\n",
+        GROUP,
+        "        return due - self.ahead if due else due\n",
         "        return due\n",
         OF_GROUP + "test_what_is_refused_comes_again",
     ),

@@ -90,15 +90,13 @@ class Consuming(ABC):
         return bool(self.failed) or self.absent
 
     def clock(self) -> int:
-        """The group's time, µs: that of its next entry. It never falls behind what is applied."""
+        """The group's time, µs: that of its next entry."""
         return self.time.now(self.machine.time)
 
     @property
     def next_due(self) -> int | None:
-        """When a timer is due, µs of the node's steady time; None where the group is led elsewhere: what entries wake there
-        is looked after there."""
-        due = None if self.closed else self.dispatch.next_due()
-        return due - self.time.ahead if due else due
+        """When a timer is due, µs of the node's steady time; None where it is led elsewhere, and looked after there."""
+        return None if self.closed else self.time.of_node(self.dispatch.next_due())
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:

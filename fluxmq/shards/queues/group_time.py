@@ -47,6 +47,10 @@ class GroupTime:
         ahead = self.ahead
         return ahead if ahead > SHIFT_US else 0
 
+    def of_node(self, due: int | None) -> int | None:
+        """The node's steady time at which a timer of the group is due; 0, at once, and None, never, stay what they are."""
+        return due - self.ahead if due else due
+
     def _left(self, steady: int) -> int:
         left = self._ahead - max(steady - self._since, 0) // SLEW_PARTS
         if left > 0:
