@@ -51,7 +51,7 @@ EVERYDAY = {
         *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral", "gates"),
         *("group", "group_log", "hosting", "keeping", "local_held", "memory", "names"),
         *("raft_keeper", "replica_host", "service", "shard_logs", "shared_log", "sinks", "stores"),
-        *("waiting_answers", "wiring", "writing"),
+        *("group_time", "waiting_answers", "wiring", "writing"),
     ),
     "fluxmq/sessions/amqp091": (
         *("channel", "channels", "client", "consumers", "consuming", "content", "deliveries"),

@@ -65,11 +65,12 @@ def live_shards(rows: Sequence[Row]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReadiness:
-    """Whether one process serves, and if not, why (`problem`)."""
+    """Whether one process serves, and if not, why (`problem`); and what needs somebody's attention though it serves."""
 
     process: str
     heartbeat_age: float | None
     problem: str | None
+    alarm: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class Readiness:
                     if process.heartbeat_age is None
                     else round(process.heartbeat_age, 3),
                     **({} if process.problem is None else {"problem": process.problem}),
+                    **({} if process.alarm is None else {"alarm": process.alarm}),
                 }
                 for process in self.processes
             ],
@@ -117,10 +119,19 @@ def readiness(
     for row in rows:
         name = process_name(row.role, row.index)
         age = heartbeat_age(row, now_ns)
-        processes.append(ProcessReadiness(name, age, _problem(row, name, age, numbers)))
+        told = numbers.get(name)
+        alarm = None if told is None else alarm_of(told)
+        processes.append(ProcessReadiness(name, age, _problem(row, name, age, numbers), alarm))
     if not any(row.role == "shard" for row in rows):
         processes.append(ProcessReadiness("shard-0", None, "not in the process table"))
     return Readiness(tuple(processes), control_problem)
+
+
+def alarm_of(numbers: ProcessNumbers) -> str | None:
+    """Return what is wrong although a process serves, None for nothing."""
+    if numbers.clocks_apart:
+        return f"clocks of {numbers.clocks_apart} other nodes differ from this one's: see to NTP"
+    return None
 
 
 def _problem(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fluxmq.admin.overview import HEARTBEAT_SECONDS_MAX
+from fluxmq.admin.overview import HEARTBEAT_SECONDS_MAX, alarm_of
 from fluxmq.admin.tables import Column, Table, duration, grouped
 from fluxmq.control.launch import process_name
 from fluxmq.control.messages import NodeStatus, ProcessStatus
@@ -172,6 +172,8 @@ def _remarks(status: NodeStatus) -> list[str]:
             remarks.append(
                 f"{name}: {count} batches are on this node only, and wait for their leader"
             )
+        if process.numbers is not None and process.numbers.clocks_apart:
+            remarks.append(f"{name}: {alarm_of(process.numbers)}")
     return ["", *remarks] if remarks else []
 
 

@@ -23,7 +23,8 @@ class Hello(NamedTuple):
     """Who speaks on a stream, and what for.
 
     ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has. ``epoch``: random
-    63-bit number of the process's life. ``purpose``: "shard", or "group:" and the name of a replication group.
+    63-bit number of the process's life. ``purpose``: "shard", or "group:" and the name of a replication group. ``tells_time``:
+    whether it understands what is said of clocks.
     """
 
     node: str
@@ -31,6 +32,7 @@ class Hello(NamedTuple):
     workers: int
     epoch: int
     purpose: str
+    tells_time: bool = False
 
 
 class Listener(Protocol):

@@ -26,10 +26,7 @@ NAME_CHARS_MAX: Final = 256
 
 def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
     """A greeting as metadata."""
-    node, shard, workers, epoch, purpose = hello
-    greeting = Greeting(
-        version=VERSION, node=node, shard=shard, workers=workers, epoch=epoch, purpose=purpose
-    )
+    greeting = Greeting(version=VERSION, **hello._asdict())
     return ((KEY, greeting.SerializeToString()),)
 
 
@@ -46,7 +43,14 @@ def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
         raise MalformedStream(
             f"it speaks version {greeting.version} of the protocol between nodes, not {VERSION}"
         )
-    hello = Hello(greeting.node, greeting.shard, greeting.workers, greeting.epoch, greeting.purpose)
+    hello = Hello(
+        greeting.node,
+        greeting.shard,
+        greeting.workers,
+        greeting.epoch,
+        greeting.purpose,
+        greeting.tells_time,
+    )
     if not hello.node or max(len(hello.node), len(hello.purpose)) > NAME_CHARS_MAX:
         raise MalformedStream("the greeting has a name that none has")
     return hello

@@ -298,6 +298,8 @@ class ProcessNumbers:
     """1 when sessions and retained messages are not kept on disk any more."""
     state_full: int = 0
     """1 while the disk has no room for them."""
+    clocks_apart: int = 0
+    """Nodes of the cluster whose wall clocks differ from this one's by too much."""
 
     def to_body(self) -> dict[str, object]:
         """Return the body to send."""

@@ -266,6 +266,27 @@ _DECLARED: Final = (
         Scope.NODE,
     ),
     Metric("fluxmq_raft_groups_not_shown", _G, "Groups without series: there are too many."),
+    Metric(
+        "fluxmq_clock_ahead_seconds",
+        _G,
+        "Steady time, by which messages expire and come again, less the wall clock.",
+    ),
+    Metric(
+        "fluxmq_group_time_ahead_seconds",
+        _G,
+        "Time of the replication group that is furthest ahead of the wall clock, less the wall clock.",
+    ),
+    Metric(
+        "fluxmq_cluster_clock_offset_seconds",
+        _G,
+        "The node's wall clock less this one's.",
+        ("node",),
+    ),
+    Metric(
+        "fluxmq_cluster_clocks_apart",
+        _G,
+        "Nodes whose wall clock differs from this one's by more than two seconds.",
+    ),
     Metric("fluxmq_node_links_up", _G, "Streams to shards of the node.", ("node",)),
     Metric("fluxmq_node_link_bytes", _G, "Bytes waiting to be sent to the node.", ("node",)),
     Metric("fluxmq_node_link_bytes_sent_total", _C, "Bytes sent to the node's shards.", ("node",)),

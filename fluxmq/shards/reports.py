@@ -22,6 +22,7 @@ from fluxmq.shards.intake import Intake
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.queues.reports import QueueReports
 from fluxmq.shards.queues.wiring import Queues
+from fluxmq.shards.steady import NodeClock
 from fluxmq.storage.state_store import StateStore
 
 CENSUS_STEP = 2000
@@ -82,6 +83,7 @@ class Reports:
         peers: Peers,
         queues: Queues,
         store: StateStore,
+        clock: NodeClock,
         amqp: AmqpReports,
     ) -> None:
         self._reactor = reactor
@@ -89,6 +91,7 @@ class Reports:
         self._intake = intake
         self._peers = peers
         self._store = store
+        self._clock = clock
         self._instruments = Instruments()
         self._queues = QueueReports(queues, self._instruments)
         self._amqp = amqp
@@ -125,9 +128,16 @@ class Reports:
         yield from self._loop()
         yield from self._access()
         yield from self._kept()
+        yield from self._time()
         yield from self._queues.samples()
         yield from message_samples(self._reactor.tally)
         yield from self._amqp.samples()
+
+    def _time(self) -> Iterator[Sample]:
+        ahead = self._clock.ahead
+        yield "fluxmq_clock_ahead_seconds", {}, ahead / 1_000_000
+        most = ahead + max(group.time.ahead for group in self._queues.groups())
+        yield "fluxmq_group_time_ahead_seconds", {}, most / 1_000_000
 
     def _connections(self) -> Iterator[Sample]:
         for index, listener in enumerate(LISTENERS):

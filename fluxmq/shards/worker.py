@@ -58,6 +58,7 @@ from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
+from fluxmq.shards.steady import make_clock
 from fluxmq.shards.streams.tls import TlsSettingsError
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
@@ -119,7 +120,8 @@ class Worker:
             self.reactor,
             self.later,
             self.broker.count_drop,
-            disk=disk_beside(launch.node_cores, launch.cores, launch.spare_cores),
+            self.clock.now,
+            disk_beside(launch.node_cores, launch.cores, launch.spare_cores),
         )
         self._join_cluster()
         self.broker.queues = self.queues
@@ -135,7 +137,8 @@ class Worker:
         )
         self.broker.open_now = self.intake.open_now
         self.amqp = Amqp(
-            launch.index, settings, self.broker, self.queues, self.peers.links, self.later
+            *(launch.index, settings, self.broker, self.queues, self.peers.links, self.later),
+            self.clock.now,
         )
         self.peers.join_replies(self.amqp.replies)
         self.peers.join_entered(self.amqp.entered)
@@ -163,7 +166,9 @@ class Worker:
             queues.service,
             queues.places,
             queues.service.wake,
+            self.clock,
         )
+        self.clock.on_settled = queues.go_on
         self.broker.handler.explain = queues.cluster.hosts.explanations.text
 
     def _make_reports(self) -> Reports:
@@ -174,11 +179,13 @@ class Worker:
             self.peers,
             self.queues,
             self.store,
+            self.clock,
             AmqpReports(self.amqp.broker, self.amqp.topology),
         )
 
     def _join_peers(self) -> None:
         launch, broker = self.launch, self.broker
+        self.clock = make_clock(self.settings, launch.index)
         rows = {
             row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
         }
@@ -211,7 +218,7 @@ class Worker:
             self.reactor,
             broker,
             self.peers,
-            Clock(time.monotonic, time.time),
+            Clock(time.monotonic, self.clock.seconds),
             self.later,
             lambda: self.reports.census.result.connected,
         )
@@ -264,6 +271,7 @@ class Worker:
         self.table.beat(self.launch.slot, time.monotonic_ns())
         self.intake.tell()
         self.broker.run_timers()
+        self.clock.housekeeping()
         self.queues.housekeeping()
         self.amqp.housekeeping()
         self.durable.housekeeping()

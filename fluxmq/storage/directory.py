@@ -8,6 +8,7 @@
     meta.db                                   metadata (the control process's)
     shards/<i>/wal/                           one write-ahead log for all groups of a shard
     shards/<i>/state.db                       sessions and retained messages of a shard (SQLite, with -wal and -shm)
+    shards/<i>/clock                          what the shard's clocks showed last
     groups/<group>/snapshots/<index>.snap     state of a group
     groups/<group>/queues/<queue>/            the log of a queue: segments, indexes, head
 
@@ -126,6 +127,10 @@ class DataPaths:
     def state(self, shard: int) -> str:
         """The file of a shard's sessions and retained messages."""
         return f"{self.shards}/{shard}/state.db"
+
+    def clock(self, shard: int) -> str:
+        """The file in which a shard leaves what its clocks showed."""
+        return f"{self.shards}/{shard}/clock"
 
     def wal(self, shard: int) -> str:
         """The directory of a shard's write-ahead log."""

@@ -35,6 +35,7 @@ from tests.chaos.settings import (
 )
 from tests.powercut.image import Image, tool
 from tests.powercut.node import NodeError, Processes, answers_ready
+from tests.wall_clock import WallClock
 
 READY_DEADLINE_S = 60.0
 POLL_S = 0.05
@@ -94,6 +95,8 @@ class Member(Processes):
             checkpoint_interval=checkpoint_interval,
         )
         super().__init__(own, settings, workers, self.name, prefix)
+        self.wall = WallClock(own)
+        self.environment = self.wall.environment
 
     def launch(self, failpoint: str = "") -> None:
         self.wanted = True

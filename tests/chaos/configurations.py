@@ -96,7 +96,12 @@ CONFIGURATIONS = (
     Configuration("disk-failed", _steps((5.0,), disks.DiskFailed)),
     Configuration("bits-flipped", _steps((2.0,), disks.BitsFlipped, pause=10.0)),
     Configuration(
-        "old-directory", (Step(disks.OldDirectory, (15.0,)), Step(faults.ClockShifted, (10.0,)))
+        "old-directory",
+        (
+            Step(disks.OldDirectory, (15.0,)),
+            Step(faults.ClockShifted, (10.0,)),
+            *_steps((8.0,), faults.WallClockSet, faults.WallClockWrong),
+        ),
     ),
     Configuration(
         "membership",
@@ -151,7 +156,10 @@ SHORT = (
         declared=False,
         workers=2,
     ),
+    Configuration(
+        "clocks", _steps((4.0, 8.0), faults.WallClockSet, faults.WallClockWrong), dead_letters=True
+    ),
 )
-"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, and with groups that move."""
+"""Beside the campaign: for CI, for one node without a cluster, with no faults at all, with groups that move, and with clocks alone."""
 
 BY_NAME = {each.name: each for each in (*CONFIGURATIONS, *SHORT)}

@@ -22,6 +22,7 @@ from tests.powercut.image import tool
 
 GROUPS = ("default", "hot")
 CLOCK_SHIFTS_S = (-30, 1000, 86_400)
+WALL_JUMPS_S = tuple(sign * hours * 3600 for hours in (8, 365 * 24) for sign in (1, -1))
 
 
 @dataclass
@@ -173,3 +174,37 @@ class ClockShifted(Fault):
             member.stop()
             member.prefix = prefix_of(member.number)
             member.launch()
+
+
+class WallClockSet(Fault):
+    """F17: the wall clock of a node jumps while the node runs, and is right again later."""
+
+    kind = "F17 wall clock set"
+
+    def begin(self) -> None:
+        member, self.note = self.place.leader()
+        self.members = [member]
+        self.jump(member)
+
+    def jump(self, member: Member) -> None:
+        """Set it."""
+        seconds = self.place.random.choice(WALL_JUMPS_S)
+        self.note += f"{', ' if self.note else ''}by {seconds} s"
+        member.wall.set(seconds)
+
+    def end(self) -> None:
+        for member in self.members:
+            member.wall.set(0)
+
+
+class WallClockWrong(WallClockSet):
+    """F17: a node dies, its wall clock is wrong when it starts, and is set right while it runs."""
+
+    kind = "F17 started with a wrong wall clock"
+
+    def begin(self) -> None:
+        member, self.note = self.place.leader()
+        self.members = [member]
+        member.kill()
+        self.jump(member)
+        member.launch()

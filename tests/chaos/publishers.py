@@ -33,13 +33,14 @@ IDENTIFIERS = 65_535
 @dataclass(frozen=True)
 class Route:
     """Where a publisher sends: to one queue, or to a topic that several take. ``number`` is its identity; ``count``: how
-    many messages, 0 for as many as there is time for."""
+    many messages, 0 for as many as there is time for; ``time_to_live``: seconds after which they may be gone, 0 for never."""
 
     number: int
     queues: tuple[str, ...]
     window: int
     rate: float
     count: int = 0
+    time_to_live: int = 0
 
 
 class Attempt:
@@ -188,7 +189,8 @@ class MqttPublisher(Publisher):
     def send(self, body: bytes) -> int:
         assert self.connection is not None
         self.identifier = self.identifier % IDENTIFIERS + 1
-        self.connection.publish(self.topic, self.identifier, body)
+        expiry = self.route.time_to_live
+        self.connection.publish(self.topic, self.identifier, body, expiry=expiry)
         return self.identifier
 
     def _confirmed(self, identifier: int, reason: int) -> None:
@@ -230,7 +232,7 @@ class AmqpPublisher(Publisher):
     def send(self, body: bytes) -> int:
         assert self.connection is not None
         self.tag += 1
-        self.connection.publish(self.route.queues[0], body)
+        self.connection.publish(self.route.queues[0], body, self.route.time_to_live)
         return self.tag
 
     def _answer(self, method: wire.Method) -> None:

@@ -331,7 +331,8 @@ def run(
                 if configuration.nodes > 1:
                     history.write(replica)
             for member in cluster.members:
-                for moved in moves(member.log.read_text("utf-8", "replace"), history.epoch):
+                log = member.log.read_text("utf-8", "replace")
+                for moved in moves(log, history.epoch, member.wall.right):
                     history.write(moved)
         finally:
             for member in cluster.members:
@@ -340,12 +341,15 @@ def run(
     return check_file(path)
 
 
-def moves(log: str, epoch: float) -> list[Moved]:
-    """When a node says in its log that it gave leadership away by itself. ``epoch``: when the run began, seconds since 1970."""
+def moves(
+    log: str, epoch: float, right: Callable[[float], float] = lambda shown: shown
+) -> list[Moved]:
+    """When a node says in its log that it gave leadership away by itself. ``epoch``: when the run began, seconds since 1970;
+    ``right``: what time it was when its wall clock showed one."""
     found = []
     for line in log.splitlines():
         said = SPREAD.match(line)
         if said is not None:
-            time = datetime.fromisoformat(said["time"]).timestamp() - epoch
+            time = right(datetime.fromisoformat(said["time"]).timestamp()) - epoch
             found.append(Moved(said["group"], round(time, 6)))
     return found

@@ -21,6 +21,8 @@ from tests.chaos.settings import (
 RATE = 60.0
 """Messages a second of each publisher."""
 WINDOWS = (1, 5, 20)
+TIME_TO_LIVE_S = 3600
+"""That of some publishers' messages: no run is so long, and a clock that is believed when it jumps by hours ends it."""
 REJECTED = 10, 3
 """Of ten messages the one numbered three is rejected, where some are."""
 
@@ -50,17 +52,21 @@ class Workload:
         """The most that one connection may: what it was given, and what it has settled without knowing."""
         return 2 * PREFETCH
 
-    def _route(self, number: int, *queues: str) -> Route:
-        return Route(number, queues, self.board.random.choice(WINDOWS), RATE)
+    def _route(self, number: int, *queues: str, time_to_live: int = 0) -> Route:
+        window = self.board.random.choice(WINDOWS)
+        return Route(number, queues, window, RATE, time_to_live=time_to_live)
 
     def _publishers(self) -> list[Publisher]:
         board = self.board
         found: list[Publisher] = []
         for place, queue in enumerate((WORK, QUORUM, STREAM)):
-            over_mqtt, over_amqp = self._route(place + 1, queue), self._route(place + 11, queue)
+            over_mqtt = self._route(place + 1, queue)
+            lives = 0 if queue == STREAM else TIME_TO_LIVE_S
+            over_amqp = self._route(place + 11, queue, time_to_live=lives)
             found.append(MqttPublisher(board, f"pm-{queue}", place, over_mqtt))
             found.append(AmqpPublisher(board, f"pa-{queue}", place + 1, over_amqp))
-        found.append(MqttPublisher(board, "pm-both", 0, self._route(21, WORK, QUORUM)))
+        both = self._route(21, WORK, QUORUM, time_to_live=TIME_TO_LIVE_S)
+        found.append(MqttPublisher(board, "pm-both", 0, both))
         if self.configuration.declared:
             route = self._route(31, DECLARED)
             found.append(AmqpPublisher(board, "pa-declared", 2, route, declare=True))

@@ -202,10 +202,10 @@ def test_two_queues_two_groups(own_broker: BrokerFactory) -> None:
             consumer.leave()
 
 
-def running_broker_again(broker: Broker) -> Any:
+def running_broker_again(broker: Broker, settings: dict[str, Any] = SETTINGS) -> Any:
     """A broker on the same data directory, with ports of its own."""
     directory = broker.config.parent
-    return running_broker(directory, workers=broker.workers, settings=SETTINGS)
+    return running_broker(directory, workers=broker.workers, settings=settings)
 
 
 Connect = Callable[[Broker, str], Client]

@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.mutations import (
     amqp_hot,
     batches,
+    clocks,
     cluster,
     durable_sessions,
     hot_path,
@@ -36,6 +37,7 @@ from tests.mutations.mutation import attempt, copy_tree, run_tests
 MUTATIONS = [
     *amqp_hot.MUTATIONS,
     *batches.MUTATIONS,
+    *clocks.MUTATIONS,
     *cluster.MUTATIONS,
     *durable_sessions.MUTATIONS,
     *hot_path.MUTATIONS,

@@ -78,10 +78,11 @@ class Connection(asyncio.Protocol):
         """A method without fields whose answer comes to ``on_method``."""
         self.send(wire.method(CHANNEL, name))
 
-    def publish(self, queue: str, body: bytes) -> None:
-        """One persistent message to a queue, through the default exchange."""
+    def publish(self, queue: str, body: bytes, expiration: int = 0) -> None:
+        """One persistent message to a queue, through the default exchange; it lives so many seconds, 0 for ever."""
         front = wire.method(CHANNEL, "basic.publish", {"routing_key": queue})
-        self.send(front + wire.content(CHANNEL, PERSISTENT, body, self.frame_max))
+        lives = {"expiration": str(1000 * expiration)} if expiration else {}
+        self.send(front + wire.content(CHANNEL, {**PERSISTENT, **lives}, body, self.frame_max))
 
     def abort(self) -> None:
         """End the connection without waiting for what is not sent."""

@@ -64,9 +64,10 @@ def text(value: str) -> bytes:
     return len(encoded).to_bytes(2, "big") + encoded
 
 
-def user_properties(properties: Properties) -> bytes:
-    """A property block of user properties."""
-    block = b"".join(b"\x26" + text(name) + text(value) for name, value in properties)
+def user_properties(properties: Properties, expiry: int = 0) -> bytes:
+    """A property block of user properties, and of a message expiry interval if there is one."""
+    block = b"\x02" + expiry.to_bytes(4, "big") if expiry else b""
+    block += b"".join(b"\x26" + text(name) + text(value) for name, value in properties)
     return variable(len(block)) + block
 
 
@@ -161,9 +162,10 @@ class Connection(asyncio.Protocol):
         body: bytes,
         properties: Properties = (),
         retain: bool = False,
+        expiry: int = 0,
     ) -> None:
-        """PUBLISH at QoS 1."""
-        front = text(topic) + identifier.to_bytes(2, "big") + user_properties(properties)
+        """PUBLISH at QoS 1; ``expiry``: the seconds it lives, 0 for ever."""
+        front = text(topic) + identifier.to_bytes(2, "big") + user_properties(properties, expiry)
         self.send(packet(0x33 if retain else 0x32, front + body))
 
     def acknowledge(self, identifier: int) -> None:

@@ -101,12 +101,14 @@ class Processes:
         self.config = folder / f"{name}.json"
         self.config.write_text(json.dumps(configuration))
         self.process: subprocess.Popen[bytes] | None = None
+        self.environment: dict[str, str] = {}
+        """What is added to its environment."""
         self.started_at = 0
 
     def launch(self, failpoint: str = "") -> None:
         """Start, without waiting for anything."""
         environment = {k: v for k, v in os.environ.items() if k != "FLUXMQ_FAILPOINT"}
-        environment["PYTHONPATH"] = str(REPOSITORY)
+        environment |= {"PYTHONPATH": str(REPOSITORY), **self.environment}
         if failpoint:
             environment["FLUXMQ_FAILPOINT"] = failpoint
         command = [*self.prefix, sys.executable, "-m", "fluxmq.supervisor.main"]

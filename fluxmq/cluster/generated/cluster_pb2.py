@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&fluxmq/cluster/generated/cluster.proto\x12\x11\x66luxmq.cluster.v1\"i\n\x08Greeting\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07purpose\x18\x06 \x01(\t\"6\n\x07Message\x12\x0e\n\x06\x66rames\x18\x01 \x03(\x0c\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"&\n\x08Question\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06\x41nswer\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\x91\x01\n\x07\x43luster\x12\x45\n\x07\x43onnect\x12\x1a.fluxmq.cluster.v1.Message\x1a\x1a.fluxmq.cluster.v1.Message(\x01\x30\x01\x12?\n\x03\x41sk\x12\x1b.fluxmq.cluster.v1.Question\x1a\x19.fluxmq.cluster.v1.Answer0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n&fluxmq/cluster/generated/cluster.proto\x12\x11\x66luxmq.cluster.v1\"}\n\x08Greeting\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05shard\x18\x03 \x01(\x05\x12\x0f\n\x07workers\x18\x04 \x01(\r\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x0f\n\x07purpose\x18\x06 \x01(\t\x12\x12\n\ntells_time\x18\x07 \x01(\x08\"6\n\x07Message\x12\x0e\n\x06\x66rames\x18\x01 \x03(\x0c\x12\r\n\x05piece\x18\x02 \x01(\x0c\x12\x0c\n\x04last\x18\x03 \x01(\x08\"&\n\x08Question\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\"\x16\n\x06\x41nswer\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x32\x91\x01\n\x07\x43luster\x12\x45\n\x07\x43onnect\x12\x1a.fluxmq.cluster.v1.Message\x1a\x1a.fluxmq.cluster.v1.Message(\x01\x30\x01\x12?\n\x03\x41sk\x12\x1b.fluxmq.cluster.v1.Question\x1a\x19.fluxmq.cluster.v1.Answer0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fluxmq.cluster.generated.cl
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GREETING']._serialized_start=61
-  _globals['_GREETING']._serialized_end=166
-  _globals['_MESSAGE']._serialized_start=168
-  _globals['_MESSAGE']._serialized_end=222
-  _globals['_QUESTION']._serialized_start=224
-  _globals['_QUESTION']._serialized_end=262
-  _globals['_ANSWER']._serialized_start=264
-  _globals['_ANSWER']._serialized_end=286
-  _globals['_CLUSTER']._serialized_start=289
-  _globals['_CLUSTER']._serialized_end=434
+  _globals['_GREETING']._serialized_end=186
+  _globals['_MESSAGE']._serialized_start=188
+  _globals['_MESSAGE']._serialized_end=242
+  _globals['_QUESTION']._serialized_start=244
+  _globals['_QUESTION']._serialized_end=282
+  _globals['_ANSWER']._serialized_start=284
+  _globals['_ANSWER']._serialized_end=306
+  _globals['_CLUSTER']._serialized_start=309
+  _globals['_CLUSTER']._serialized_end=454
 # @@protoc_insertion_point(module_scope)

@@ -7,20 +7,22 @@ from typing import ClassVar as _ClassVar, Optional as _Optional
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Greeting(_message.Message):
-    __slots__ = ("version", "node", "shard", "workers", "epoch", "purpose")
+    __slots__ = ("version", "node", "shard", "workers", "epoch", "purpose", "tells_time")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
+    TELLS_TIME_FIELD_NUMBER: _ClassVar[int]
     version: int
     node: str
     shard: int
     workers: int
     epoch: int
     purpose: str
-    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., shard: _Optional[int] = ..., workers: _Optional[int] = ..., epoch: _Optional[int] = ..., purpose: _Optional[str] = ...) -> None: ...
+    tells_time: bool
+    def __init__(self, version: _Optional[int] = ..., node: _Optional[str] = ..., shard: _Optional[int] = ..., workers: _Optional[int] = ..., epoch: _Optional[int] = ..., purpose: _Optional[str] = ..., tells_time: _Optional[bool] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("frames", "piece", "last")

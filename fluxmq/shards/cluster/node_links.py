@@ -41,6 +41,11 @@ class NodeLink:
         return self.connection is not None and self.connection.open
 
     @property
+    def tells_time(self) -> bool:
+        """Whether the other side understands what is said of clocks; nodes of earlier programs do not."""
+        return self.connection is not None and self.connection.hello.tells_time
+
+    @property
     def backlog_bytes(self) -> int:
         """Bytes that wait to be sent."""
         return 0 if self.connection is None else self.connection.backlog_bytes

@@ -110,7 +110,13 @@ class ClusterReports:
         yield "fluxmq_outbox_kept_total", {}, counts.kept
         yield "fluxmq_outbox_carried_total", {}, counts.carried
         yield "fluxmq_outbox_refused_total", {}, counts.refused
+        yield from cluster.clocks.samples()
         yield from self._links()
+
+    @property
+    def clocks_apart(self) -> int:
+        """How many nodes' wall clocks differ from this one's by too much."""
+        return self._cluster.clocks.apart
 
     def outboxes(self) -> list[int]:
         """How many batches each outbox of this shard holds."""

@@ -19,6 +19,7 @@ from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_nu
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.carrier import Carrier
+from fluxmq.shards.cluster.clock_links import ClockLinks
 from fluxmq.shards.cluster.damages import Damages
 from fluxmq.shards.cluster.hosts import GroupHosts
 from fluxmq.shards.cluster.leaders import OWN, Leaders
@@ -46,6 +47,7 @@ from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.queues.remote import RemoteHosts
 from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
+from fluxmq.shards.steady import NodeClock
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 
@@ -75,6 +77,7 @@ class Cluster:
         service: QueueService,
         places: Places,
         wake: Callable[[], None],
+        clock: NodeClock,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         cluster = settings.cluster
@@ -102,7 +105,11 @@ class Cluster:
             now,
             cluster.raft.local_max_bytes,
         )
-        self._own = Hello(self.node, shard, workers, epoch, "shard")
+        self._own = Hello(self.node, shard, workers, epoch, "shard", tells_time=True)
+        self.clock = clock
+        self.clocks = ClockLinks(
+            clock, len(self.peers) + 1, lambda: iter(self.links.links.values())
+        )
         self._security = Security.of(cluster)
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
@@ -144,7 +151,7 @@ class Cluster:
             self._own,
             transport.peers,
             self._added,
-            queue_links.tell_everything,
+            self._came,
             self._gone,
             queue_links.handlers(),
             queue_links.received,
@@ -156,8 +163,12 @@ class Cluster:
         """Who takes which control frame, from shards of this node and of others."""
         frames = {"leads": self._on_leads, "follows": self._on_follows}
         frames |= {**self.orders.handlers(), **self.members.handlers()}
-        frames |= {**self.audits.handlers(), **self.scrub.handlers()}
+        frames |= {**self.audits.handlers(), **self.scrub.handlers(), **self.clocks.handlers()}
         return {**frames, **self.snapshots.handlers()}
+
+    def _came(self, link: NodeLink) -> None:
+        self.clocks.tell(link)
+        self._queue_links.tell_everything(link)
 
     def _added(self, link: NodeLink) -> None:
         self._queue_links.add(link.peer, link)
@@ -180,6 +191,7 @@ class Cluster:
         return self._shard_links.get(peer) or self.links.links.get(peer)
 
     def _gone(self, link: NodeLink) -> None:
+        self.clocks.lost(link)
         self._queue_links.lose(link.peer)
 
     async def start(self) -> None:
@@ -293,6 +305,7 @@ class Cluster:
             # Told when what the settings want of queues is there: clients may ask for them at once.
             led.when_applied(lambda: self._led(hosted))
 
+        group.is_timed = self.clock.is_known
         group.on_leading = leading
         group.on_following = lambda _group: self._follows(hosted)
         group.on_damaged = lambda why: self.damages.met(group.name, why)
@@ -462,6 +475,7 @@ class Cluster:
     def housekeeping(self) -> None:
         """A tenth of a second has passed."""
         self.hosts.housekeeping()
+        self.clocks.housekeeping()
         self.orders.housekeeping()
         self.members.housekeeping()
         self.audits.housekeeping(self.now())

@@ -1,7 +1,7 @@
 """What a session is on disk: values of rows, and sessions made of them again.
 
-Times are wall clock there (seconds since the epoch), since the monotonic clock ends with the machine; ``Clock`` goes
-between the two. A session that was connected when its shard died counts as left at the last moment known.
+Times are steady time there (seconds since the epoch, `fluxmq.model.steady`), since the monotonic clock ends with the machine
+and a wall clock may be set; ``Clock`` goes between the two. A session that was connected when its shard died counts as left at the last moment known.
 """
 
 from __future__ import annotations

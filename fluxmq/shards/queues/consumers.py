@@ -86,7 +86,9 @@ class QueueConsumer:
             return
         for index in range(first, first + count):
             expiry = batch.expiry(index)
-            left = max((expiry - self._clock()) // 1_000_000, 1) if expiry else 0
+            # The group's time may be ahead of this shard's: what is left is never more than it was when the message came.
+            left = min(expiry - self._clock(), expiry - batch.time(index))
+            left = max(left // 1_000_000, 1) if expiry else 0
             self._send(batch, index, 1, attempts, left)
 
     def _drop_stale(self) -> None:

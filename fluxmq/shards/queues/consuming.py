@@ -23,6 +23,7 @@ from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering, outcome_of, reason_of
 from fluxmq.shards.queues.counts import QueueCounts
 from fluxmq.shards.queues.gates import Gate
+from fluxmq.shards.queues.group_time import GroupTime
 from fluxmq.shards.queues.keeping import Keeper, Store
 from fluxmq.shards.queues.local_held import LocalHeld
 from fluxmq.shards.queues.ports import (
@@ -51,7 +52,7 @@ _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 class Consuming(ABC):
     """A group, from the side of consumers. ``uncommitted``: bytes of appends that are not applied yet."""
 
-    clock: Callable[[], int]
+    time: GroupTime
     keeper: Keeper
     machine: Machine
     dispatch: Dispatch
@@ -88,10 +89,14 @@ class Consuming(ABC):
         """Whether commands are not taken here."""
         return bool(self.failed) or self.absent
 
+    def clock(self) -> int:
+        """The group's time, µs: that of its next entry."""
+        return self.time.now(self.machine.time)
+
     @property
     def next_due(self) -> int | None:
-        """When a timer is due, µs; None where the group is led elsewhere: what entries wake there is looked after there."""
-        return None if self.closed else self.dispatch.next_due()
+        """When a timer is due, µs of the node's steady time; None where it is led elsewhere, and looked after there."""
+        return None if self.closed else self.time.of_node(self.dispatch.next_due())
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:

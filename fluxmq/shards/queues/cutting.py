@@ -19,6 +19,9 @@ from fluxmq._hot.batches import (
     parse,
 )
 
+_FLAGS_AT = 14
+"""Where the flags of the columns stand in a batch."""
+_TIME_MAX = (1 << 63) - 1
 _WIDE = ((EXPIRY, "expiry_at"), (DELAY, "delay_at"))
 
 
@@ -80,6 +83,25 @@ def apart(data: bytes) -> list[bytes]:
     """Every message of a batch as a batch of its own."""
     batch = parse(data)
     return [data] if batch.count == 1 else [cut(batch, index, 1) for index in range(batch.count)]
+
+
+def is_timed(data: bytes) -> bool:
+    """Whether messages of a batch expire, or wait, by a time of their own."""
+    return bool(data[_FLAGS_AT] & (EXPIRY | DELAY))
+
+
+def shifted(data: bytes, by: int) -> bytes:
+    """A batch whose messages expire, and stop waiting, `by` µs later: for a queue whose time is ahead of that in which they
+    were published."""
+    batch = parse(data)
+    body = bytearray(batch.body())
+    for flag, at in ((EXPIRY, batch.expiry_at), (DELAY, batch.delay_at)):
+        if batch.flags & flag:
+            times = np.frombuffer(body, "<i8", batch.count, at - batch.start - HEADER_BYTES)
+            # What lies further ahead than a time can say stays there.
+            times[times != 0] = np.minimum(times[times != 0], _TIME_MAX - by) + by
+    batch.payload_check = xxhash.xxh3_64_intdigest(body)
+    return batch.header() + bytes(body)
 
 
 def _slice(data: memoryview, at: int, width: int, first: int, count: int) -> bytes:

@@ -124,7 +124,7 @@ class DeadLetters:
 
     def _let_go(self, group: Group, dead: DeadLetter, again_us: int) -> None:
         if again_us:
-            group.dispatch.retry_dead(dead.queue_id, self._clock() + again_us)
+            group.dispatch.retry_dead(dead.queue_id, group.clock() + again_us)
             return
         span = [(dead.offset, dead.offset)]
         group.submit_quietly([commands.dead_lettered(dead.queue_id, dead.group_id, span)])

@@ -28,7 +28,8 @@ from fluxmq.shards.queues.answers import Done, answering, worst_of
 from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
 from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
-from fluxmq.shards.queues.cutting import apart
+from fluxmq.shards.queues.cutting import apart, is_timed, shifted
+from fluxmq.shards.queues.group_time import GroupTime
 from fluxmq.shards.queues.keeping import Stores
 from fluxmq.shards.queues.ports import MOVED, Answer
 from fluxmq.shards.queues.waiting_answers import WaitingAnswers, is_early
@@ -59,7 +60,9 @@ class Group(Consuming):
     ) -> None:
         super().__init__()
         self.name = name
-        self.clock = clock
+        self.time = GroupTime(clock)
+        self.is_timed: Callable[[], bool] = lambda: True
+        """Whether it is known what time it is: before, no leader does anything."""
         self.stores = stores
         self.machine = Machine()
         self.dispatch = Dispatch(self.machine, self._read, auto_commit_us)
@@ -155,6 +158,8 @@ class Group(Consuming):
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
         spare = self.dispatch.spare(state) if state.bounded else 0
+        if is_timed(batch) and (ahead := self.time.shift(self.machine.time)):
+            batch = shifted(batch, ahead)
         if identity is None:
             header = commands.append_header(state.id, len(batch), spare)
         else:
@@ -209,7 +214,8 @@ class Group(Consuming):
 
     def lead(self) -> None:
         """Commands are taken here from now on."""
-        others = self.clock() if self.replicated else 0
+        now = self.clock()
+        others = now if self.replicated else 0
         self.submit_quietly(self.dispatch.lead(self.applied_term, others))
         self._attach_early()
         self._mark(self)
@@ -237,14 +243,14 @@ class Group(Consuming):
         if not self.keeper.leading:
             self.keeper.catch_up()
             return False
-        return self._guarded(self._work)
+        return self.is_timed() and self._guarded(self._work)
 
     def propose(self) -> bool:
         """Propose what was asked, if it is time and the log takes it now; whether that was so. Errors as in `work`."""
         keeper = self.keeper
         if self.failed or not keeper.leading or not keeper.writable:
             return False
-        return self._guarded(self._propose_all)
+        return self.is_timed() and self._guarded(self._propose_all)
 
     def _guarded(self, action: Callable[[], bool]) -> bool:
         try:

@@ -35,6 +35,10 @@ class QueueReports:
             self._sync_seconds[log] = histogram
         histogram.observe(seconds)
 
+    def groups(self) -> list[Group]:
+        """The groups of the shard, that of its memory included."""
+        return self._queues.service.all_groups()
+
     def numbers(self) -> dict[str, int]:
         """The numbers of ``fluxmqctl status``, by their names there."""
         service = self._queues.service
@@ -48,6 +52,7 @@ class QueueReports:
             "queues": len(names) + len(service.ephemeral.machine.queues),
             "queues_buffered": sum(durability_of(name) == "buffered" for name in names),
             "outbox_batches": sum(self._cluster.outboxes()) if self._cluster is not None else 0,
+            "clocks_apart": self._cluster.clocks_apart if self._cluster is not None else 0,
         }
 
     def _states(self) -> Counter[str]:

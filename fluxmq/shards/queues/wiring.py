@@ -163,6 +163,11 @@ class Queues:
             and not self.places.is_moving(name)
         )
 
+    def go_on(self) -> None:
+        """It is known what time it is: leaders of groups that waited for it go on."""
+        for group in self.service.all_groups():
+            self.service.mark(group)
+
     def is_member(self, group: str) -> bool:
         """Whether this node has a group; else it is other nodes' alone."""
         if "@" in group:

@@ -93,6 +93,16 @@ def test_a_shard_whose_groups_do_not_lead_is_not_ready(numbers, problem):
     assert [each.problem for each in verdict.processes] == [None, problem, None, None]
 
 
+def test_clocks_that_differ_are_an_alarm_and_no_reason_to_serve_nobody():
+    """Review finding 3: whoever looks at the node's health learns of it."""
+    numbers = {**CONNECTED, "shard-1": ProcessNumbers(groups=3, clocks_apart=2)}
+    verdict = readiness(node(), NOW, numbers, None)
+    assert verdict.ready
+    alarms = [each.get("alarm") for each in verdict.to_json()["processes"]]
+    told = "clocks of 2 other nodes differ from this one's: see to NTP"
+    assert alarms == [None, told, None, None]
+
+
 def test_a_control_socket_that_does_not_answer_makes_the_node_not_ready():
     verdict = readiness(node(), NOW, CONNECTED, "connection refused")
     assert not verdict.ready

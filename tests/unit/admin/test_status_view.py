@@ -90,6 +90,13 @@ def test_what_is_wrong_is_said_below():
     assert "?" in text
 
 
+def test_clocks_that_differ_are_told_of():
+    """Review finding 3: an alarm says that members' clocks differ."""
+    apart = replace(SHARD, numbers=replace(SHARD.numbers, clocks_apart=1))
+    text = "\n".join(lines(NodeStatus("0", 0, (apart,)), colour=False))
+    assert "shard-0: clocks of 1 other nodes differ from this one's: see to NTP" in text
+
+
 def test_rates_are_shown_against_an_earlier_answer():
     later = replace(
         SHARD, numbers=replace(SHARD.numbers, messages_received=1_000_500, messages_sent=3_001_000)

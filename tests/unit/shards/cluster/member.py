@@ -23,6 +23,7 @@ from fluxmq.shards.queues.disk import Disk
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
+from fluxmq.shards.steady import Clocks, NodeClock
 from fluxmq.storage.directory import DataPaths, check_version, write_placement
 from tests.damage.shard import Clock, HandSyncer, Steps, Tracked
 from tests.unit.shards.cluster.trio import NOW_US, message
@@ -102,7 +103,9 @@ class LoneMember:
         service, places = self.queues.service, self.queues.places
         self.now = 0.0
         self.cluster = self.queues.cluster = Cluster(
-            settings, shard, workers, 1, service, places, service.wake, lambda: self.now
+            *(settings, shard, workers, 1, service, places, service.wake),
+            NodeClock(self.files, self.paths, shard, Clocks(self.clock, self.clock, "")),
+            lambda: self.now,
         )
         self.queues.join({})
         try:

@@ -1,0 +1,210 @@
+"""This process's steady time (`fluxmq.model.steady`): read from the clocks, steered, and left on disk for the next process.
+
+Two clocks are read: the wall clock, and the one that counts from boot, suspended or not, and that nobody can set. On a node
+of a cluster the start is a guess until other nodes have vouched for it; whoever leads a replicated group waits for that,
+for a short time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from fluxmq.logs import RateLimited, get_logger
+from fluxmq.model.steady import Mark, SteadyClock, resumed
+from fluxmq.settings.schema import Settings
+from fluxmq.storage.directory import DataPaths
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+
+STEER_US: Final = 1_000_000
+"""Between two looks at the wall clock."""
+
+MARK_US: Final = 30_000_000
+"""Between two marks on disk: after a crash and a start with a wrong clock, so much may be counted a second time at most."""
+
+MOVED_US: Final = 1_000_000
+"""A wall clock that has moved by more against steady time is marked at once: the time that a node is off is counted from what
+the wall clock showed last."""
+
+VOUCH_US: Final = 3_000_000
+"""How long a group's leader waits for other nodes to say what time it is. A leader is in touch with a majority, and each
+link begins with it; a leader that hears nothing goes on without the time that nobody saw."""
+
+TOLD_US: Final = 60_000_000
+"""Time nobody saw that is worth a line of the log: more than a restart takes."""
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_BESIDE: Final = ".new"
+
+_log = get_logger("fluxmq.clock")
+
+
+def wall_us() -> int:
+    """Return the wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
+
+
+def elapsed_us() -> int:
+    """Return the time since boot in µs, suspension included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+
+def boot_id() -> str:
+    """Return what names this boot of the machine; empty where the kernel does not say."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+class Clocks(NamedTuple):
+    """The clocks of the machine, µs, and the name of its boot."""
+
+    wall: Callable[[], int]
+    elapsed: Callable[[], int]
+    boot: str
+
+
+class NodeClock:
+    """Steady time in one process. `vouched`: other nodes have to say so before its start is believed."""
+
+    def __init__(
+        self, files: Files, paths: DataPaths, shard: int, clocks: Clocks, *, vouched: bool = False
+    ) -> None:
+        self._files = files
+        self._path = paths.clock(shard)
+        self._clocks = clocks
+        wall, elapsed = clocks.wall(), clocks.elapsed()
+        mark = latest_mark(files, paths)
+        start = resumed(mark, wall, elapsed, clocks.boot)
+        self._clock = SteadyClock(start, elapsed)
+        self._unseen = 0 if mark is None else start - mark.steady
+        """Time at the start that nobody saw, as far as it counts; taken back if nobody vouches for it."""
+        self._drift = start - wall
+        """By how much steady time was ahead of the wall clock in the last mark."""
+        self._steered_at = elapsed - STEER_US
+        self._marked_at = elapsed - MARK_US
+        self._waited_since = 0
+        self._problems = RateLimited(_log, per_second=0.01, burst=1)
+        self.settled = not vouched
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when other nodes have vouched for the start, or it is over with waiting for them."""
+        self.target: Callable[[int], int | None] = lambda wall: wall
+        """What the wall clock ought to show, given what it shows; None when that cannot be known."""
+        if self._unseen > TOLD_US or self._drift > TOLD_US:
+            _log.info(
+                "time goes on",
+                extra={"unseen": self._unseen // 1_000_000, "ahead": self._drift // 1_000_000},
+            )
+
+    def now(self) -> int:
+        """Return steady time, µs since the epoch as far as it is right."""
+        return self._clock.at(self._clocks.elapsed())
+
+    def seconds(self) -> float:
+        """Return the same in seconds."""
+        return self.now() / 1_000_000
+
+    @property
+    def ahead(self) -> int:
+        """By how much steady time is ahead of the wall clock, µs."""
+        return self.now() - self._clocks.wall()
+
+    def wall(self) -> int:
+        """Return the wall clock, µs since the epoch."""
+        return self._clocks.wall()
+
+    def elapsed(self) -> int:
+        """Return the time since boot, µs."""
+        return self._clocks.elapsed()
+
+    def is_known(self) -> bool:
+        """Return whether it is settled; whoever asks is held up until it is, for `VOUCH_US` at most."""
+        if not self.settled and not self._waited_since:
+            self._waited_since = self._clocks.elapsed()
+        return self.settled
+
+    def settle(self, correction: int) -> None:
+        """Take over what others know, once: `correction` is by how much they are ahead."""
+        if self.settled:
+            return
+        elapsed = self._clocks.elapsed()
+        self._clock.step(elapsed, correction)
+        if abs(correction) > MOVED_US:
+            _log.warning(
+                "this node's clock was not what the others' are",
+                extra={"corrected_by": round(correction / 1_000_000, 3)},
+            )
+        self.settled = True
+        self._mark(elapsed, self._clocks.wall())
+        self.on_settled()
+
+    def housekeeping(self) -> None:
+        """A tenth of a second has passed."""
+        elapsed = self._clocks.elapsed()
+        if self._waited_since and not self.settled and elapsed - self._waited_since > VOUCH_US:
+            self.settle(-self._unseen)
+        if elapsed - self._steered_at < STEER_US:
+            return
+        self._steered_at = elapsed
+        wall = self._clocks.wall()
+        self._clock.steer(elapsed, self.target(wall))
+        moved = abs(self._clock.at(elapsed) - wall - self._drift) > MOVED_US
+        if moved or elapsed - self._marked_at >= MARK_US:
+            self._mark(elapsed, wall)
+
+    def _mark(self, elapsed: int, wall: int) -> None:
+        """Leave for the next process what the clocks show. Not synced: an older mark does as well, but for a clock that was
+        set since."""
+        if not self.settled:
+            return  # what may have to be taken back is nothing to begin with
+        self._marked_at = elapsed
+        steady = self._clock.at(elapsed)
+        self._drift = steady - wall
+        mark = Mark(steady, wall, elapsed, self._clocks.boot)
+        try:
+            _replace(self._files, self._path, mark.encode())
+        except StorageError as error:
+            self._problems.event(
+                logging.WARNING, "mark", "the clocks could not be written down: %s", error
+            )
+
+
+def make_clock(settings: Settings, shard: int) -> NodeClock:
+    """Begin a shard's steady time. Raises nothing: without a mark that can be read it is the wall clock's."""
+    cluster = settings.cluster
+    return NodeClock(
+        Files(),
+        DataPaths(settings.storage.data_dir),
+        shard,
+        Clocks(wall_us, elapsed_us, boot_id()),
+        vouched=cluster.enabled and cluster.raft.enabled and bool(cluster.transport.peers),
+    )
+
+
+def latest_mark(files: Files, paths: DataPaths) -> Mark | None:
+    """Return the latest mark of any shard of the node: there may have been more of them, or fewer."""
+    marks = []
+    with contextlib.suppress(StorageError):
+        for name in files.listdir(paths.shards) if files.exists(paths.shards) else ():
+            if name.isdecimal() and files.exists(paths.clock(int(name))):
+                with contextlib.suppress(StorageError):
+                    marks.append(Mark.decode(files.read_file(paths.clock(int(name)))))
+    return max((mark for mark in marks if mark is not None), default=None)
+
+
+def _replace(files: Files, path: str, content: bytes) -> None:
+    """Replace a file: whoever reads it finds the old one, the new one or, after a power cut, one that is no mark."""
+    beside = path + _BESIDE
+    fd = files.open_(beside, create=True)
+    try:
+        files.truncate(fd, 0)
+        files.pwritev(fd, [content], 0)
+    finally:
+        files.close(fd)
+    files.rename(beside, path)
