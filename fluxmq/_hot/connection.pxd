@@ -19,7 +19,7 @@ cdef class Tally:
 
 cdef class Connection:
     cdef public int fd, version, wire, paused, listener, alias_maximum
-    cdef public bint open, deaf, closing, dirty, waiting, feeding
+    cdef public bint open, deaf, closing, dirty, waiting, feeding, publishing
     cdef public double active
     cdef public Py_ssize_t frame_max, limit, max_packet_out, sent, size, gathered, needed, encoded
     cdef public Tally tally

@@ -114,7 +114,7 @@ class Connection:
     ``max_packet_out``: largest packet the client takes. An incomplete packet lies in ``tail`` or, of
     ``needed`` bytes of which ``gathered`` have come, in ``gathering``. ``wire``: the protocol; for AMQP 0.9.1
     ``version`` is 0 until its header has come, ``frame_max`` (never 0) bounds what a frame carries, and
-    ``ledgers`` has the channels' by number.
+    ``ledgers`` has the channels' by number. ``publishing``: the client has published.
     """
 
     def __init__(self, fd: cython.int, tally: Tally, dirty: list, limit: cython.Py_ssize_t) -> None:
@@ -131,6 +131,7 @@ class Connection:
         self.dirty = False
         self.waiting = False
         self.feeding = False
+        self.publishing = False
         self.paused = 0
         self.deaf = False
         self.listener = 0

@@ -108,6 +108,7 @@ class Connection:
     dirty: bool
     waiting: bool
     feeding: bool
+    publishing: bool
     active: float
     limit: int
     max_packet_out: int

@@ -28,6 +28,7 @@ cdef class Delivery(Window):
     cpdef int pump(self) except -1
     cpdef int forget_pending(self, Portion portion) except -1
     cpdef int skip_large(self, Portion portion) except -1
+    cpdef int sent(self, Portion portion) except -1
     cpdef Py_ssize_t free_for(self, Portion portion) except -1
     cpdef int drop(self, Portion portion) except -1
     cpdef int detach(self) except -1

@@ -63,8 +63,8 @@ REJECT = 1
 class Delivery(Window):
     """What one session is owed. ``connection`` is None while the client is away.
 
-    ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound what waits;
-    ``policy`` says what goes when it is full.
+    ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound what waits, the last one what
+    is in flight as well; ``policy`` says what goes when it is full.
     """
 
     def __init__(
@@ -272,7 +272,8 @@ class Delivery(Window):
         if connection is None:
             return 0
         while connection.size < connection.limit and (
-            self.inflight < self.window or self.unnumbered()
+            (self.inflight < self.window and self.flight_bytes < self.pending_bytes_max)
+            or self.unnumbered()
         ):
             if self.early is not None and len(self.early) >= EARLY_MAX:
                 return 0
@@ -290,8 +291,7 @@ class Delivery(Window):
                 else:
                     front = portion.take(count)
                 write_portion(connection, front, front.pid, True)
-                self.flight.append(front)
-                self.inflight += front.count
+                self.sent(front)
                 continue
             if not self.pending:
                 return 0
@@ -323,11 +323,22 @@ class Delivery(Window):
                 self.count(portion, portion.count)
             front.pid = self.next_pid
             write_portion(connection, front, front.pid, False)
-            self.flight.append(front)
-            self.inflight += front.count
+            self.sent(front)
             self.next_pid += front.count
             if front.queued:
                 self.other_pid = self.next_pid
+        return 0
+
+    def sent(self, portion: Portion) -> cython.int:
+        """Note that a portion is written and waits for its answers.
+
+        ``pump`` bounds their bytes: a client that answers nothing would otherwise hold a whole window of messages,
+        however large they are.
+        """
+        self.flight.append(portion)
+        self.inflight += portion.count
+        portion.held = self.weight(portion)
+        self.flight_bytes += portion.held
         return 0
 
     def free_for(self, portion: Portion) -> cython.Py_ssize_t:
@@ -391,6 +402,7 @@ class Delivery(Window):
                 self.resend = deque()
             self.resend.extendleft(reversed(again))
         self.early = None
+        self.flight_bytes = 0
         self.inflight = len(self.released) if self.released else 0
         return 0
 

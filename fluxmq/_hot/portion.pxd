@@ -12,7 +12,7 @@ cdef class Target:
 @cython.freelist(64)
 cdef class Portion:
     cdef public Run run
-    cdef public Py_ssize_t offset, count, acknowledged, base, reported
+    cdef public Py_ssize_t offset, count, acknowledged, base, reported, held
     cdef public int qos, retain, pid
     cdef public bytes subscription_ids
     cdef public object group, settle

@@ -55,7 +55,7 @@ class Portion:
     ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the front on are
     answered. ``group``: the shared subscription it came by, which gets it back when the session ends.
     ``settle``: who is told what was answered, as ranges counted from ``base``, the number of the portion's first
-    message; ``reported``: how many were. ``queued``: the message lies in a durable queue as well.
+    message; ``reported``: how many were. ``held``: bytes it counts in flight. ``queued``: the message lies in a durable queue as well.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Portion:
         self.settle = None
         self.base = 0
         self.reported = 0
+        self.held = 0
         self.queued = False
 
     def take(self, count: cython.Py_ssize_t) -> Portion:

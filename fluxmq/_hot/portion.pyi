@@ -38,6 +38,7 @@ class Portion:
     settle: Any
     base: int
     reported: int
+    held: int
     queued: bool
 
     def __init__(

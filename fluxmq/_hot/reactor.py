@@ -4,6 +4,8 @@ All client sockets of a shard sit in one epoll set of their own, which the event
 tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and at its end writes every
 connection that has output. So work batches by itself under load, and a lone message costs one read, one write and two
 looks at the poll set. What a packet means is decided elsewhere: by a connection's ``handler`` and the ``host``, the shard.
+
+Longer than 500 lines because the loop body is one compiled class, and what it does per run may not cross a module.
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ PAUSED_STEP = 2
 """Not reading: an answer from elsewhere (credentials, another shard) is awaited."""
 PAUSED_OUTPUT = 4
 """Not reading: the client asks and does not take the answers."""
+PAUSED_ALARM = 32
+"""Not reading: the connection publishes, and the node runs short of memory or disk space (8 and 16 are others')."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
 TOPIC_NAME_INVALID = 0x90
@@ -86,6 +90,7 @@ class Reactor:
         self.amqp = AmqpParser(receive_bytes)
         self.inbound = []
         self.link_full = False
+        self.alarm = False  # publishers are not read
         self.ticking = False
         self.ticket = None
         self.unfinished = False
@@ -192,6 +197,8 @@ class Reactor:
                 self.writable(connection)
             if mask & _IN:
                 if connection.fd >= 0:
+                    if self.alarm:
+                        self.host.hold_publisher(connection)
                     if connection.paused:
                         self.interest(connection)
                     else:
@@ -362,7 +369,10 @@ class Reactor:
                 return 0
             following = scanner.end
             if kind == 1 and connection.open:
+                connection.publishing = True
                 self.publish(connection, buffer)
+                if self.alarm:
+                    self.host.hold_publisher(connection)
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
                 if delivery is not None:

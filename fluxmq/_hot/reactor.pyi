@@ -19,6 +19,7 @@ BUSY_MIN: Final = 3
 PAUSED_LINK: Final = 1
 PAUSED_STEP: Final = 2
 PAUSED_OUTPUT: Final = 4
+PAUSED_ALARM: Final = 32
 ANSWERS_MAX: Final = 2097152
 TOPIC_NAME_INVALID: Final = 0x90
 QOS_NOT_SUPPORTED: Final = 0x9B
@@ -38,6 +39,7 @@ class Reactor:
     max_first_packet: int
     max_qos: int
     link_full: bool
+    alarm: bool
     ticking: bool
     unfinished: bool
     awaited: float

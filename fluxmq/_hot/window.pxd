@@ -2,6 +2,7 @@ from fluxmq._hot.portion cimport Portion
 
 cdef class Window:
     cdef public int window, inflight, next_pid, free_until
+    cdef public Py_ssize_t flight_bytes
     cdef public object flight, resend
     cdef public set early
     cdef public dict released

@@ -26,12 +26,13 @@ PACKET_ID_MAX = 65535
 
 class Window:
     """Messages of one session under way. ``window``: QoS 1 and 2 messages that may be unanswered at once;
-    ``inflight``: those that are. ``flight`` and ``resend`` are deques of portions, None while there were none.
+    ``inflight``: those that are; ``flight_bytes``: about how many bytes the portions in flight keep alive. ``flight`` and ``resend`` are deques of portions, None while there were none.
     """
 
     def __init__(self) -> None:
         self.window = PACKET_ID_MAX
         self.inflight = 0
+        self.flight_bytes = 0
         self.next_pid = 1
         self.free_until = PACKET_ID_MAX + 1
         self.flight = None
@@ -94,6 +95,7 @@ class Window:
         while True:
             if front.acknowledged == front.count:
                 self.flight.popleft()
+                self.flight_bytes -= front.held
                 if front.settle is not None:
                     self.report(front)
                 if not self.flight:

@@ -10,6 +10,7 @@ PACKET_ID_MAX: Final = 65535
 class Window:
     window: int
     inflight: int
+    flight_bytes: int
     next_pid: int
     free_until: int
     flight: deque[Portion] | None

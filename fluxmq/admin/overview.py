@@ -75,10 +75,12 @@ class ProcessReadiness:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether the node serves. `control_problem` is why the control socket does not, or None."""
+    """Whether the node serves. `control_problem` is why the control socket does not, or None. `alarms`: what the node is
+    short of; it serves consumers all the same."""
 
     processes: tuple[ProcessReadiness, ...]
     control_problem: str | None
+    alarms: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:
@@ -92,6 +94,7 @@ class Readiness:
         return {
             "status": "ready" if self.ready else "not_ready",
             "control_socket": self.control_problem or "ok",
+            "alarms": list(self.alarms),
             "processes": [
                 {
                     "process": process.process,
@@ -112,6 +115,7 @@ def readiness(
     now_ns: int,
     numbers: Mapping[str, ProcessNumbers | None],
     control_problem: str | None,
+    alarms: tuple[str, ...] = (),
 ) -> Readiness:
     """Judge the node. `numbers` has the shards with a control connection, by name: what each said of itself, None
     when it did not answer in time."""
@@ -124,7 +128,7 @@ def readiness(
         processes.append(ProcessReadiness(name, age, _problem(row, name, age, numbers), alarm))
     if not any(row.role == "shard" for row in rows):
         processes.append(ProcessReadiness("shard-0", None, "not in the process table"))
-    return Readiness(tuple(processes), control_problem)
+    return Readiness(tuple(processes), control_problem, alarms)
 
 
 def alarm_of(numbers: ProcessNumbers) -> str | None:

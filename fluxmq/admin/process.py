@@ -33,6 +33,7 @@ from fluxmq.admin.http import HttpServer
 from fluxmq.admin.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
 from fluxmq.admin.overview import Readiness, live_shards, readiness, statuses
 from fluxmq.admin.peers import Listener, Peer, PeerError, RequestError, Service
+from fluxmq.admin.resources import NodeResources
 from fluxmq.admin.scrape import Scraper
 from fluxmq.admin.topology_keeper import TopologyKeeper
 from fluxmq.control import launch as launching
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from fluxmq.admin.meta.service import Meta
 
 HEARTBEAT_SECONDS: Final = 0.25
-# Heartbeats between two reports of suppressed log lines: about a second.
+# Heartbeats between two reports of suppressed log lines, and two looks at memory: about a second.
 FLUSH_BEATS: Final = 4
 # How long fluxmqctl status waits for shards' numbers, and /ready for the control socket.
 STATUS_SECONDS: Final = 1.0
@@ -109,6 +110,7 @@ class ControlProcess:
             self._forget_in_meta,
             self._audit_meta,
         )
+        self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
         self._http: HttpServer | None = None
         self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
         self._stopping = asyncio.Event()
@@ -251,6 +253,7 @@ class ControlProcess:
             self._table.beat(self._launch.slot, time.monotonic_ns())
             if beat % FLUSH_BEATS == 0:
                 flush_all()
+                self._resources.measure()
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     def _reload(self) -> None:
@@ -260,6 +263,7 @@ class ControlProcess:
             _log.error("settings not reloaded: %s", problem)
             return
         self._settings = settings
+        self._resources.configure(settings)
         configure(settings.log.level, settings.log.format, self._launch.process_name)
         _log.info("settings reloaded")
 
@@ -296,7 +300,8 @@ class ControlProcess:
 
     def _own_samples(self) -> Iterable[Sample]:
         http = () if self._http is None else self._http.samples()
-        return http if self._meta is None else [*http, *self._meta.samples()]
+        meta = () if self._meta is None else self._meta.samples()
+        return [*http, *self._resources.samples(), *meta]
 
     def _greeted(self, peer: Peer) -> None:
         hello = peer.hello
@@ -349,7 +354,7 @@ class ControlProcess:
         }
         processes = statuses(self._table.rows(), time.monotonic_ns(), time.time(), numbers)
         revision = 0 if self._directory is None else self._directory.users.revision
-        return NodeStatus(fluxmq.__version__, revision, processes)
+        return NodeStatus(fluxmq.__version__, revision, processes, self._resources.read())
 
     async def _readiness(self) -> Readiness:
         shards = self._shards()
@@ -360,7 +365,7 @@ class ControlProcess:
         rows, now_ns = self._table.rows(), time.monotonic_ns()
         if problem is None and self._meta is not None:
             problem = self._meta.problem
-        return readiness(rows, now_ns, numbers, problem)
+        return readiness(rows, now_ns, numbers, problem, self._resources.read().alarms)
 
     async def _ping(self) -> str | None:
         """Call our own control socket the way others do; return why that failed, or None."""

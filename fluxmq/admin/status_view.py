@@ -5,13 +5,14 @@ Pure: one answer of the control process, and in watch mode the one before, to li
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from fluxmq.admin.overview import HEARTBEAT_SECONDS_MAX, alarm_of
 from fluxmq.admin.tables import Column, Table, duration, grouped
 from fluxmq.control.launch import process_name
-from fluxmq.control.messages import NodeStatus, ProcessStatus
-from fluxmq.control.table import NOT_PINNED
+from fluxmq.control.messages import NodeStatus, ProcessStatus, Resources
+from fluxmq.control.table import DISK, MEMORY, NOT_PINNED
 
 _COLUMNS: Final = (
     Column("PROCESS"),
@@ -81,6 +82,8 @@ def to_json(status: NodeStatus) -> dict[str, object]:
         }
         for each in (process.to_body() for process in status.processes)
     ]
+    body |= status.resources.to_body()
+    del body["resources"]
     body["totals"] = {
         "connections": sum(sum(process.connections) for process in status.processes),
         **_sums(status),
@@ -153,7 +156,7 @@ def _totals(status: NodeStatus, rates: list[int]) -> list[str]:
 
 def _remarks(status: NodeStatus) -> list[str]:
     """Say what the columns have no room for: why a process is not there, or does not answer."""
-    remarks = []
+    remarks = list(_alarms(status.resources))
     for process in status.processes:
         name = _name(process)
         if not process.pid and process.reason:
@@ -175,6 +178,15 @@ def _remarks(status: NodeStatus) -> list[str]:
         if process.numbers is not None and process.numbers.clocks_apart:
             remarks.append(f"{name}: {alarm_of(process.numbers)}")
     return ["", *remarks] if remarks else []
+
+
+def _alarms(resources: Resources) -> Iterator[str]:
+    """Say what the node is short of, and what that means for clients."""
+    held, mark = resources.memory_held >> 20, resources.memory_high_watermark >> 20
+    if MEMORY in resources.alarms:
+        yield f"alarm: memory is short, {held} MiB are held and the mark is {mark} MiB: publishers are not read"
+    if DISK in resources.alarms:
+        yield "alarm: disk space is short: publishes to durable queues are refused, AMQP publishers are not read"
 
 
 def _exit(code: int) -> str:

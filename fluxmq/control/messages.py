@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from fluxmq.control.table import ALARMS
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.errors import FluxmqError
 
@@ -370,12 +371,45 @@ class ProcessStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class Resources:
+    """The node's alarms (of `table.ALARMS`) and its memory in bytes: held by its processes, the mark at which publishers are
+    stopped, and all that is available."""
+
+    alarms: tuple[str, ...] = ()
+    memory_held: int = 0
+    memory_high_watermark: int = 0
+    memory_available: int = 0
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "alarms": list(self.alarms),
+            "memory_held": self.memory_held,
+            "memory_high_watermark": self.memory_high_watermark,
+            "memory_available": self.memory_available,
+        }
+
+    @classmethod
+    def from_body(cls, body: object) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, "resources")
+        alarms = fields.items("alarms", len(ALARMS))
+        return cls(
+            tuple(kind for kind in ALARMS if kind in alarms),
+            fields.integer("memory_held"),
+            fields.integer("memory_high_watermark"),
+            fields.integer("memory_available"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeStatus:
     """The whole node: the answer to fluxmqctl's status."""
 
     version: str
     users_revision: int
     processes: tuple[ProcessStatus, ...]
+    resources: Resources = Resources()
 
     def to_body(self) -> dict[str, object]:
         """Return the body to send."""
@@ -383,6 +417,7 @@ class NodeStatus:
             "version": self.version,
             "users_revision": self.users_revision,
             "processes": [process.to_body() for process in self.processes],
+            "resources": self.resources.to_body(),
         }
 
     @classmethod
@@ -395,6 +430,7 @@ class NodeStatus:
             tuple(
                 ProcessStatus.from_body(item) for item in fields.items("processes", PROCESSES_MAX)
             ),
+            Resources.from_body(fields.body.get("resources")),
         )
 
 

@@ -11,7 +11,8 @@ Layout, in little-endian signed 64-bit words; a row is 512 bytes and row 0 start
                  5 started_at, ns since the epoch  6 restarts
                  7 last exit (negative: signal)    8 heartbeat, CLOCK_MONOTONIC ns
                  9 ready  10..17 connections per listener
-                18 last exit known (0 or 1)
+                18 last exit known (0 or 1)       19 memory held, bytes
+                20 alarms, as bits of ``ALARMS``
             bytes 256..511: reason of the last failure, length byte then UTF-8
 """
 
@@ -21,6 +22,7 @@ import enum
 import fcntl
 import mmap
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from fluxmq.model.errors import FluxmqError
@@ -40,9 +42,15 @@ _VERSION = 1
 _ROLE, _INDEX, _PID, _CORE, _STATE, _STARTED, _RESTARTS, _EXIT, _BEAT, _READY = range(10)
 _CONNECTIONS = 10
 _EXIT_KNOWN = _CONNECTIONS + LISTENERS_MAX
+_MEMORY = _EXIT_KNOWN + 1
+_ALARMS = _MEMORY + 1
 
-assert (_EXIT_KNOWN + 1) * 8 <= REASON_OFFSET
+assert (_ALARMS + 1) * 8 <= REASON_OFFSET
 assert REASON_BYTES_MAX <= 255
+
+MEMORY, DISK = "memory", "disk"
+ALARMS = (MEMORY, DISK)
+"""Resources that a node can run short of, by their bit."""
 
 ROLES = ("", "shard", "acceptor", "control")
 """What lives in a row; the empty one is nobody yet."""
@@ -143,10 +151,12 @@ class ProcessTable:
         self._words[self._base(slot) + _STATE] = int(state)
 
     def clear_vitals(self, slot: int) -> None:
-        """Forget heartbeat, readiness, connections and reason: before a start and after an end."""
+        """Forget heartbeat, readiness, connections, memory, alarms and reason: before a start and after an end."""
         base = self._base(slot)
         self._words[base + _BEAT] = 0
         self._words[base + _READY] = 0
+        self._words[base + _MEMORY] = 0
+        self._words[base + _ALARMS] = 0
         for listener in range(LISTENERS_MAX):
             self._words[base + _CONNECTIONS + listener] = 0
         self.set_reason(slot, "")
@@ -173,6 +183,15 @@ class ProcessTable:
         assert 0 <= listener < LISTENERS_MAX
         self._words[self._base(slot) + _CONNECTIONS + listener] = count
 
+    def set_memory(self, slot: int, held: int) -> None:
+        """Publish how many bytes this process holds."""
+        self._words[self._base(slot) + _MEMORY] = held
+
+    def set_alarms(self, slot: int, kinds: Collection[str]) -> None:
+        """Publish the alarms that this process raises."""
+        bits = sum(1 << ALARMS.index(kind) for kind in kinds)
+        self._words[self._base(slot) + _ALARMS] = bits
+
     def set_reason(self, slot: int, reason: str) -> None:
         """Leave one sentence about a failure, cut to what the row holds."""
         encoded = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX]
@@ -196,6 +215,20 @@ class ProcessTable:
         words = self._words
         first = ROW_WORDS + _CONNECTIONS + listener
         return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
+
+    def memory(self) -> int:
+        """Bytes that the processes of all rows hold."""
+        words = self._words
+        first = ROW_WORDS + _MEMORY
+        return sum(words[first + slot * ROW_WORDS] for slot in range(self.slots))
+
+    def alarms(self) -> tuple[str, ...]:
+        """Alarms that at least one process raises, in the order of ``ALARMS``."""
+        words = self._words
+        bits = 0
+        for slot in range(self.slots):
+            bits |= words[(slot + 1) * ROW_WORDS + _ALARMS]
+        return tuple(kind for bit, kind in enumerate(ALARMS) if bits >> bit & 1)
 
     def reason(self, slot: int) -> str:
         """Why the child in ``slot`` failed last; empty when it did not say."""

@@ -73,7 +73,7 @@ AMQP_STATES: Final = (
     "starting",  # from its header to connection.open-ok
     "running",
     "flow",  # it is not read for now: it publishes, or asks, faster than can be done
-    "blocked",  # it was told connection.blocked: the disk is low
+    "blocked",  # it has published, and is not read: the node is short of memory or disk space
     "closing",  # connection.close was sent and is not answered
 )
 
@@ -354,6 +354,15 @@ _DECLARED: Final = (
     Metric("fluxmq_users_revision", _G, "Revision of the users this shard works by."),
     Metric("fluxmq_log_lines_suppressed_total", _C, "Log lines left out by rate limits."),
     Metric("fluxmq_log_lines_dropped_total", _C, "Log lines that standard error did not take."),
+    # What the node is short of
+    Metric("fluxmq_connections_blocked", _G, "Publishers stopped by an alarm."),
+    Metric(
+        "fluxmq_memory_refused_total",
+        _C,
+        "Refusals for want of memory: connections, declarations and transactions beyond the critical mark, publishes beyond"
+        " an AMQP connection's budget, and incomplete work of stopped publishers.",
+        ("what",),
+    ),
     # Acceptor
     Metric("fluxmq_acceptor_accepted_total", _C, "Connections accepted.", ("listener",), _ACCEPTOR),
     Metric(
@@ -390,6 +399,10 @@ _DECLARED: Final = (
         _NODE,
     ),
     Metric("fluxmq_process_resident_memory_bytes", _G, "Resident memory.", ("process",), _NODE),
+    Metric("fluxmq_alarm", _G, "1 while the alarm is in force.", ("kind",), _NODE),
+    Metric("fluxmq_memory_held_bytes", _G, "Memory that counts against the mark.", (), _NODE),
+    Metric("fluxmq_memory_high_watermark_bytes", _G, "Mark that stops publishers.", (), _NODE),
+    Metric("fluxmq_memory_available_bytes", _G, "Memory available to the node.", (), _NODE),
     Metric("fluxmq_process_cpu_seconds_total", _C, "CPU time used.", ("process",), _NODE),
     Metric(
         "fluxmq_http_refused_total",

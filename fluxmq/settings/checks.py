@@ -29,6 +29,7 @@ def check(settings: Settings) -> list[Problem]:
         *_addresses(settings),
         *_broker(settings),
         *_session(settings),
+        *_amqp(settings),
         *_argon2(settings),
         *cluster_problems(settings),
         *_storage(settings),
@@ -140,6 +141,17 @@ def _session(settings: Settings) -> Iterator[Problem]:
             "may not be above session.max_expiry_interval,"
             f" which is {format_duration(session.max_expiry_interval)}",
         )
+
+
+def _amqp(settings: Settings) -> Iterator[Problem]:
+    amqp = settings.amqp
+    for name in ("max_message_size", "max_transaction_bytes"):
+        least = getattr(amqp, name)
+        if amqp.max_incomplete_bytes < least:
+            yield Problem(
+                "amqp.max_incomplete_bytes",
+                f"may not be below amqp.{name}, which is {format_size(least)}",
+            )
 
 
 def _argon2(settings: Settings) -> Iterator[Problem]:

@@ -16,6 +16,7 @@ LIVE: Final[tuple[Path, ...]] = (
     ("ratelimit",),
     ("auth",),
     ("session",),
+    ("memory",),
     ("broker", "max_qos"),
 )
 """Sections and keys that SIGHUP changes in a running node."""

@@ -76,7 +76,7 @@ class Session(Section):
     max_offline_queue_size: Annotated[int, Field(ge=1, le=100_000_000)] = 1000
     """Messages that wait for one absent or slow session."""
     max_offline_queue_bytes: Annotated[Size, Field(ge=1024, le=1 << 40)] = 64 << 20
-    """Memory of the messages that wait for one absent or slow session."""
+    """Memory of the messages that wait for one absent or slow session, and of those sent to it and not yet answered."""
     offline_queue_policy: Literal["evict", "reject"] = "evict"
     """When that queue is full: evict drops its oldest message, reject the new one; both are counted."""
     max_inflight_messages: Annotated[int, Field(ge=1, le=MQTT_PACKET_ID_MAX)] = 1024
@@ -102,6 +102,8 @@ class Amqp(Section):
     """Consumers that one channel may have."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
     """Bytes of publishes and acknowledgements that one channel may gather in a transaction."""
+    max_incomplete_bytes: Annotated[Size, Field(ge=1024, le=64 << 30)] = 128 << 20
+    """Bytes of incomplete messages and uncommitted transactions of one connection, all its channels together: two full transactions."""
 
 
 class AnonymousAccess(Section):
@@ -172,6 +174,19 @@ class Log(Section):
     """json: one object per line; text: lines for people; auto: text on a terminal, json elsewhere."""
 
 
+class Memory(Section):
+    """Memory that all processes of the node may hold together, and the marks at which it begins to refuse work."""
+
+    high_watermark: Annotated[float, Field(ge=0.01, le=1)] = 0.6
+    """Share of the machine's memory, or of the control group's limit where that is less, at which publishers are stopped."""
+    high_watermark_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 0
+    """The same mark as a size, which then takes precedence; 0 leaves it to high_watermark."""
+    resume: Annotated[float, Field(ge=0.1, le=1)] = 0.9
+    """Share of the mark below which publishers are read again; the gap keeps an alarm from flapping."""
+    critical: Annotated[float, Field(ge=1, le=10)] = 1.25
+    """Multiple of the mark, at most halfway to all memory, at which new connections, AMQP declarations and transactions are refused."""
+
+
 class Storage(Section):
     """What is kept on disk, and where."""
 
@@ -216,6 +231,8 @@ class Settings(Section):
     """How fast clients may come."""
     log: Log = Log()
     """What is logged, and how."""
+    memory: Memory = Memory()
+    """Memory that the node may hold."""
     storage: Storage = Storage()
     """What is kept on disk, and where."""
     cluster: Cluster = Cluster()

@@ -21,6 +21,7 @@ from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.packets import Connect
+from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
@@ -32,6 +33,7 @@ from fluxmq.sessions.mqtt.session import (
     Session,
 )
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.alarms import Alarms
 from fluxmq.shards.authentication import Authentication
 from fluxmq.shards.durable.wiring import DurablePort
 from fluxmq.shards.groups import GroupTable
@@ -78,6 +80,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.takeovers = self.expired_sessions = self.wills = 0
         self.open_now: list[int] = []
         self.log = RateLimited(get_logger("fluxmq.mqtt"), per_second=1, burst=10)
+        self.alarms = Alarms(reactor)
+        self.alarms.on_relief.append(self._give_up_incomplete)
         self._workers = workers
         self._retrying = False
         self._hungry: dict[Client, None] = {}
@@ -116,6 +120,27 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         if self.peers.hold(connection):
             self.reactor.pause(connection, PAUSED_LINK)
         self.queues.hold(connection)
+
+    def hold_publisher(self, connection: Connection) -> None:
+        """Stop reading a connection if it publishes: an alarm is in force."""
+        self.alarms.hold_publisher(connection)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether nothing new may be begun for clients."""
+        return self.alarms.critical
+
+    def refused_for_memory(self, what: str) -> None:
+        """Count a refusal: one of ``alarms.REFUSED``."""
+        self.alarms.refuse(what)
+
+    def _give_up_incomplete(self) -> None:
+        """Disconnect stopped clients that are in the middle of a large packet: the memory alarm lasts."""
+        for connection in list(self.alarms.held):
+            client = connection.identity
+            if isinstance(client, Client) and self.alarms.is_large(connection):
+                self.refused_for_memory("incomplete")
+                self.handler.disconnect(client, Reason.SERVER_BUSY, "memory")
 
     def resume_from_link(self, connection: Connection) -> None:
         """The link has room again."""
@@ -382,6 +407,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """Let go of the socket."""
         if connection.fd >= 0:
             self.open_now[connection.listener] -= 1
+            self.alarms.forget(connection)
             if connection.stream is not None:
                 connection.stream.release()
             self.reactor.discard(connection)

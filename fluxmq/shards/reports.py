@@ -129,6 +129,7 @@ class Reports:
         yield from self._access()
         yield from self._kept()
         yield from self._time()
+        yield from self._broker.alarms.samples()
         yield from self._queues.samples()
         yield from message_samples(self._reactor.tally)
         yield from self._amqp.samples()

@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_STEP
+from fluxmq._hot.reactor import PAUSED_OUTPUT
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,
@@ -22,8 +22,8 @@ from fluxmq.sessions.mqtt.session import (
 
 Item = TypeVar("Item", bound=Hashable)
 
-HELD = PAUSED_LINK | PAUSED_STEP
-"""Reasons for not reading a connection that are not the client's doing."""
+HELD = ~PAUSED_OUTPUT
+"""Reasons for not reading a connection that are not the client's doing: all but that it does not take its answers."""
 SLACK = 64
 """Entries of the heap that may be out of date besides as many as are in force."""
 

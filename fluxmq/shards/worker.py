@@ -22,6 +22,7 @@ import uvloop
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
 from fluxmq.cluster.errors import ClusterError
+from fluxmq.control import memory
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
 from fluxmq.control.launch import (
@@ -33,6 +34,7 @@ from fluxmq.control.launch import (
     raise_file_limit,
     read_settings,
 )
+from fluxmq.control.memory import Marks, OwnMemory
 from fluxmq.control.messages import Hello
 from fluxmq.control.table import NOT_PINNED, ProcessTable
 from fluxmq.control.user_messages import Users
@@ -40,6 +42,7 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.alarms import Watch, trim
 from fluxmq.shards.amqp.reports import AmqpReports
 from fluxmq.shards.amqp.wiring import Amqp
 from fluxmq.shards.authentication import Authentication
@@ -145,6 +148,8 @@ class Worker:
         self.intake.amqp = self.amqp.adopt
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
+        self.own_memory = OwnMemory()
+        self.resources = self._make_watch()
         self.system = SystemTopics(
             launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
         )
@@ -181,6 +186,18 @@ class Worker:
             self.store,
             self.clock,
             AmqpReports(self.amqp.broker, self.amqp.topology),
+        )
+
+    def _make_watch(self) -> Watch:
+        return Watch(
+            self.broker.alarms,
+            self.reactor,
+            self.table,
+            self.launch.slot,
+            Marks.of(self.settings.memory, memory.available()),
+            self.own_memory.read,
+            trim,
+            lambda: self.queues.service.full,
         )
 
     def _join_peers(self) -> None:
@@ -270,6 +287,7 @@ class Worker:
         self._turn += 1
         self.table.beat(self.launch.slot, time.monotonic_ns())
         self.intake.tell()
+        self.resources.step(now)
         self.broker.run_timers()
         self.clock.housekeeping()
         self.queues.housekeeping()
@@ -363,6 +381,7 @@ class Worker:
             await self._control_task
         self.authentication.close()
         self.watch.close()
+        self.own_memory.close()
         await self.queues.close()
 
     def _turn_once(self) -> None:
@@ -379,6 +398,7 @@ class Worker:
         self.intake.configure(settings)
         self.permissions.configure(settings.auth)
         self.amqp.configure(settings)
+        self.resources.configure(Marks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:

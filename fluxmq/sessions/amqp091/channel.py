@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 BACKLOG_MAX: Final = 1024
 """Frames and runs that wait behind a method: more than a client sends without awaiting answers."""
 BACKLOG_BYTES_MAX: Final = 1 << 20
-"""Bytes of them: what a connection may also have in output."""
+"""Bytes of these on all channels of a connection together: as much as it may have in output."""
+WAITING_BYTES: Final = 64
+"""Approximate size of the objects that keep one frame in a backlog, besides its bytes."""
 
 _CUT: Final = "..."
 

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from fluxmq._hot.connection import Connection
+from fluxmq.sessions.amqp091.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,14 +34,17 @@ class Client:
 
     ``certificate_name``: of a verified client certificate, else empty. ``properties`` and ``capabilities``: what
     connection.start-ok said. ``heartbeat``: seconds, 0 for none. ``exclusive``: it has declared exclusive queues.
-    ``entered``: counted into its vhost. ``publishing``: it has published; ``blocked``: it was told not to. ``held``:
-    channels for which reading is stopped. Times are monotonic seconds: ``deadline`` of the greeting or of the answer to
+    ``entered``: counted into its vhost. ``blocked``: it was told not to publish. ``held``: channels for which reading is
+    stopped. ``budget``: of its channels' incomplete messages and uncommitted transactions; ``backlog_bytes``: in their
+    backlogs. Times are monotonic seconds: ``deadline`` of the greeting or of the answer to
     connection.close, ``heartbeat_at`` of the next heartbeat, ``heard`` since when silence counts at the earliest.
     ``connected_at``: when it came, in milliseconds since the epoch.
     """
 
     __slots__ = (
+        "backlog_bytes",
         "blocked",
+        "budget",
         "capabilities",
         "certificate_name",
         "channel_max",
@@ -62,7 +66,6 @@ class Client:
         "owner",
         "peer",
         "properties",
-        "publishing",
         "stage",
         "user",
         "vhost",
@@ -94,6 +97,7 @@ class Client:
         self.channels: dict[int, Channel] = {}
         self.exclusive = False
         self.entered = False
-        self.publishing = False
         self.blocked = False
+        self.budget = Budget()
+        self.backlog_bytes = 0
         self.held = 0

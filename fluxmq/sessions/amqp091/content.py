@@ -8,6 +8,8 @@ Source: AMQP 0-9-1 sections 2.3.5.2 and 4.2.6 (content).
 
 from __future__ import annotations
 
+from typing import Final
+
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.protocols.amqp091.constants import (
     CLASS_BASIC,
@@ -19,15 +21,21 @@ from fluxmq.protocols.amqp091.constants import (
 from fluxmq.protocols.amqp091.content import split_header
 from fluxmq.protocols.amqp091.errors import AmqpError, HardError, SoftError
 from fluxmq.protocols.amqp091.methods import BasicPublish, ids
+from fluxmq.sessions.amqp091.budget import Share
+
+PIECE_BYTES: Final = 64
+"""Approximate size of the object that keeps one body frame, besides its bytes: a body may come in frames of one byte."""
 
 
 class Content:
-    """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``: those that came."""
+    """The publish being assembled. ``size``: bytes of its body, -1 until the header came; ``have``: those that came.
+    ``share``: of the connection's budget; whoever drops the content releases it."""
 
-    __slots__ = ("have", "method", "pieces", "properties", "size")
+    __slots__ = ("have", "method", "pieces", "properties", "share", "size")
 
-    def __init__(self, method: BasicPublish) -> None:
+    def __init__(self, method: BasicPublish, share: Share) -> None:
         self.method = method
+        self.share = share
         self.size = -1
         self.have = 0
         self.properties = b""
@@ -37,7 +45,7 @@ class Content:
         """Take the next frame; True when the publish is whole.
 
         Raises AmqpError: 505 for a frame that is not due, 501 for a body longer than announced, 406 (of the channel) for one
-        announced longer than ``size_max``.
+        announced longer than ``size_max``, or when the connection holds too much.
         """
         try:
             if self.size < 0:
@@ -56,6 +64,7 @@ class Content:
             )
         size, self.properties = split_header(payload)
         check_size(size, size_max)
+        self.share.take(len(self.properties))
         self.size = size
 
     def _body(self, kind: int, payload: bytes) -> None:
@@ -68,6 +77,7 @@ class Content:
             )
         # A frame without payload may come any number of times; it is not to take memory each time.
         if payload:
+            self.share.take(len(payload) + PIECE_BYTES)
             self.pieces.append(payload)
 
     def run(self, channel: int) -> PublishRun:

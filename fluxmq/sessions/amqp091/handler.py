@@ -27,10 +27,8 @@ from fluxmq.protocols.amqp091.methods import (
     ChannelCloseOk,
     ChannelOpen,
     ChannelOpenOk,
-    ConnectionBlocked,
     ConnectionClose,
     ConnectionCloseOk,
-    ConnectionUnblocked,
     Method,
     decode,
     frame,
@@ -38,10 +36,18 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from fluxmq.routing.topology.changes import DropOwner
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.sessions.amqp091 import channels, consuming, control, handshake, publishing
+from fluxmq.sessions.amqp091 import (
+    blocking,
+    channels,
+    consuming,
+    control,
+    handshake,
+    publishing,
+)
 from fluxmq.sessions.amqp091.channel import (
     BACKLOG_BYTES_MAX,
     BACKLOG_MAX,
+    WAITING_BYTES,
     Channel,
     State,
     told,
@@ -52,7 +58,6 @@ from fluxmq.sessions.amqp091.content import Content, check_method_due
 from fluxmq.sessions.amqp091.deliveries import Heads
 from fluxmq.sessions.amqp091.ports import Broker
 
-BLOCKED_CAPABILITY: Final = "connection.blocked"
 ORPHANS_MAX: Final = 100_000
 """Owners of exclusive queues that have ended while nothing could be changed: a name each, until something can."""
 SILENT_INTERVALS: Final = 2
@@ -182,6 +187,7 @@ class Handler:
             if content is not None:
                 if content.add(kind, payload, self.broker.limits.max_message):
                     channel.content = None
+                    content.share.release()
                     channel.put_in_order()
                     method = BasicPublish
                     publishing.publish(channel, content.run(channel.number))
@@ -189,8 +195,11 @@ class Handler:
             check_method_due(kind)
             method = decode(payload)
             if isinstance(method, BasicPublish):
-                channel.content = Content(method)
+                client = channel.client
+                channel.content = Content(method, client.budget.share(self.broker))
                 channel.put_in_order()
+                if not client.connection.publishing:
+                    blocking.began(self, client)
                 return
             self.broker.count_method(type(method).__name__)
             channels.on_method(channel, method)
@@ -255,25 +264,27 @@ class Handler:
 
     def keep(self, channel: Channel, item: tuple[int, bytes] | PublishRun, size: int) -> None:
         """Let what came on a channel wait behind the method that waits."""
+        client = channel.client
         channel.backlog.append(item)
-        channel.backlog_bytes += size
+        channel.backlog_bytes += size + WAITING_BYTES
+        client.backlog_bytes += size + WAITING_BYTES
         if not channel.holding and (
-            len(channel.backlog) >= BACKLOG_MAX or channel.backlog_bytes >= BACKLOG_BYTES_MAX
+            len(channel.backlog) >= BACKLOG_MAX or client.backlog_bytes >= BACKLOG_BYTES_MAX
         ):
             channel.holding = True
-            self.pause(channel.client)
+            self.pause(client)
 
     def proceed(self, channel: Channel) -> None:
         """The channel waits no longer: do what came meanwhile."""
         while channel.backlog and not channel.waiting and channel.is_open:
             item = channel.backlog.popleft()
+            size = item.payload_bytes if isinstance(item, PublishRun) else len(item[1])
+            channel.backlog_bytes -= size + WAITING_BYTES
+            channel.client.backlog_bytes -= size + WAITING_BYTES
             if isinstance(item, PublishRun):
-                channel.backlog_bytes -= item.payload_bytes
                 self.handle_run(channel, item)
             else:
-                kind, payload = item
-                channel.backlog_bytes -= len(payload)
-                self.handle_frame(channel, kind, payload)
+                self.handle_frame(channel, item[0], item[1])
         channel.put_in_order()
         if channel.holding and not channel.backlog:
             channel.holding = False
@@ -348,6 +359,7 @@ class Handler:
         client.connection.append(frame(0, close))
         client.deadline = self.broker.now() + self.broker.limits.close_timeout
         self.reschedule(client)
+        self.broker.release_publisher(client.connection)
         if client.held:
             client.held = 0
             self.broker.resume(client.connection)
@@ -410,10 +422,14 @@ class Handler:
         was_open, channel.state = channel.is_open, State.CLOSED
         if was_open:
             consuming.release(channel)
+        for holder in (channel.content, channel.transaction):
+            if holder is not None:
+                holder.share.release()
         channel.content = None
         channel.prepared = None
         channel.transaction = None
         channel.backlog.clear()
+        client.backlog_bytes -= channel.backlog_bytes
         channel.backlog_bytes = 0
         # The ledger knows the channel, which knows the ledger: garbage is not collected while there is traffic.
         channel.ledger.mark = None
@@ -465,32 +481,3 @@ class Handler:
             return
         connection.append(HEARTBEAT)
         client.heartbeat_at = now + client.heartbeat / 2
-
-    # --- publishing is blocked ---
-
-    def block(self, reason: str) -> None:
-        """Publishers are not read for now; those that want to know are told why."""
-        self.blocked = reason
-        for client in self.clients:
-            self.tell_blocked(client)
-
-    def tell_blocked(self, client: Client) -> None:
-        """Say connection.blocked, once, to a client that publishes and announced that it understands."""
-        if (
-            self.blocked
-            and client.publishing
-            and not client.blocked
-            and client.stage is Stage.RUNNING
-            and BLOCKED_CAPABILITY in client.capabilities
-        ):
-            client.blocked = True
-            client.connection.append(frame(0, ConnectionBlocked(self.blocked)))
-
-    def unblock(self) -> None:
-        """Publishing goes on."""
-        self.blocked = ""
-        for client in self.clients:
-            if client.blocked:
-                client.blocked = False
-                if client.stage is Stage.RUNNING:
-                    client.connection.append(frame(0, ConnectionUnblocked()))

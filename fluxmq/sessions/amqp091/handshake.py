@@ -141,9 +141,12 @@ def check_agreed(name: str, wanted: int, ours: int, least: int) -> None:
 
 
 def on_open(handler: Handler, client: Client, method: ConnectionOpen) -> None:
-    """Enter a vhost. Raises HardError 530 when it is not there, not this user's, or full."""
+    """Enter a vhost. Raises HardError 530 when it is not there, not this user's, or full; 506 when memory is short."""
     broker = handler.broker
     vhost = method.virtual_host
+    if broker.short_of_memory:
+        broker.refused_for_memory("connection")
+        raise HardError(ReplyCode.RESOURCE_ERROR, "the node is short of memory")
     if broker.topology.vhost(vhost) is None:
         raise HardError(ReplyCode.NOT_ALLOWED, f"vhost {vhost} not found")
     refused = f"access to vhost '{vhost}' refused for user '{client.user}'"

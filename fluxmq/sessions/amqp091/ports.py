@@ -40,7 +40,8 @@ class AmqpLimits:
 
     ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
     wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
-    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed.
+    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed;
+    ``max_incomplete_bytes``: what all channels of a connection hold together, incomplete messages included.
     """
 
     frame_max: int = 131_072
@@ -52,6 +53,7 @@ class AmqpLimits:
     max_consumers: int = 10_000
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 100_000
+    max_incomplete_bytes: int = 128 << 20
     node_name: str = "fluxmq@localhost"
 
 
@@ -278,6 +280,19 @@ class Broker(Protocol):
 
     def resume(self, connection: Connection) -> None:
         """Go on reading."""
+
+    def hold_publisher(self, connection: Connection) -> None:
+        """Stop reading a connection that publishes, until the node is no longer short of anything."""
+
+    def release_publisher(self, connection: Connection) -> None:
+        """Read a connection whatever it has published and whatever the node is short of: it is closing."""
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether nothing new may be begun for clients: connections, publishes in transactions."""
+
+    def refused_for_memory(self, what: str) -> None:
+        """Count what was refused for want of memory: a "connection", a "transaction", what exceeds the "budget" or was "incomplete"."""
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close once output is written; ``linger``: let the client read it before the socket goes."""

@@ -32,7 +32,7 @@ from fluxmq.protocols.amqp091.message_properties import to_block
 from fluxmq.routing.topology.records import EXCHANGE, Exchange
 from fluxmq.routing.topology.refusals import not_found
 from fluxmq.routing.topology.values import type_name
-from fluxmq.sessions.amqp091 import access, replying
+from fluxmq.sessions.amqp091 import access, blocking, replying
 from fluxmq.sessions.amqp091.channel import Channel, error_from, precondition
 from fluxmq.sessions.amqp091.content import check_size
 from fluxmq.sessions.amqp091.expiration import expiry_of
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 
 UNANSWERED_MAX: Final = 65_536
 """Publishes of a channel in confirm mode that may wait for their answer: beyond it the connection is not read."""
+
+PREPARED_BYTES_MAX: Final = 4096
+"""Longest properties for which a channel caches the result of its checks: the result holds several copies of them, and a
+connection may have two thousand channels."""
 
 _ANSWER_BYTES: Final = 21
 _KIND_AT: Final = 10
@@ -97,11 +101,10 @@ def publish(channel: Channel, run: PublishRun) -> None:
     check_size(run.largest, channel.handler.broker.limits.max_message)
     prepared = prepare(channel, run)
     client.connection.tally.published(run.count, run.payload_bytes)
-    if not client.publishing:
-        client.publishing = True
-        channel.handler.tell_blocked(client)
+    if not client.connection.publishing:
+        blocking.began(channel.handler, client)
     if channel.transaction is not None:
-        hold(channel.transaction, prepared, run)
+        hold(channel, channel.transaction, prepared, run)
         return
     window = channel.window
     if window is None:
@@ -187,8 +190,12 @@ def give_back(channel: Channel, prepared: Prepared, run: PublishRun) -> None:
         )
 
 
-def hold(transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:
-    """Keep the run until the transaction is committed. Raises SoftError 406 when it is too large."""
+def hold(channel: Channel, transaction: Transaction, prepared: Prepared, run: PublishRun) -> None:
+    """Keep the run until the transaction is committed. Raises SoftError 406 when it is too large, or memory is short."""
+    broker = channel.handler.broker
+    if broker.short_of_memory:
+        broker.refused_for_memory("transaction")
+        raise precondition("the node is short of memory: a transaction cannot grow")
     run.detach()
     transaction.publish(prepared, run)
 
@@ -257,7 +264,7 @@ def prepare(channel: Channel, run: PublishRun) -> Prepared:
     ):
         return prepared
     prepared = check(channel, run, permissions)
-    channel.prepared = prepared
+    channel.prepared = prepared if len(run.properties) <= PREPARED_BYTES_MAX else None
     return prepared
 
 

@@ -25,6 +25,7 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from fluxmq.queues.commands import Verb
 from fluxmq.sessions.amqp091 import publishing, settling
+from fluxmq.sessions.amqp091.budget import HELD_BYTES, Share
 from fluxmq.sessions.amqp091.channel import Channel, precondition
 from fluxmq.sessions.amqp091.consumers import Taker
 from fluxmq.sessions.amqp091.ports import AmqpLimits
@@ -43,13 +44,14 @@ class Transaction:
     """What is held since the last commit or rollback.
 
     ``restored``: deliveries whose settlement was rolled back, by tag; they are outstanding, but not in the ledger.
-    ``low``: no tag below is outstanding in the ledger.
+    ``low``: no tag below is outstanding in the ledger. ``share``: of the connection's budget.
     """
 
-    __slots__ = ("bytes", "limits", "low", "messages", "publishes", "restored", "settled")
+    __slots__ = ("bytes", "limits", "low", "messages", "publishes", "restored", "settled", "share")
 
-    def __init__(self, limits: AmqpLimits) -> None:
+    def __init__(self, limits: AmqpLimits, share: Share) -> None:
         self.limits = limits
+        self.share = share
         self.publishes: list[tuple[publishing.Prepared, PublishRun]] = []
         self.settled: list[Settled] = []
         self.restored: dict[int, tuple[Taker, int]] = {}
@@ -58,16 +60,20 @@ class Transaction:
         self.low = 1
 
     def publish(self, prepared: publishing.Prepared, run: PublishRun) -> None:
-        """Hold a run, which has bytes of its own. Raises SoftError 406 when that is too much."""
+        """Hold a run, which has bytes of its own. Raises SoftError 406 when that is too much, for the channel or for
+        its connection."""
         self.bytes += run.payload_bytes + len(run.properties) + len(run.routing_key)
         self.count(run.count)
         if self.bytes > self.limits.max_transaction_bytes:
             most = self.limits.max_transaction_bytes
             raise precondition(f"transaction of more than {most} bytes")
+        # The result of a run's checks holds several copies of its properties.
+        self.share.take(len(run.buffer) + 3 * len(run.properties))
         self.publishes.append((prepared, run))
 
     def count(self, messages: int) -> None:
         """Publishes or settlements more. Raises SoftError 406 when there are too many."""
+        self.share.take(HELD_BYTES * messages)
         self.messages += messages
         if self.messages > self.limits.max_transaction_messages:
             most = self.limits.max_transaction_messages
@@ -115,10 +121,13 @@ class Transaction:
         return [(taker, offset, offset) for taker, offset in restored.values()]
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Hold nothing but settlements that were rolled back and not made again."""
         self.publishes = []
         self.settled = []
-        self.messages = self.bytes = 0
+        self.bytes = 0
+        self.messages = len(self.restored)
+        self.share.release()
+        self.share.take(HELD_BYTES * self.messages)
 
 
 def on_select(channel: Channel, _method: TxSelect) -> None:
@@ -126,7 +135,8 @@ def on_select(channel: Channel, _method: TxSelect) -> None:
     if channel.window is not None:
         raise precondition("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        channel.transaction = Transaction(channel.handler.broker.limits)
+        broker = channel.handler.broker
+        channel.transaction = Transaction(broker.limits, channel.client.budget.share(broker))
         # Everything comes frame by frame: nothing may be settled past the transaction.
         channel.put_in_order()
     channel.send(TxSelectOk())
@@ -145,7 +155,6 @@ def on_rollback(channel: Channel, _method: TxRollback) -> None:
     for _, tag, taker, offset in transaction.settled:
         transaction.restored[tag] = (taker, offset)
     transaction.clear()
-    transaction.messages = len(transaction.restored)
     channel.client.connection.tally.amqp_rolled_back += 1
     channel.send(TxRollbackOk())
 
@@ -155,7 +164,6 @@ def on_commit(channel: Channel, method: TxCommit) -> None:
     transaction = required(channel)
     publishes, settled = transaction.publishes, transaction.settled
     transaction.clear()
-    transaction.messages = len(transaction.restored)
     failed = False
     parts = 1
     answer = channel.later(method, lambda: committed(channel, failed))

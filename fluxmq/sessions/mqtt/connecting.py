@@ -109,6 +109,10 @@ def check(broker: Broker, connect: Connect) -> None:
     limits = broker.limits
     version = connect.version
     name = connect.client_id
+    if broker.short_of_memory:
+        broker.refused_for_memory("connection")
+        busy = Reason.SERVER_BUSY if version == 5 else Reason.SERVER_UNAVAILABLE
+        raise ProtocolError(busy, "the node is short of memory", version)
     if name.startswith(RESERVED_PREFIXES) or (
         4 * len(name) > limits.max_client_id and len(name.encode()) > limits.max_client_id
     ):

@@ -190,6 +190,13 @@ class Broker(Protocol):
     def resume(self, connection: Connection) -> None:
         """Go on reading."""
 
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether nothing new may be begun for clients."""
+
+    def refused_for_memory(self, what: str) -> None:
+        """Count what was refused for want of memory."""
+
     def close(self, connection: Connection, linger: bool) -> None:
         """Close once output is written; ``linger``: let the client read it before the socket goes."""
 

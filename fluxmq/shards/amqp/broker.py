@@ -17,9 +17,15 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.control.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
-from fluxmq.routing.topology.changes import Change, DeclareQueue, DeleteQueue
+from fluxmq.routing.topology.changes import (
+    Bind,
+    Change,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteQueue,
+)
 from fluxmq.routing.topology.records import Exchange, Queue
-from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal
+from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.client import Client
@@ -52,6 +58,8 @@ PATIENCE_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
 """Time between two such questions."""
 AWAY = frozenset({Outcome.UNAVAILABLE})
+GROWING = (Bind, DeclareExchange, DeclareQueue)
+"""Changes after which every shard holds more."""
 MISSING = AWAY | {Outcome.NO_QUEUE}
 """What a queue of the topology is not for long: its host learns of it, or the topology of its end."""
 
@@ -110,6 +118,7 @@ class AmqpBroker:
             handshake_timeout=listener.connect_timeout if listener is not None else 10.0,
             max_consumers=amqp.max_consumers_per_channel,
             max_transaction_bytes=amqp.max_transaction_bytes,
+            max_incomplete_bytes=amqp.max_incomplete_bytes,
         )
 
     def now(self) -> float:
@@ -181,7 +190,12 @@ class AmqpBroker:
     # Topology
 
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
-        """Change the topology everywhere; a queue that was declared is there when ``done`` is called."""
+        """Change the topology everywhere; a queue that was declared is there when ``done`` is called. Beyond the critical
+        mark of memory nothing new is declared."""
+        if self.short_of_memory and any(isinstance(each, GROWING) for each in changes):
+            self.refused_for_memory("declaration")
+            done(precondition("the node is short of memory: nothing new can be declared"))
+            return
 
         def answered(refusal: Refusal | None) -> None:
             declared = [each.queue for each in changes if isinstance(each, DeclareQueue)]
@@ -398,6 +412,23 @@ class AmqpBroker:
     def resume(self, connection: Connection) -> None:
         """Go on reading."""
         self._broker.resume(connection)
+
+    def hold_publisher(self, connection: Connection) -> None:
+        """Stop reading a connection that publishes, until the node is no longer short of anything."""
+        self._broker.alarms.hold_publisher(connection)
+
+    def release_publisher(self, connection: Connection) -> None:
+        """Read it whatever the node is short of."""
+        self._broker.alarms.release(connection)
+
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether nothing new may be begun for clients."""
+        return self._broker.short_of_memory
+
+    def refused_for_memory(self, what: str) -> None:
+        """Count a refusal."""
+        self._broker.refused_for_memory(what)
 
     def close(self, connection: Connection, linger: bool) -> None:
         """Close once output is written."""

@@ -16,9 +16,11 @@ from fluxmq.control.topology_messages import connection_id
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
+from fluxmq.sessions.amqp091 import blocking
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
 from fluxmq.settings.schema import Settings
+from fluxmq.shards.alarms import reason_of
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.amqp.declared import DeclaredQueues
 from fluxmq.shards.amqp.desk import ShardDesk
@@ -34,8 +36,6 @@ from fluxmq.shards.streams.tls import TlsStream
 
 WIRE = 1
 """What a connection of AMQP 0.9.1 is to the reactor."""
-DISK_ALARM = "low on disk"
-"""Why publishing is blocked while appends are refused: RabbitMQ's words."""
 
 
 class ShardHandler(Handler):
@@ -71,7 +71,6 @@ class Amqp:
         self._numbers = itertools.count(1)
         cluster = settings.cluster
         self._node = cluster.node_id if cluster.enabled and cluster.raft.enabled else ""
-        self._blocked = False
         self.topology = TopologyClient(
             lambda: self._reactor.tally.now,
             self._changed,
@@ -95,6 +94,8 @@ class Amqp:
         )
         self.handler = ShardHandler(self.broker)
         self.broker.handler = self.handler
+        broker.alarms.on_change.append(self._alarms_changed)
+        broker.alarms.on_relief.append(lambda: blocking.give_up(self.handler))
         self.declared = DeclaredQueues(
             queues,
             lambda: self.topology.topology,
@@ -188,13 +189,13 @@ class Amqp:
         self.entered.tick()
         self.declared.housekeeping()
         self.migrations.step()
-        blocked = self._queues.service.full
-        if blocked != self._blocked:
-            self._blocked = blocked
-            if blocked:
-                self.handler.block(DISK_ALARM)
-            else:
-                self.handler.unblock()
+
+    def _alarms_changed(self, raised: tuple[str, ...]) -> None:
+        """Pass a change of the alarms on to the sessions."""
+        if raised:
+            blocking.block(self.handler, reason_of(raised))
+        else:
+            blocking.unblock(self.handler)
 
     def configure(self, settings: Settings) -> None:
         """Take new settings."""

@@ -38,6 +38,7 @@ def test_a_node_is_ready_when_everything_is():
     assert verdict.ready
     body = verdict.to_json()
     assert body["status"] == "ready"
+    assert body["alarms"] == []
     assert [each["process"] for each in body["processes"]] == [
         "shard-0",
         "shard-1",
@@ -131,3 +132,10 @@ def test_statuses_carry_what_table_and_process_say():
 def test_live_shards_are_those_that_serve():
     rows = [row(index=0), row(index=1, ready=False), row(index=2, pid=0), row("acceptor")]
     assert live_shards(rows) == ["shard-0"]
+
+
+def test_a_node_that_is_short_of_something_serves_all_the_same():
+    """Review finding 14: consumers have to reach it, or it stays short."""
+    verdict = readiness(node(), NOW, CONNECTED, None, ("memory",))
+    assert verdict.ready
+    assert verdict.to_json()["alarms"] == ["memory"]

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from fluxmq.admin.status_view import lines, state_of, to_json
-from fluxmq.control.messages import NodeStatus, ProcessNumbers, ProcessStatus
+from fluxmq.control.messages import NodeStatus, ProcessNumbers, ProcessStatus, Resources
 
 SHARD = ProcessStatus(
     role="shard",
@@ -140,3 +140,16 @@ def test_json_has_everything_and_totals():
     }
     assert body["processes"][0]["numbers"]["retained"] == 7
     assert body["processes"][1]["numbers"] is None
+
+
+def test_what_the_node_is_short_of():
+    """Review finding 14."""
+    short = Resources(("memory", "disk"), 212 << 20, 200 << 20, 1 << 30)
+    status = NodeStatus("0", 0, (SHARD,), short)
+    shown = lines(status, colour=False)
+    assert shown[-2:] == [
+        "alarm: memory is short, 212 MiB are held and the mark is 200 MiB: publishers are not read",
+        "alarm: disk space is short: publishes to durable queues are refused, AMQP publishers are not read",
+    ]
+    body = to_json(status)
+    assert (body["alarms"], body["memory_held"]) == (["memory", "disk"], 212 << 20)

@@ -22,6 +22,7 @@ from fluxmq.control.messages import (
     ProcessNumbers,
     ProcessStatus,
     Report,
+    Resources,
     VersionMismatchError,
     error,
     reply,
@@ -77,6 +78,7 @@ NEVER_STARTED = ProcessStatus(
         PROCESS,
         NEVER_STARTED,
         NodeStatus("0.1.0", 9, (PROCESS, NEVER_STARTED)),
+        NodeStatus("0.1.0", 9, (), Resources(("memory", "disk"), 3, 2, 1)),
     ],
 )
 def test_there_and_back(value):

@@ -101,3 +101,18 @@ def test_something_else_is_refused() -> None:
 def test_the_table_cannot_be_cut_short(table: ProcessTable) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(table.fd, 100)
+
+
+def test_memory_and_alarms_of_all_rows_count_together(table: ProcessTable) -> None:
+    """Review finding 14."""
+    assert (table.memory(), table.alarms()) == (0, ())
+    table.set_memory(0, 100)
+    table.set_memory(2, 20)
+    table.set_alarms(2, ["disk"])
+    table.set_alarms(1, {"memory"})
+    assert (table.memory(), table.alarms()) == (120, ("memory", "disk"))
+    table.set_alarms(2, [])
+    table.clear_vitals(0)
+    assert (table.memory(), table.alarms()) == (20, ("memory",))
+    table.clear_vitals(1)
+    assert table.alarms() == ()

@@ -188,6 +188,11 @@ class Shard:
         self.reactor.link_full = False
         self.reactor.pause(connection, self.hot.reactor.PAUSED_LINK)
 
+    def hold_publisher(self, connection: Any) -> None:
+        """The node is short of something: not read until a test says so."""
+        if connection.publishing:
+            self.reactor.pause(connection, self.hot.reactor.PAUSED_ALARM)
+
     def half_close(self, connection: Any) -> None:
         """All is written to a connection that is closing."""
         self.discard(connection)
@@ -197,6 +202,8 @@ class Shard:
         self.reactor.discard(connection)
 
     # The sessions' port
+
+    short_of_memory = False
 
     def now(self) -> float:
         """Seconds."""

@@ -41,6 +41,7 @@ from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.received import Packet
 from tests.unit.shards.disk import Disk, MemoryStore
+from tests.unit.shards.memory import Memory
 from tests.unit.shards.pipes import Clock, MemoryTransport, Pipe
 
 LOOPBACK = "127.0.0.1:50000"
@@ -112,6 +113,9 @@ class Shard:
             lambda _listener, _count: None,
         )
         self.broker.open_now = self.intake.open_now
+        self.resources = node.memory.watch(
+            index, settings, self.broker.alarms, self.reactor, lambda: self.queues.service.full
+        )
         self.system = SystemTopics(
             index, self.broker, self.peers, lambda: sum(self.intake.open_now)
         )
@@ -190,6 +194,7 @@ class Shard:
     def timer(self) -> None:
         """What the worker does ten times a second."""
         self.reactor.tally.now = self.node.clock()
+        self.resources.step(self.node.clock())
         self.broker.run_timers()
         self.durable.housekeeping()
         self.queues.housekeeping()
@@ -269,6 +274,7 @@ class Node:
         self.settings = Settings.model_validate(merged(LISTENING, settings or {}))
         self.shards: list[Shard | None] = [None] * workers
         self.disks = [Disk() for _ in range(workers)]
+        self.memory = Memory(workers)
         self.hung: set[int] = set()
         self.unseen: set[int] = set()
         """Shards that live and are not yet shown by the process table."""
@@ -303,6 +309,7 @@ class Node:
     def kill(self, index: int) -> None:
         """SIGKILL: what it has put on its links is still there."""
         self[index].close()
+        self.memory.table.clear_vitals(index)
         self.shards[index] = None
 
     def is_alive(self, index: int) -> bool:
@@ -315,6 +322,7 @@ class Node:
             stream.sock.close()
         for shard in self:
             shard.close()
+        self.memory.close()
 
     # Time and steps
 

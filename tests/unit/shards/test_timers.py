@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq._hot.delivery import EVICT, Delivery
-from fluxmq._hot.reactor import PAUSED_LINK, PAUSED_OUTPUT
+from fluxmq._hot.reactor import PAUSED_ALARM, PAUSED_LINK, PAUSED_OUTPUT
 from fluxmq.sessions.mqtt.session import Client, Session, Stage
 from fluxmq.shards.timers import SLACK, SessionTimers, SilenceWheel
 
@@ -88,11 +88,12 @@ def test_who_does_not_connect_in_time_is_found_however_much_it_says() -> None:
     assert len(wheel) == 0, "who is connected is not watched any more"
 
 
-def test_who_is_not_listened_to_is_not_silent() -> None:
+@pytest.mark.parametrize("reason", [PAUSED_LINK, PAUSED_ALARM])
+def test_who_is_not_listened_to_is_not_silent(reason: int) -> None:
     """While we do not read a connection for reasons of our own its client may well be speaking."""
     wheel = SilenceWheel(0.25)
     held, deaf = client(), client()
-    held.connection.paused = PAUSED_LINK
+    held.connection.paused = reason
     deaf.connection.paused = PAUSED_OUTPUT
     for each in (held, deaf):
         wheel.watch(each, 10.0, 0.0)

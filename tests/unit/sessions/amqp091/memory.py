@@ -76,6 +76,9 @@ class MemoryBroker:
         self.errors: list[tuple[int, str]] = []
         self.drops: list[tuple[str, int]] = []
         self.paused: list[Connection] = []
+        self.stopped: list[Connection] = []
+        self.short_of_memory = False
+        self.refused: list[str] = []
         self.tally = Tally()
         self.parser = AmqpParser(1 << 20)
         self.handler = Handler(self)
@@ -84,6 +87,20 @@ class MemoryBroker:
         self, user: str, permission: VhostPermission, topics: tuple[TopicPermission, ...] = ()
     ) -> None:
         self.grants[user, permission.vhost] = Permissions(user, permission, topics)
+
+    # Resources
+
+    def hold_publisher(self, connection: Connection) -> None:
+        if connection not in self.stopped:
+            self.stopped.append(connection)
+
+    def release_publisher(self, connection: Connection) -> None:
+        connection.publishing = False
+        if connection in self.stopped:
+            self.stopped.remove(connection)
+
+    def refused_for_memory(self, what: str) -> None:
+        self.refused.append(what)
 
     # Time
 

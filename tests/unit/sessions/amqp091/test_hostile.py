@@ -39,6 +39,7 @@ from fluxmq.protocols.amqp091.methods import (
     encode,
     frame,
 )
+from fluxmq.sessions.amqp091 import blocking
 from fluxmq.sessions.amqp091.client import Stage
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 
@@ -213,8 +214,8 @@ def run(seed: int) -> int:
         if sender.flag(0.7):
             peer.receive()
         if sender.flag(0.02):
-            broker.handler.block("no room")
-            broker.handler.unblock()
+            blocking.block(broker.handler, "no room")
+            blocking.unblock(broker.handler)
         lived += peer.client.stage is Stage.RUNNING
     broker.slow = False
     broker.release()

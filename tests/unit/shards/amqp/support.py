@@ -373,7 +373,12 @@ class AmqpClient:
     """A connection to one shard, speaking the differential tests' own codec."""
 
     def __init__(
-        self, node: AmqpNode, shard: int = 0, name: str = "anna", vhost: str = "/"
+        self,
+        node: AmqpNode,
+        shard: int = 0,
+        name: str = "anna",
+        vhost: str = "/",
+        heartbeat: int = 0,
     ) -> None:
         self.node = node
         self.shard = shard
@@ -402,7 +407,7 @@ class AmqpClient:
         )
         self.verified()
         assert [each.name for each in self.read()] == ["connection.tune"]
-        self.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=0)
+        self.send(0, "connection.tune-ok", channel_max=10, frame_max=131_072, heartbeat=heartbeat)
         self.send(0, "connection.open", virtual_host=vhost)
         answers = self.read()
         assert [each.name for each in answers] == ["connection.open-ok"], answers

@@ -77,7 +77,7 @@ def test_connections_channels_and_consumers_are_counted(make_amqp: MakeAmqp) -> 
     second.send(1, "channel.open")
     first.send(2, "basic.consume", queue="q", consumer_tag="t")
     second.send(1, "basic.consume", queue="amq.rabbitmq.reply-to", consumer_tag="r", no_ack=True)
-    node.amqp().handler.block("low on disk")
+    node[0].broker.alarms.set(("disk",))
     samples = list(told(node).samples())
     assert values(samples, "fluxmq_amqp_connections") == {"running": 2}
     assert values(samples, "fluxmq_amqp_connections_opened_total") == {"": 2}
@@ -98,11 +98,11 @@ def test_a_client_that_was_told_to_wait_is_blocked(make_amqp: MakeAmqp) -> None:
     node = make_amqp(people=PEOPLE)
     client = AmqpClient(node)
     (state,) = node.amqp().handler.clients
-    state.publishing = True
-    node.amqp().handler.block("low on disk")
+    state.connection.publishing = True
+    node[0].broker.alarms.set(("disk",))
     assert values(told(node).samples(), "fluxmq_amqp_connections") == {"blocked": 1}
     assert [each.name for each in client.read()] == ["connection.blocked"]
-    node.amqp().handler.unblock()
+    node[0].broker.alarms.set(())
     assert values(told(node).samples(), "fluxmq_amqp_connections") == {"running": 1}
     node.amqp().handler.pause(state)
     assert values(told(node).samples(), "fluxmq_amqp_connections") == {"flow": 1}

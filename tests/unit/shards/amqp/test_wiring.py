@@ -20,6 +20,7 @@ from tests.unit.shards.amqp.support import (
     AmqpNode,
     Consumer,
     Publisher,
+    contents,
     user,
 )
 
@@ -92,18 +93,103 @@ def test_publishers_are_told_of_a_full_disk(make_amqp: MakeAmqp) -> None:
     client = AmqpClient(node)
     (hosted,) = node[0].queues.service.groups.values()
     hosted.group.full = True
-    node.amqp().housekeeping()
+    node[0].timer()
     # What asks for nothing is told nothing: blocked goes to who publishes.
     client.send(1, "channel.open")
     assert [each.name for each in client.read()] == ["channel.open-ok"]
     client.publish(1, "", "work", b"1")
     assert [each.name for each in client.read()] == ["connection.blocked"]
     late = AmqpClient(node)
-    assert node.amqp()._blocked
+    assert node[0].broker.alarms.raised == ("disk",)
     hosted.group.full = False
-    node.amqp().housekeeping()
+    node[0].timer()
     assert [each.name for each in client.read()] == ["connection.unblocked"]
     assert late.read() == []
+
+
+def test_publishers_are_not_read_while_memory_is_short(make_amqp: MakeAmqp) -> None:
+    """Review finding 14: `connection.blocked`, and what is published meanwhile waits with its client."""
+    node = make_amqp(2, (user(),), memory={"high_watermark_bytes": 1_000_000})
+    queue = node.queue("work")
+    client, other = AmqpClient(node), AmqpClient(node, 1)
+    for each in (client, other):
+        each.send(1, "channel.open")
+    client.publish(1, "", "work", b"1")
+    client.read()
+    node.memory.used[1] = 1_000_000  # another shard's
+    node.advance(1.1)
+    assert [(each.name, each.fields) for each in client.read()] == [
+        ("connection.blocked", {"reason": "low on memory"})
+    ]
+    client.publish(1, "", "work", b"2")
+    client.send(0, "connection.close", reply_code=200, reply_text="")
+    other.send(1, "confirm.select")
+    assert [each.name for each in other.read()] == ["channel.open-ok", "confirm.select-ok"]
+    other.publish(1, "", "work", b"3")
+    assert [each.name for each in other.read()] == ["connection.blocked", "basic.ack"]
+    other.publish(1, "", "work", b"4")
+    assert contents(node, queue) == [b"1", b"3"]
+    assert client.read() == other.read() == []
+    for shard in node:
+        assert ("fluxmq_connections_blocked", {}, 1) in list(shard.broker.alarms.samples())
+    node.memory.used[1] = 0
+    node.advance(1.1)
+    assert [each.name for each in client.read()] == ["connection.unblocked", "connection.close-ok"]
+    assert [each.name for each in other.read()] == ["connection.unblocked", "basic.ack"]
+    assert sorted(contents(node, queue)) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_stopped_publisher_keeps_its_connection(make_amqp: MakeAmqp) -> None:
+    """Review finding 14: heartbeats that are not read are not missed."""
+    node = make_amqp(1, (user(),), memory={"high_watermark_bytes": 1_000_000})
+    client = AmqpClient(node, heartbeat=2)
+    client.send(1, "channel.open")
+    client.publish(1, "", "nowhere", b"1")
+    node.memory.used[0] = 1_000_000
+    node.advance(60.0)
+    node.memory.used[0] = 0
+    node.advance(1.1)
+    names = [each.name for each in client.read()]
+    assert names == ["channel.open-ok", "connection.blocked", "connection.unblocked"]
+    assert not client.closed
+
+
+def test_nothing_is_declared_beyond_the_critical_mark(make_amqp: MakeAmqp) -> None:
+    """Review finding 14: every shard holds what is declared; what is there already can be used and deleted."""
+    node = make_amqp(1, (user(),), memory={"high_watermark_bytes": 1_000_000})
+    node.queue("old")
+    client = AmqpClient(node)
+    client.send(1, "channel.open")
+    node.memory.used[0] = 1_250_000
+    node.advance(1.1)
+    client.read()
+    client.send(1, "queue.declare", queue="old", durable=True)
+    assert [each.name for each in client.read()] == ["queue.declare-ok"]
+    client.send(1, "queue.declare", queue="new")
+    (close,) = client.read()
+    assert (close.name, close.fields["reply_code"]) == ("channel.close", 406)
+    assert "short of memory" in close.fields["reply_text"]
+    assert node.control.topology.queue("/", "new") is None
+    client.send(1, "channel.close-ok")
+    client.send(1, "channel.open")
+    client.send(1, "queue.delete", queue="old")
+    assert [each.name for each in client.read()] == ["channel.open-ok", "queue.delete-ok"]
+    assert node[0].broker.alarms.refused["declaration"] == 1
+
+
+def test_the_last_of_several_reasons_ends_the_block(make_amqp: MakeAmqp) -> None:
+    """Review finding 14: disk and memory are one kind of alarm."""
+    node = make_amqp(1, (user(),))
+    client = AmqpClient(node)
+    client.send(1, "channel.open")
+    client.publish(1, "", "nowhere", b"1")
+    client.read()
+    alarms = node[0].broker.alarms
+    for raised in (("memory", "disk"), ("disk",)):
+        alarms.set(raised)
+    assert [each.fields for each in client.read()] == [{"reason": "low on memory & disk"}]
+    alarms.set(())
+    assert [each.name for each in client.read()] == ["connection.unblocked"]
 
 
 def test_a_vhost_takes_so_many_connections(make_amqp: MakeAmqp) -> None:

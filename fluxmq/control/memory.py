@@ -1,0 +1,141 @@
+"""Available memory, the memory that a process holds, and the marks at which the node begins to refuse work.
+
+Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages, swapped out or not, and shared
+pages without a file (the rings between shards). Mapped files and the page cache do not. Each process measures itself and
+writes the figure into its row of the process table, where all read the sum.
+
+Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions 1 and 2.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from fluxmq.settings.schema import Memory
+
+OWN_STATUS = "/proc/self/status"
+STATUS_BYTES_MAX = 8192
+"""Longer than the kernel's text about a process, whose lists of processors and memory nodes grow with the machine."""
+MEMORY_INFO = "/proc/meminfo"
+OWN_GROUPS = "/proc/self/cgroup"
+GROUPS_ROOT = "/sys/fs/cgroup"
+SAMPLE_SECONDS = 1.0
+"""Interval at which an idle process measures itself; a reading takes some 20 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Bytes: all memory available, and the use at which publishers stop, resume, and new work is refused."""
+
+    available: int
+    high: int
+    resume: int
+    critical: int
+
+    @classmethod
+    def of(cls, settings: Memory, available: int) -> Marks:
+        """Return the marks for a machine with ``available`` bytes.
+
+        The critical mark lies at most halfway between the high one and all memory, so that it is reached before the end.
+        """
+        high = settings.high_watermark_bytes or int(settings.high_watermark * available)
+        critical = int(high * settings.critical)
+        if high < available:
+            critical = min(critical, (high + available) // 2)
+        return cls(available, high, int(high * settings.resume), critical)
+
+
+class Watermark:
+    """The memory alarm with its hysteresis: on from the high mark on, until use falls below the resume mark."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+        self.above = False
+        self.critical = False
+
+    def update(self, used: int) -> bool:
+        """Take a measurement and return whether the alarm is on."""
+        self.above = used >= (self.marks.resume if self.above else self.marks.high)
+        self.critical = used >= self.marks.critical
+        return self.above
+
+
+class OwnMemory:
+    """Measures this process; keeps its status file open."""
+
+    def __init__(self) -> None:
+        self._fd = os.open(OWN_STATUS, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> int:
+        """Return the bytes that this process holds."""
+        return held(os.pread(self._fd, STATUS_BYTES_MAX, 0))
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._fd)
+
+
+def held(status: bytes) -> int:
+    """Return the bytes that a process holds, given the text of its ``status`` file.
+
+    Two processes map each ring between shards, so each counts half of its shared pages.
+    """
+    return (
+        _kibibytes(status, b"RssAnon:")
+        + _kibibytes(status, b"RssShmem:") // 2
+        + _kibibytes(status, b"VmSwap:")
+    ) * 1024
+
+
+def available(
+    memory_info: str = MEMORY_INFO, own_groups: str = OWN_GROUPS, root: str = GROUPS_ROOT
+) -> int:
+    """Return the bytes available to this node: the machine's memory, or the lowest limit of its control groups."""
+    total = _kibibytes(Path(memory_info).read_bytes(), b"MemTotal:") * 1024
+    return min([total, *_group_limits(own_groups, root)])
+
+
+def _group_limits(own_groups: str, root: str) -> list[int]:
+    """Return the limits of this process's control groups, from its own to the outermost visible one."""
+    try:
+        lines = Path(own_groups).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []  # a kernel without control groups
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            base, name = Path(root), "memory.max"
+        elif "memory" in controllers.split(","):
+            base, name = Path(root, "memory"), "memory.limit_in_bytes"
+        else:
+            continue
+        # In a container the path may be the host's, while only the container's own group is mounted, at the top.
+        place = base / path.lstrip("/")
+        for directory in (place, *place.parents):
+            limit = _limit(directory / name)
+            if limit is not None:
+                limits.append(limit)
+            if directory == base:
+                break
+    return limits
+
+
+def _limit(file: Path) -> int | None:
+    """Return a group's limit, None where there is none."""
+    try:
+        text = file.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _kibibytes(text: bytes, name: bytes) -> int:
+    """Return the number after a name at the beginning of a line, 0 where the kernel does not report it."""
+    at = text.find(b"\n" + name)
+    if at < 0 and not text.startswith(name):
+        return 0
+    start = at + 1 + len(name)
+    return int(text[start : text.index(b"kB", start)])
