@@ -42,7 +42,10 @@ ANONYMOUS = Authenticated(0)
 class Authentication:
     """Checks credentials for one shard."""
 
-    def __init__(self, settings: Auth, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, settings: Auth, loop: asyncio.AbstractEventLoop, certificates: bool = False
+    ) -> None:
+        """`certificates`: whether some listener checks certificates of clients, whose names need no user."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
         self._digest_key = os.urandom(SECRET_BYTES)
@@ -50,6 +53,7 @@ class Authentication:
         """By user: the hash that a password was verified against, and that password's digest."""
         self._users: dict[str, User] = {}
         self.revision = -1
+        self._certificates = certificates
         self.pending = 0
         self.results: Counter[tuple[str, str]] = Counter()
         self._pool: ThreadPoolExecutor | None = None
@@ -224,6 +228,15 @@ class Authentication:
         if allow == "loopback":
             return is_loopback(peer)
         return allow == "always"
+
+    def may_return(self, principal: str) -> bool:
+        """Whether somebody may still log in as a principal: what it left behind is kept for it until then.
+
+        A name that is no user's may be a certificate's, where clients present certificates.
+        """
+        if not principal:
+            return self.settings.anonymous.allow != "never"
+        return principal in self._users or self.revision < 0 or self._certificates
 
     def policy(self, client_id: str, username: str) -> Policy:
         """The permissions of a client; a certificate's holder who is no user has those of anonymous ones."""

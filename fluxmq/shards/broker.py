@@ -395,7 +395,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     def count_error(self, client: Client, reason: int, text: str) -> None:
         """Count a client's error; log some."""
         self.errors[reason] += 1
-        session = client.session
+        session, connect = client.session, client.connect
+        client_id = connect.client_id if connect is not None else ""
         self.log.event(
             logging.INFO,
             f"error-{reason}",
@@ -403,7 +404,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             text,
             reason,
             peer=client.peer,
-            client_id=session.client_id if session is not None else "",
+            client_id=session.client_id if session is not None else client_id,
         )
 
     def count_drop(self, reason: str, count: int) -> None:

@@ -97,7 +97,8 @@ class Worker:
             broker_settings.route_cache_size,
         )
         self.reactor.tally.now = time.monotonic()
-        self.authentication = Authentication(settings.auth, self.loop)
+        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
+        self.authentication = Authentication(settings.auth, self.loop, certificates)
         self.broker = ShardBroker(
             self.reactor,
             settings,

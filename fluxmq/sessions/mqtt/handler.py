@@ -98,6 +98,14 @@ class Handler:
         """The client's id is this shard's."""
         connecting.on_claimed(self.broker, client, session)
 
+    def claim_refused(self, client: Client) -> None:
+        """The client's id belongs to another principal, whose session stays as it is."""
+        connect = client.connect
+        if client.stage is CLAIMING and connect is not None:
+            text = "the client id belongs to another user"
+            reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
+            connecting.refuse(self.broker, client, reason, text, connect.version)
+
     def connected(self, client: Client, packet: Packet) -> None:
         """A packet of a connected client. Raises ProtocolError."""
         match packet:

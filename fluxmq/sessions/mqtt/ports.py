@@ -90,7 +90,8 @@ class Broker(Protocol):
 
         The handler's ``claimed`` is called, at once or, the connection being paused, later: with the
         session to continue, wherever it was, or None when there is none (``clean``: it has been ended).
-        Any other connection of the same id is closed before.
+        Any other connection of the same id is closed before. Where the id belongs to another principal,
+        ``claim_refused`` is called instead, and nothing is ended or closed.
         """
 
     def create(self, client_id: str) -> Session | None:

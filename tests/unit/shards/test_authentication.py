@@ -311,3 +311,18 @@ def test_a_verified_password_is_known_again_until_the_user_changes(
     assert check(authentication, loop, "anna", b"secret").reason != 0
     authentication.set_users(3, (user("anna", enabled=False),))
     assert check(authentication, loop, "anna", b"secret").reason != 0
+
+
+def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 7: a user, disabled or not, may come back; a deleted one and forbidden anonymous ones may not."""
+    authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
+    found = {name: authentication.may_return(name) for name in ("anna", "off", "gone", "")}
+    assert found == {"anna": True, "off": True, "gone": False, "": False}
+    assert make(anonymous={"allow": "always"}).may_return("")
+    with_certificates = Authentication(Auth.model_validate({"argon2": CHEAP}), loop, True)
+    with_certificates.set_users(1, ())
+    assert with_certificates.may_return("device")
+    with_certificates.close()
+    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    assert early.may_return("anna"), "control has not told who there is"
+    early.close()

@@ -1,0 +1,87 @@
+"""Who gets in, and what a stranger cannot do: the steps of the review, against a real broker of two shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.broker import Broker, running_broker
+from tests.conformance import wire
+from tests.conformance.client import eventually
+from tests.conformance.conftest import Mqtt
+from tests.conformance.wire import V4, V5
+
+KEEP = [(wire.SESSION_EXPIRY_INTERVAL, 3600)]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of two shards with the users ua and ub, whose passwords are their names."""
+    directory: Path = tmp_path_factory.mktemp("doors")
+    with running_broker(directory, workers=2) as started:
+        for name in ("ua", "ub"):
+            started.add_user(name, name)
+        yield started
+
+
+@pytest.fixture
+def mqtt(node: Broker) -> Iterator[Mqtt]:
+    """Clients of that broker."""
+    with ExitStack() as stack:
+        yield Mqtt(node, stack)
+
+
+def test_a_session_is_not_destroyed_by_another_principal(node: Broker, mqtt: Mqtt) -> None:
+    """Review finding 7: five acknowledged messages wait; other users and nobody in particular are refused."""
+    name, topic = mqtt.client_id(), mqtt.topic()
+    login = {"username": "ua", "password": b"ua"}
+    client = mqtt.connect(V5, name, props=KEEP, **login)
+    client.subscribe(topic, qos=1)
+    # While it is connected:
+    assert mqtt.refused(V5, name) == 0x85
+    assert mqtt.refused(V4, name) == 2
+    client.ping()
+    client.disconnect()
+    publisher = mqtt.connect(V5, **login)
+    for number in range(5):
+        publisher.publish(topic, b"%d" % number, qos=1)
+    # While it is away, over any kind of connection:
+    assert mqtt.refused(V5, name, username="ub", password=b"ub") == 0x85
+    assert mqtt.refused(V5, name, username="ub", password=b"ub", clean=False, props=KEEP) == 0x85
+    for _ in range(4):
+        stranger = mqtt.over(mqtt.web_socket(), V4)
+        assert stranger.connect(name, clean=False).reason == 2
+    back = mqtt.open(V5)
+    assert back.connect(name, clean=False, props=KEEP, **login).session_present
+    assert [back.next().payload for _ in range(5)] == [b"%d" % number for number in range(5)]
+    assert "the client id belongs to another user" in node.log()
+
+
+def test_an_administrator_frees_a_client_id(node: Broker, mqtt: Mqtt) -> None:
+    """Review finding 7: what another principal may not end, `fluxmqctl close_session` does."""
+    name = mqtt.client_id()
+    client = mqtt.connect(V5, name, props=KEEP, username="ua", password=b"ua")
+    assert mqtt.refused(V5, name) == 0x85
+    assert name in node.control("close_session", name)
+    assert client.next().reason == 0x98
+    mqtt.connect(V5, name, props=KEEP).disconnect()
+    assert name in node.control("close_session", name)
+    with pytest.raises(AssertionError, match="there is no session of"):
+        node.control("close_session", name)
+
+
+def test_a_user_who_is_deleted_holds_no_client_id(node: Broker, mqtt: Mqtt) -> None:
+    """Review finding 7: his sessions end with him."""
+    node.add_user("uc", "uc")
+    name = mqtt.client_id()
+    mqtt.connect(V5, name, props=KEEP, username="uc", password=b"uc").disconnect()
+    assert mqtt.refused(V5, name) == 0x85
+    node.control("user", "delete", "uc")
+
+    def free() -> bool:
+        return mqtt.open(V5).connect(name).reason == 0
+
+    eventually(free, "the end of the session")
