@@ -18,6 +18,7 @@ from functools import partial
 from ipaddress import ip_address
 
 from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.origins import Page
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
@@ -169,7 +170,7 @@ class Authentication:
                 return Authenticated(Reason.NOT_AUTHORIZED)
             self.results["certificate", "success"] += 1
             return Authenticated(0, client.certificate_name)
-        if self.anonymous_allowed(client.peer):
+        if self.anonymous_allowed(client):
             return ANONYMOUS
         self.results["anonymous", "failure"] += 1
         return Authenticated(Reason.NOT_AUTHORIZED)
@@ -222,11 +223,17 @@ class Authentication:
             Authenticated(0, username) if valid else Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
         )
 
-    def anonymous_allowed(self, peer: str) -> bool:
-        """Whether a client that names no user is let in from where it comes."""
-        allow = self.settings.anonymous.allow
+    def anonymous_allowed(self, client: Client) -> bool:
+        """Whether a client that names no user is let in from where it comes.
+
+        A browser on this machine lends its address to every page: a page from elsewhere is nobody's until it names a
+        user. Nor does a name of the DNS that is the page's and the request's make it this machine's.
+        """
+        allow, page = self.settings.anonymous.allow, client.page
+        if page is Page.FOREIGN:
+            return False
         if allow == "loopback":
-            return is_loopback(peer)
+            return is_loopback(client.peer) and page is not Page.SAME
         return allow == "always"
 
     def may_return(self, principal: str) -> bool:

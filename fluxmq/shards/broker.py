@@ -39,6 +39,7 @@ from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.queues.port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.streams.tls import TlsStream
+from fluxmq.shards.streams.websocket import WebSocketStream
 from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import SessionTimers, SilenceWheel
 
@@ -170,6 +171,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             identity = stream.peer_identity()
             if identity is not None:
                 client.certificate_name = identity.common_name or ""
+        elif isinstance(stream, WebSocketStream):
+            client.page = stream.page
         if connect.username is None:
             self.handler.authenticated(client, self.authentication.without_name(client))
             return

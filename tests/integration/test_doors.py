@@ -85,3 +85,28 @@ def test_a_user_who_is_deleted_holds_no_client_id(node: Broker, mqtt: Mqtt) -> N
         return mqtt.open(V5).connect(name).reason == 0
 
     eventually(free, "the end of the session")
+
+
+def test_a_page_from_elsewhere_reads_nothing(node: Broker, mqtt: Mqtt) -> None:
+    """Review finding 6: a page opened in a browser on this machine is not trusted for the browser's address."""
+    for origin in ("https://evil.example", "null", f"http://{node.host}:{node.port}"):
+        assert mqtt.web_socket(origin=origin).status == 403
+    own = mqtt.web_socket(origin=f"http://{node.host}:{node.ws_port}")
+    assert mqtt.over(own, V5).connect(mqtt.client_id()).reason == 0
+    assert mqtt.over(mqtt.web_socket(), V5).connect(mqtt.client_id()).reason == 0
+
+
+def test_pages_that_a_wildcard_lets_in_name_a_user(tmp_path: Path) -> None:
+    """Review finding 6: anonymous access is for origins that are named in full."""
+    settings = {
+        "server": {"mqtt": {"websocket": {"allowed_origins": ["*", "https://app.example"]}}}
+    }
+    with running_broker(tmp_path, settings=settings) as node, ExitStack() as stack:
+        node.add_user("ua", "ua")
+        mqtt = Mqtt(node, stack)
+        evil = mqtt.over(mqtt.web_socket(origin="https://evil.example"), V5)
+        assert evil.connect(mqtt.client_id()).reason == 0x87
+        page = mqtt.over(mqtt.web_socket(origin="https://evil.example"), V5)
+        assert page.connect(mqtt.client_id(), username="ua", password=b"ua").reason == 0
+        app = mqtt.over(mqtt.web_socket(origin="https://app.example"), V5)
+        assert app.connect(mqtt.client_id()).reason == 0

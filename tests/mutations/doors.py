@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
+OF_AUTHENTICATION = "tests/unit/shards/test_authentication.py::"
 OF_CLAIMS = "tests/unit/shards/test_claims.py::"
 
 MUTATIONS = [
@@ -42,5 +43,30 @@ MUTATIONS = [
         "if not self._sessions.holds(client_id):\n                    # What is kept",
         "if not clean and not self._sessions.holds(client_id):\n                    # What is kept",
         OF_CLAIMS + "test_while_the_home_is_away_nothing_is_taken",
+    ),
+    # Web pages
+    Mutation(
+        "foreign_page",
+        "Without settings a page from elsewhere does not connect (review finding 6).",
+        "fluxmq/auth/origins.py",
+        "return Page.FOREIGN if origin_allowed(origin, allowed) else None",
+        "return Page.FOREIGN",
+        "tests/unit/auth/test_origins.py::test_without_settings_only_pages_of_the_same_origin_connect",
+    ),
+    Mutation(
+        "foreign_page_anonymous",
+        "Where it does, it is not anonymous (review finding 6).",
+        "fluxmq/shards/authentication.py",
+        "if page is Page.FOREIGN:",
+        "if False:",
+        OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
+    ),
+    Mutation(
+        "rebound_page_anonymous",
+        "Nor is one whose name was made to point at this machine (review finding 6).",
+        "fluxmq/shards/authentication.py",
+        " and page is not Page.SAME",
+        "",
+        OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
     ),
 ]

@@ -11,6 +11,7 @@ import pytest
 
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.origins import Page
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
 from fluxmq.protocols.mqtt.packets import Connect
@@ -311,6 +312,37 @@ def test_a_verified_password_is_known_again_until_the_user_changes(
     assert check(authentication, loop, "anna", b"secret").reason != 0
     authentication.set_users(3, (user("anna", enabled=False),))
     assert check(authentication, loop, "anna", b"secret").reason != 0
+
+
+@pytest.mark.parametrize(
+    ("page", "peer", "loopback", "always"),
+    [
+        (Page.NONE, LOCAL, True, True),
+        (Page.NAMED, LOCAL, True, True),
+        (Page.LOCAL, LOCAL, True, True),
+        (Page.SAME, LOCAL, False, True),
+        (Page.FOREIGN, LOCAL, False, False),
+        (Page.NONE, REMOTE, False, True),
+        (Page.NAMED, REMOTE, False, True),
+        (Page.FOREIGN, REMOTE, False, False),
+    ],
+)
+def test_pages_from_elsewhere_are_not_anonymous(
+    make: Make,
+    loop: asyncio.AbstractEventLoop,
+    page: Page,
+    peer: str,
+    loopback: bool,
+    always: bool,
+) -> None:
+    """Review finding 6: a browser on this machine lends its address to any page."""
+    for allow, expected in (("loopback", loopback), ("always", always), ("never", False)):
+        authentication = make(user(), anonymous={"allow": allow})
+        who = client(peer)
+        who.page = page
+        let_in = check(authentication, loop, None, who=who).reason == 0
+        assert let_in is expected, allow
+        assert check(authentication, loop, "anna", b"secret", who).reason == 0
 
 
 def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEventLoop) -> None:
