@@ -126,6 +126,21 @@ class Argon2(Section):
     """Lanes computed side by side."""
 
 
+class FailedLogins(Section):
+    """How fast passwords can be guessed: logins that come too early after failed ones are refused as busy. Counted per shard."""
+
+    per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    """Failed logins as one user from one address (IPv6: one /64) before delays begin."""
+    per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    """Failed logins from one address, whoever is named, before delays begin; users who logged in from there lately are not held up."""
+    first_delay: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
+    """The first delay, which doubles with each further failure; 0 delays nothing."""
+    max_delay: Annotated[Duration, Field(ge=0, le=86_400)] = 60.0
+    """The longest delay."""
+    forget_after: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 600.0
+    """Time after the last failure, or after its delay, at which failures are forgotten; so long a login makes a user known at an address."""
+
+
 class Auth(Section):
     """Who may connect, and how passwords are verified. Users are kept by ``fluxmqctl user``."""
 
@@ -138,7 +153,12 @@ class Auth(Section):
     verify_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Threads per shard that verify passwords, so that the event loop never waits for one."""
     max_pending_verifications: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Password verifications waiting per shard; beyond it, new connections are refused as busy."""
+    """Password verifications waiting per shard; beyond it, an address with many waiting makes room for one with fewer, or
+    new connections are refused as busy. A password that was verified before does not wait."""
+    max_pending_per_address: Annotated[int, Field(ge=1, le=100_000)] = 64
+    """Password verifications waiting per shard for one client address (IPv6: one /64); beyond it, it is refused as busy."""
+    failed_logins: FailedLogins = FailedLogins()
+    """How fast passwords can be guessed."""
 
 
 class ConnectionRate(Section):

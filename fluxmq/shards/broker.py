@@ -173,7 +173,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
                 client.certificate_name = identity.common_name or ""
         elif isinstance(stream, WebSocketStream):
             client.page = stream.page
-        if connect.username is None:
+        if not connect.username:
             self.handler.authenticated(client, self.authentication.without_name(client))
             return
         self.pause(client.connection)
@@ -192,9 +192,13 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """The SCRAM keys of an enabled user who is let in from ``peer``."""
         return self.authentication.scram_keys(username, peer)
 
-    def authentication_result(self, method: str, success: bool) -> None:
-        """Count an authentication."""
-        self.authentication.results[method, "success" if success else "failure"] += 1
+    def login_refusal(self, username: str, peer: str) -> int:
+        """Why a login by SCRAM cannot be tried now; 0 when it can."""
+        return self.authentication.login_refusal(username, peer)
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
+        """Count a login by SCRAM."""
+        self.authentication.scram_result(username, peer, success)
 
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""

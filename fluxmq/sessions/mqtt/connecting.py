@@ -186,18 +186,23 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     try:
         if not exchange.username:
             username = exchange.receive_client_first(data)
+            if login_refused(broker, client, username):
+                return
             keys = broker.scram_keys(username, client.peer)
             send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
+        # Asked again, for proofs of many connections that were asked for theirs at once.
+        if login_refused(broker, client, exchange.username):
+            return
         final = exchange.receive_client_final(data)
     except ScramError as error:
-        broker.authentication_result("scram-sha-256", False)
+        broker.scram_result(exchange.username, client.peer, False)
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
     if client.reauthenticating and exchange.username != client.username:
-        broker.authentication_result("scram-sha-256", False)
+        broker.scram_result(exchange.username, client.peer, False)
         raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
-    broker.authentication_result("scram-sha-256", True)
+    broker.scram_result(exchange.username, client.peer, True)
     client.scram = None
     if client.reauthenticating:
         client.reauthenticating = False
@@ -206,6 +211,16 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     assert client.connect is not None
     client.proof = final
     on_authenticated(broker, client, Authenticated(0, exchange.username))
+
+
+def login_refused(broker: Broker, client: Client, username: str) -> bool:
+    """Whether a SCRAM login is refused untried, which the client is told."""
+    reason = broker.login_refusal(username, client.peer)
+    if reason:
+        fail_authentication(
+            broker, client, reason, "too many logins failed, or users not known yet"
+        )
+    return reason != 0
 
 
 def fail_authentication(broker: Broker, client: Client, reason: int, text: str) -> None:

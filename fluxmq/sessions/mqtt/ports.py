@@ -76,8 +76,11 @@ class Broker(Protocol):
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
         """The keys of an enabled user who is let in from ``peer`` (address:port)."""
 
-    def authentication_result(self, method: str, success: bool) -> None:
-        """Count an authentication that ran inside the session."""
+    def login_refusal(self, username: str, peer: str) -> int:
+        """The reason for which a login by SCRAM cannot be tried now; 0 when it can."""
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
+        """Count a login that ran inside the session."""
 
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""

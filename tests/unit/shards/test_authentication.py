@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -113,9 +114,8 @@ def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     assert check(authentication, loop, "anna", None) == bad
     assert check(authentication, loop, "nobody", b"secret") == bad
     assert check(authentication, loop, "off", b"secret") == bad
-    assert check(authentication, loop, "", b"secret") == bad
     assert check(authentication, loop, "anna", b"x" * 100_000) == bad
-    assert authentication.results == {("password", "success"): 1, ("password", "failure"): 7}
+    assert authentication.results == {("password", "success"): 1, ("password", "failure"): 6}
 
 
 def test_too_many_verifications_at_once(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -155,7 +155,9 @@ def test_before_the_users_are_known(loop: asyncio.AbstractEventLoop) -> None:
     assert certificate.reason == Reason.SERVER_UNAVAILABLE
     assert check(authentication, loop, None).reason == 0, "anonymous ones need no users"
     authentication.set_users(1, ())
-    assert check(authentication, loop, "anna", b"x").reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    away = client(REMOTE)
+    result = check(authentication, loop, "anna", b"x", away)
+    assert result.reason == Reason.BAD_USER_NAME_OR_PASSWORD
     authentication.close()
 
 
@@ -173,7 +175,7 @@ def test_verifications_under_way_survive_new_settings_and_the_loops_end(
     late = Authentication(Auth.model_validate({"argon2": CHEAP}), other)
     late.set_users(1, (user(),))
     late.check(client(), connect, outcome)
-    pool = late._pool
+    pool = late._verifications.pool
     assert pool is not None
     other.close()
     pool.shutdown(wait=True)
@@ -343,6 +345,179 @@ def test_pages_from_elsewhere_are_not_anonymous(
         let_in = check(authentication, loop, None, who=who).reason == 0
         assert let_in is expected, allow
         assert check(authentication, loop, "anna", b"secret", who).reason == 0
+
+
+def test_an_empty_name_is_none(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Many small clients send one where nothing was configured; a password beside it is nobody's."""
+    authentication = make(user())
+    assert check(authentication, loop, "") == Authenticated(0)
+    assert check(authentication, loop, "", b"secret") == Authenticated(0)
+    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, "", who=client(REMOTE)) == refused
+
+
+def test_an_unknown_name_is_none_until_somebody_adds_a_user(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    bad = Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+    for users in ((), (user("guest"),)):
+        authentication = make(*users)
+        assert check(authentication, loop, "sensor", b"x") == Authenticated(0)
+        assert check(authentication, loop, "sensor", b"x", client(REMOTE)) == bad
+    assert check(authentication, loop, "guest", b"wrong") == bad
+    page = client()
+    page.page = Page.FOREIGN
+    assert check(authentication, loop, "sensor", b"x", page) == bad
+    authentication.set_users(2, (user("guest"), user()))
+    assert check(authentication, loop, "sensor", b"x") == bad
+    never = make(user("guest"), anonymous={"allow": "never"})
+    assert check(never, loop, "sensor", b"x") == bad
+
+
+def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
+    authentication = make(user("guest"), user())
+    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, None, who=client(REMOTE, "guest")) == refused
+    assert check(authentication, loop, None, who=client(LOCAL, "guest")).username == "guest"
+    for needed in (False, True):
+        assert authentication.by_certificate("guest", REMOTE, needed) == refused
+        assert authentication.by_certificate("guest", LOCAL, needed) == Authenticated(0, "guest")
+        assert authentication.by_certificate("anna", REMOTE, needed) == Authenticated(0, "anna")
+    assert authentication.by_certificate("device", REMOTE) == Authenticated(0, "device")
+    assert authentication.by_certificate("device", REMOTE, True) == refused
+    assert authentication.by_certificate("", REMOTE, True) == refused
+    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    assert early.by_certificate("anna", LOCAL, True).reason == Reason.SERVER_UNAVAILABLE
+    early.close()
+
+
+def ask(authentication: Authentication, name: str, password: bytes, peer: str) -> Outcome:
+    """Ask, and do not wait."""
+    outcome = Outcome()
+    authentication.verify(name, password, peer, outcome)
+    return outcome
+
+
+def test_a_password_verified_before_does_not_queue(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Review finding 8: however many made-up names wait, from the same address too."""
+    authentication = make(user(), max_pending_verifications=8, verify_threads=1)
+    assert check(authentication, loop, "anna", b"secret").reason == 0
+    flood = [ask(authentication, f"x{number}", b"x", LOCAL) for number in range(50)]
+    assert authentication.pending == 8
+    assert ask(authentication, "anna", b"secret", LOCAL).reason == 0
+    wait(authentication, loop)
+    busy = [outcome.reason for outcome in flood].count(Reason.SERVER_BUSY)
+    assert busy == 42
+
+
+def test_addresses_take_turns(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 8: who floods waits behind itself; a user from elsewhere is let in, also for the first time."""
+    authentication = make(user(), max_pending_verifications=9, verify_threads=1)
+    order: list[str] = []
+
+    def note(name: str) -> Callable[[Authenticated], None]:
+        return lambda result: order.append(f"{name} {result.reason:#x}")
+
+    for number in range(30):
+        authentication.verify(f"x{number}", b"x", REMOTE, note("x"))
+    assert order == ["x 0x89"] * 21
+    authentication.verify("anna", b"secret", "[2001:db8::1]:1", note("anna"))
+    wait(authentication, loop)
+    assert order.index("anna 0x0") == 21 + 1 + 2, "the last one made room, two were before it"
+    assert order.count("x 0x86") == 8
+    bounded = make(user(), max_pending_per_address=4, verify_threads=1)
+    flood = [ask(bounded, f"y{number}", b"x", f"192.0.2.7:{number}") for number in range(9)]
+    assert bounded.pending == 5
+    assert not ask(bounded, "anna", b"secret", "192.0.2.8:1").results
+    wait(bounded, loop)
+    assert [outcome.reason for outcome in flood] == [0x86] * 5 + [0x89] * 4
+
+
+def test_logins_that_wait_for_the_same_password_are_verified_once(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    authentication = make(user(), verify_threads=1)
+    outcomes = [ask(authentication, "anna", b"secret", REMOTE) for _ in range(20)]
+    asked: list[bytes] = []
+    verify = authentication._verifications._verifier.verify
+
+    class Counting:
+        def verify(self, password: bytes, stored: str | None) -> bool:
+            asked.append(password)
+            return verify(password, stored)
+
+    authentication._verifications._verifier = Counting()  # type: ignore[assignment]
+    wait(authentication, loop)
+    assert {outcome.reason for outcome in outcomes} == {0}
+    assert not asked
+
+
+GUESSES = {"per_user": 3, "per_address": 1000, "first_delay": "10s", "max_delay": "40s"}
+
+
+def test_guessing_is_slowed_down(
+    make: Make, loop: asyncio.AbstractEventLoop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Review finding 15: also for a name that is nobody's; nobody is locked out elsewhere; a burst has one line."""
+    caplog.set_level(logging.INFO)
+    authentication = make(user(), failed_logins=GUESSES)
+    for name in ("anna", "nobody"):
+        for _ in range(4):
+            result = check(authentication, loop, name, b"guess", client(REMOTE))
+            assert result.reason == Reason.BAD_USER_NAME_OR_PASSWORD
+        for password in (b"guess", b"secret"):
+            again = check(authentication, loop, name, password, client("192.0.2.7:6000"))
+            assert again.reason == Reason.SERVER_BUSY
+    assert authentication.results["password", "delayed"] == 4
+    assert authentication.results["password", "failure"] == 8
+    assert check(authentication, loop, "anna", b"secret", client("192.0.2.8:1")).reason == 0
+    assert [record.getMessage() for record in caplog.records] == ["logins fail"]
+    assert check(authentication, loop, "anna", b"secret", client(REMOTE)).reason == 0x89
+
+
+def test_guessing_at_many_names_is_slowed_down(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 15: by address; the password that was verified before is no oracle meanwhile."""
+    authentication = make(
+        user(), user("bob"), failed_logins={**GUESSES, "per_user": 2, "per_address": 3}
+    )
+    elsewhere = client("192.0.2.8:1")
+    assert check(authentication, loop, "anna", b"secret", elsewhere).reason == 0
+    who = client(REMOTE)
+    for number in range(4):
+        assert check(authentication, loop, f"x{number}", b"x", who).reason == 0x86
+    assert check(authentication, loop, "bob", b"secret", who).reason == 0x89
+    assert check(authentication, loop, "bob", b"secret", elsewhere).reason == 0
+    for _ in range(3):
+        assert check(authentication, loop, "anna", b"guess", who).reason == 0x89
+    assert check(authentication, loop, "anna", b"secret", who).reason == 0x89, "an oracle"
+    assert check(authentication, loop, "anna", b"secret", elsewhere).reason == 0
+
+
+def test_attempts_at_once_are_not_all_tried(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 15: those that wait when the delay begins are refused like those that come then."""
+    authentication = make(user(), failed_logins=GUESSES, verify_threads=1)
+    outcomes = [ask(authentication, "anna", b"%d" % number, REMOTE) for number in range(20)]
+    wait(authentication, loop)
+    assert [outcome.reason for outcome in outcomes] == [0x86] * 4 + [0x89] * 16
+
+
+def test_guessing_by_scram_is_slowed_down(make: Make) -> None:
+    """Review finding 15: its work is all the client's."""
+    authentication = make(user(), failed_logins=GUESSES)
+    for _ in range(4):
+        assert authentication.login_refusal("anna", REMOTE) == 0
+        authentication.scram_result("anna", REMOTE, False)
+    assert authentication.login_refusal("anna", REMOTE) == Reason.SERVER_BUSY
+    assert authentication.login_refusal("anna", LOCAL) == 0
+    assert authentication.results == {
+        ("scram-sha-256", "failure"): 4,
+        ("scram-sha-256", "delayed"): 1,
+    }
+    authentication.revision = -1
+    assert authentication.login_refusal("anna", LOCAL) == Reason.SERVER_UNAVAILABLE
 
 
 def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEventLoop) -> None:
