@@ -41,7 +41,8 @@ FAILURES_LOGGED_PER_SECOND = 1 / 60
 LOGGED_NAME_CHARACTERS = 64
 """Of a name that anybody made up, as much as a line has."""
 INITIAL_USERS = frozenset({"guest"})
-"""The users of a node where nobody has added one."""
+INITIAL_REVISION = 1
+"""The users of a node where nobody has added one, and their revision: after one was added and deleted again it is a later one."""
 ANONYMOUS = Authenticated(0)
 
 
@@ -120,13 +121,13 @@ class Authentication:
         self.verify(connect.username, connect.password or b"", client.peer, done)
 
     def _nobody_yet(self, client: Client, username: str) -> bool:
-        """Whether an unknown name is taken for none: no user was added, and the client needs no name.
+        """Whether an unknown name is taken for none: no user was ever added, and the client needs no name.
 
         A program with a name in its settings, on a node where nobody has set up users, is let in as what it would be
         without one.
         """
         return (
-            self.revision >= 0
+            0 <= self.revision <= INITIAL_REVISION
             and username not in self._users
             and self._users.keys() <= INITIAL_USERS
             and not client.certificate_name

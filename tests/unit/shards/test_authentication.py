@@ -370,6 +370,8 @@ def test_an_unknown_name_is_none_until_somebody_adds_a_user(
     assert check(authentication, loop, "sensor", b"x", page) == bad
     authentication.set_users(2, (user("guest"), user()))
     assert check(authentication, loop, "sensor", b"x") == bad
+    authentication.set_users(3, (user("guest"),))
+    assert check(authentication, loop, "anna", b"x") == bad, "a user who was deleted"
     never = make(user("guest"), anonymous={"allow": "never"})
     assert check(never, loop, "sensor", b"x") == bad
 
