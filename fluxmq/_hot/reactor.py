@@ -50,7 +50,8 @@ PAUSED_OUTPUT = 4
 """Not reading: the client asks and does not take the answers."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
-TOPIC_NAME_INVALID = 0x90
+CONNECT_BEGINNING = 16
+"""Bytes of a packet in which the version of a CONNECT is: fixed header, name and level."""
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
 
@@ -358,7 +359,11 @@ class Reactor:
                 needed = scanner.needed
                 break
             if kind == 4:
-                connection.handler.broken(connection, scanner.reason)
+                if scanner.reason == PACKET_TOO_LARGE and not connection.open:
+                    beginning = bytes(memoryview(buffer)[at : min(end, at + CONNECT_BEGINNING)])
+                    connection.handler.too_large(connection, beginning)
+                else:
+                    connection.handler.broken(connection, scanner.reason)
                 return 0
             following = scanner.end
             if kind == 1 and connection.open:
@@ -446,7 +451,7 @@ class Reactor:
         if run.qos:
             connection.buffer()
         if not run.control and self.publish_run(run) < 0:
-            connection.handler.broken(connection, TOPIC_NAME_INVALID)
+            connection.handler.bad_topic(connection, run.topic)
             return 0
         ticket = self.ticket
         self.ticket = None

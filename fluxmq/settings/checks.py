@@ -122,12 +122,6 @@ def _broker(settings: Settings) -> Iterator[Problem]:
         yield Problem(
             "broker.max_topic_bytes", f"may not be above broker.max_packet_size, which is {largest}"
         )
-    if broker.ring_bytes < 2 * broker.max_packet_size:
-        yield Problem(
-            "broker.ring_bytes",
-            f"must be at least twice broker.max_packet_size, which is {largest},"
-            " so that one message can be written while another is read",
-        )
     if broker.keep_alive_maximum != int(broker.keep_alive_maximum):
         yield Problem("broker.keep_alive_maximum", "must be whole seconds")
 

@@ -30,18 +30,23 @@ Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
 class Broker(Section):
     """What MQTT clients may send and ask for."""
 
-    max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 1 << 20
+    max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 16 << 20
     """Largest packet accepted after CONNECT, whole; told to MQTT 5 clients, a larger one ends the connection."""
-    max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 8 << 10
-    """Largest CONNECT packet, will included: all that a client may send before it is known."""
+    max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 128 << 10
+    """Largest CONNECT packet, will included: all that a client may send before it is known. A larger one is refused with 0x95."""
     max_will_size: Annotated[Size, Field(ge=0, le=1 << 20)] = 256 << 10
     """Largest will payload; max_connect_size bounds it as well, since the will is part of CONNECT."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
     """Highest quality of service that clients may publish with, and that subscriptions are granted."""
     max_topic_bytes: Annotated[int, Field(ge=16, le=MQTT_STRING_BYTES_MAX)] = 4096
     """Longest topic name or filter, in bytes of UTF-8."""
-    max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 128
+    max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 201
     """Most levels of a topic name or filter."""
+    allow_control_characters: bool = False
+    """Whether topics and client ids may hold control characters (U+0001 to U+001F, U+007F to U+009F); else they are malformed."""
+    refused_publish: Literal["acknowledge", "disconnect"] = "acknowledge"
+    """What a publish of an MQTT 3.1.1 client gets that is not permitted or cannot be: it is acknowledged and dropped, or the
+    client is disconnected, which sends it again as soon as it is back. MQTT 5 clients are told."""
     max_subscriptions_per_session: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Subscriptions that one session may hold."""
     max_retained_messages: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000
@@ -61,7 +66,8 @@ class Broker(Section):
     route_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     """Topics per shard whose subscribers are remembered, so that a publish need not search for them."""
     ring_bytes: Annotated[Size, Field(ge=4096, le=1 << 30, multiple_of=4096)] = 4 << 20
-    """Shared memory per ordered pair of shards, for messages under way between them."""
+    """Shared memory per ordered pair of shards, for messages under way between them; larger messages go in pieces. All of it is
+    touched in time: 16 shards have 240 pairs."""
 
 
 class Session(Section):
@@ -94,8 +100,8 @@ class Amqp(Section):
     """Channels of one connection, told to clients, who may ask for less."""
     heartbeat: Annotated[Duration, Field(ge=0, le=65_535)] = 60.0
     """Heartbeat interval suggested to clients, in whole seconds; 0 suggests none. A client silent for two is gone."""
-    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 16 << 20
-    """Largest message body accepted, RabbitMQ 4's default; a larger one closes its channel."""
+    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 32 << 20
+    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is 16MiB."""
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000

@@ -85,7 +85,12 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self._arriving: dict[str, Client] = {}
         """Clients let in as soon as the end of their former session is on disk."""
         self.configure(settings)
-        self.routes = RouteTable(reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels)
+        self.routes = RouteTable(
+            reactor,
+            self.limits.max_topic_bytes,
+            self.limits.max_topic_levels,
+            self.limits.packets.control_characters,
+        )
         self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
         self.peers: Peers
         self.retained: RetainedMessages

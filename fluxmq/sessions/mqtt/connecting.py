@@ -18,6 +18,7 @@ from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Pu
 from fluxmq.protocols.mqtt.packets import Will as WillPacket
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.topics import holds_control_characters
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
 from fluxmq.sessions.mqtt.queue_properties import queue_options
@@ -84,6 +85,7 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
             limits.packets.max_user_properties,
             limits.max_topic_bytes,
             limits.max_topic_levels,
+            limits.packets.control_characters,
         )
         client.connection.max_packet_out = (
             connect.properties.maximum_packet_size or client.connection.max_packet_out
@@ -115,6 +117,8 @@ def check(broker: Broker, connect: Connect) -> None:
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "client id is reserved or too long", version
         )
+    if not limits.packets.control_characters and holds_control_characters(name.encode()):
+        raise ProtocolError(Reason.MALFORMED_PACKET, "client id holds a control character", version)
     if not name and version == 4 and not connect.clean_start:
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "no client id for a persistent session", version

@@ -16,6 +16,7 @@ from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.codec import decode, encode
+from fluxmq.protocols.mqtt.connecting import version_of
 from fluxmq.protocols.mqtt.packets import (
     Auth,
     Disconnect,
@@ -261,6 +262,25 @@ class Handler:
     def broken(self, connection: Connection, reason: int) -> None:
         """The hot path found the protocol broken."""
         self.fail(connection.identity, reason, "malformed or unacceptable packet")
+
+    def bad_topic(self, connection: Connection, topic: bytes) -> None:
+        """The hot path found a topic that leads nowhere: say what is wrong with it."""
+        reason, text = int(Reason.TOPIC_NAME_INVALID), "the topic name is not accepted"
+        try:
+            publishing.check_topic(self.broker, topic)
+        except ProtocolError as error:
+            reason, text = error.reason, error.text
+        self.fail(connection.identity, reason, text)
+
+    def too_large(self, connection: Connection, beginning: bytes) -> None:
+        """The first packet is larger than CONNECT may be; ``beginning`` is as much of it as tells its version."""
+        client: Client = connection.identity
+        version = version_of(beginning)
+        text = "CONNECT is larger than broker.max_connect_size"
+        if client.stage is OPENED and version:
+            connecting.refuse(self.broker, client, Reason.PACKET_TOO_LARGE, text, version)
+        else:
+            self.fail(client, Reason.PACKET_TOO_LARGE, text)
 
     def fail(self, client: Client, reason: int, text: str) -> None:
         """Close a connection for the client's fault."""

@@ -42,6 +42,8 @@ class SessionLimits:
     max_expiry: int
     max_inflight: int
     packets: Limits
+    acknowledge_refused: bool = True
+    """Whether a publish of a 3.1.1 client that is refused for good is acknowledged, or ends the connection."""
 
 
 @dataclass(slots=True, frozen=True)
