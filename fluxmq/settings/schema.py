@@ -33,7 +33,8 @@ class Broker(Section):
     max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 16 << 20
     """Largest packet accepted after CONNECT, whole; told to MQTT 5 clients, a larger one ends the connection."""
     max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 128 << 10
-    """Largest CONNECT packet, will included: all that a client may send before it is known. A larger one is refused with 0x95."""
+    """Largest CONNECT packet, will included: all that a client may send before it is known; max_packet_size bounds it as well.
+    A larger one is refused with 0x95."""
     max_will_size: Annotated[Size, Field(ge=0, le=1 << 20)] = 256 << 10
     """Largest will payload; max_connect_size bounds it as well, since the will is part of CONNECT."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2

@@ -93,7 +93,7 @@ class Worker:
             self,
             RECEIVE_BUFFER_BYTES,
             broker_settings.max_packet_size,
-            broker_settings.max_connect_size,
+            min(broker_settings.max_connect_size, broker_settings.max_packet_size),
             broker_settings.route_cache_size,
         )
         self.reactor.tally.now = time.monotonic()
