@@ -151,4 +151,21 @@ MUTATIONS = [
         "        if False:\n",
         "tests/unit/sessions/mqtt/test_connecting.py::test_scram_is_no_way_to_guess",
     ),
+    # What is let in
+    Mutation(
+        "deleted_user_is_not_anonymous",
+        "A name is nobody's only where nobody was ever added.",
+        "fluxmq/shards/authentication.py",
+        "0 <= self.revision <= INITIAL_REVISION",
+        "0 <= self.revision",
+        OF_AUTHENTICATION + "test_an_unknown_name_is_none_until_somebody_adds_a_user",
+    ),
+    Mutation(
+        "control_characters",
+        "Topics and client ids hold no control characters unless the settings allow them.",
+        "fluxmq/protocols/mqtt/topics.py",
+        "    if not control_characters and holds_control_characters(raw):\n",
+        "    if False:\n",
+        "tests/unit/sessions/mqtt/test_publishing.py::test_control_characters_are_malformed",
+    ),
 ]
