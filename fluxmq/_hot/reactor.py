@@ -50,8 +50,6 @@ PAUSED_OUTPUT = 4
 """Not reading: the client asks and does not take the answers."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
-CONNECT_BEGINNING = 16
-"""Bytes of a packet in which the version of a CONNECT is: fixed header, name and level."""
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
 
@@ -359,11 +357,7 @@ class Reactor:
                 needed = scanner.needed
                 break
             if kind == 4:
-                if scanner.reason == PACKET_TOO_LARGE and not connection.open:
-                    beginning = bytes(memoryview(buffer)[at : min(end, at + CONNECT_BEGINNING)])
-                    connection.handler.too_large(connection, beginning)
-                else:
-                    connection.handler.broken(connection, scanner.reason)
+                connection.handler.broken(connection, scanner.reason, buffer[at:end])
                 return 0
             following = scanner.end
             if kind == 1 and connection.open:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_AUTHENTICATION = "tests/unit/shards/test_authentication.py::"
+OF_VERIFYING = "tests/unit/shards/test_verifying.py::"
 OF_CLAIMS = "tests/unit/shards/test_claims.py::"
 
 MUTATIONS = [
@@ -92,7 +93,7 @@ MUTATIONS = [
         "fluxmq/shards/authentication.py",
         "        if remembered:\n            self._accept",
         "        if remembered and not self.pending:\n            self._accept",
-        OF_AUTHENTICATION + "test_a_password_verified_before_does_not_queue",
+        OF_VERIFYING + "test_a_password_verified_before_does_not_queue",
     ),
     Mutation(
         "addresses_in_turn",
@@ -108,7 +109,7 @@ MUTATIONS = [
         "fluxmq/auth/fair_queue.py",
         "if greatest is None or len(greatest) <= have + 1:",
         "if True:",
-        OF_AUTHENTICATION + "test_addresses_take_turns",
+        OF_VERIFYING + "test_addresses_take_turns",
     ),
     Mutation(
         "busy_is_no_refusal",
@@ -133,7 +134,7 @@ MUTATIONS = [
         "fluxmq/shards/authentication.py",
         "if self.guessing.wait(login.username, login.address, self._loop.time()):",
         "if False:",
-        OF_AUTHENTICATION + "test_attempts_at_once_are_not_all_tried",
+        OF_VERIFYING + "test_attempts_at_once_are_not_all_tried",
     ),
     Mutation(
         "guessing_oracle",
@@ -141,7 +142,7 @@ MUTATIONS = [
         "fluxmq/shards/authentication.py",
         "            if remembered is False:\n",
         "            if False:\n",
-        OF_AUTHENTICATION + "test_guessing_at_many_names_is_slowed_down",
+        OF_VERIFYING + "test_guessing_at_many_names_is_slowed_down",
     ),
     Mutation(
         "guessing_scram",

@@ -75,7 +75,7 @@ def decode_connect(
     return connect
 
 
-def version_of(beginning: bytes) -> int:
+def version_of(beginning: bytes | bytearray) -> int:
     """The version that a CONNECT of which this much has come may be answered in; 0 while that cannot be told."""
     if not beginning or beginning[0] != PacketType.CONNECT << 4:
         return 0

@@ -259,9 +259,15 @@ class Handler:
             if first == _PUBREC and code >= Reason.UNSPECIFIED_ERROR and session.received:
                 session.received.discard(packet_id)
 
-    def broken(self, connection: Connection, reason: int) -> None:
-        """The hot path found the protocol broken."""
-        self.fail(connection.identity, reason, "malformed or unacceptable packet")
+    def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
+        """The hot path found the protocol broken in ``packet``, of which the beginning has come."""
+        client: Client = connection.identity
+        version = version_of(packet) if client.stage is OPENED else 0
+        if reason == Reason.PACKET_TOO_LARGE and version:
+            text = "CONNECT is larger than broker.max_connect_size"
+            connecting.refuse(self.broker, client, reason, text, version)
+        else:
+            self.fail(client, reason, "malformed or unacceptable packet")
 
     def bad_topic(self, connection: Connection, topic: bytes) -> None:
         """The hot path found a topic that leads nowhere: say what is wrong with it."""
@@ -271,16 +277,6 @@ class Handler:
         except ProtocolError as error:
             reason, text = error.reason, error.text
         self.fail(connection.identity, reason, text)
-
-    def too_large(self, connection: Connection, beginning: bytes) -> None:
-        """The first packet is larger than CONNECT may be; ``beginning`` is as much of it as tells its version."""
-        client: Client = connection.identity
-        version = version_of(beginning)
-        text = "CONNECT is larger than broker.max_connect_size"
-        if client.stage is OPENED and version:
-            connecting.refuse(self.broker, client, Reason.PACKET_TOO_LARGE, text, version)
-        else:
-            self.fail(client, Reason.PACKET_TOO_LARGE, text)
 
     def fail(self, client: Client, reason: int, text: str) -> None:
         """Close a connection for the client's fault."""
