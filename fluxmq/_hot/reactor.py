@@ -54,7 +54,6 @@ PAUSED_ALARM = 32
 """Not reading: the connection publishes, and the node runs short of memory or disk space (8 and 16 are others')."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
-TOPIC_NAME_INVALID = 0x90
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
 
@@ -365,7 +364,7 @@ class Reactor:
                 needed = scanner.needed
                 break
             if kind == 4:
-                connection.handler.broken(connection, scanner.reason)
+                connection.handler.broken(connection, scanner.reason, buffer[at:end])
                 return 0
             following = scanner.end
             if kind == 1 and connection.open:
@@ -456,7 +455,7 @@ class Reactor:
         if run.qos:
             connection.buffer()
         if not run.control and self.publish_run(run) < 0:
-            connection.handler.broken(connection, TOPIC_NAME_INVALID)
+            connection.handler.bad_topic(connection, run.topic)
             return 0
         ticket = self.ticket
         self.ticket = None

@@ -1,4 +1,4 @@
-"""Answers fluxmqctl's questions about what there is, and passes its orders about queues and connections on.
+"""Answers fluxmqctl's questions about what there is, and passes its orders about queues, connections and sessions on.
 
 What the topology has is told from here. Numbers of queues, connections, channels and consumers are the shards':
 they are asked page by page, and who does not answer in time is named instead.
@@ -25,6 +25,7 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.row_messages import (
     CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
     DELETE_QUEUE,
     LIST,
     PURGE_QUEUE,
@@ -32,6 +33,7 @@ from fluxmq.control.row_messages import (
     ROWS,
     SHARD_LISTS,
     CloseConnections,
+    CloseSession,
     Count,
     Listed,
     ListWanted,
@@ -46,12 +48,12 @@ from fluxmq.routing.topology.effective import Explained, explain, policy_definit
 from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
 from fluxmq.routing.topology.topology import Topology
 
-KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, PURGE_QUEUE, DELETE_QUEUE})
+KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE})
 
 ROWS_SECONDS: Final = 2.0
 """How long one page of a shard is waited for."""
 ORDER_SECONDS: Final = 30.0
-"""How long a shard gets to purge or delete a queue, or to close connections."""
+"""How long a shard gets to purge or delete a queue, or to close connections or a session."""
 
 
 class Listings:
@@ -68,6 +70,8 @@ class Listings:
                 return (await self._list(ListWanted.from_body(message.body))).to_body()
             case "close_connections":
                 return await self._close(CloseConnections.from_body(message.body))
+            case "close_session":
+                return await self._end_session(CloseSession.from_body(message.body))
             case "purge_queue" | "delete_queue":
                 return await self._order(message.kind, QueueOrder.from_body(message.body))
         raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
@@ -143,24 +147,34 @@ class Listings:
     # Orders
 
     async def _close(self, wanted: CloseConnections) -> Body:
-        shards = self._shards()
-        bodies = await asyncio.gather(
-            *(shard.ask(CLOSE_CONNECTIONS, wanted.to_body(), ORDER_SECONDS) for shard in shards),
-            return_exceptions=True,
-        )
-        count, failed = 0, []
-        for shard, body in zip(shards, bodies, strict=True):
-            if isinstance(body, PeerError | TimeoutError):
-                failed.append(f"{shard.name}: {str(body) or 'no answer in time'}")
-            elif isinstance(body, BaseException):
-                raise body
-            else:
-                count += Count.from_body(body).count
-        if failed:
-            raise RequestError(ERROR_FAILED, "; ".join(failed))
+        count = await self._all(CLOSE_CONNECTIONS, wanted.to_body())
         if wanted.pid is not None and count == 0:
             raise RequestError(ERROR_NOT_FOUND, f"there is no connection {wanted.pid!r}")
         return Count(count).to_body()
+
+    async def _end_session(self, wanted: CloseSession) -> Body:
+        count = await self._all(CLOSE_SESSION, wanted.to_body())
+        if count == 0:
+            raise RequestError(ERROR_NOT_FOUND, f"there is no session of {wanted.client_id!r}")
+        return Count(count).to_body()
+
+    async def _all(self, kind: str, body: dict[str, object]) -> int:
+        """Give all shards an order; the sum of their counts. Raises RequestError."""
+        shards = self._shards()
+        bodies = await asyncio.gather(
+            *(shard.ask(kind, body, ORDER_SECONDS) for shard in shards), return_exceptions=True
+        )
+        count, failed = 0, []
+        for shard, answer in zip(shards, bodies, strict=True):
+            if isinstance(answer, PeerError | TimeoutError):
+                failed.append(f"{shard.name}: {str(answer) or 'no answer in time'}")
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                count += Count.from_body(answer).count
+        if failed:
+            raise RequestError(ERROR_FAILED, "; ".join(failed))
+        return count
 
     async def _order(self, kind: str, order: QueueOrder) -> Body:
         """Have a shard purge or delete a queue; any can, wherever the queue is."""

@@ -235,3 +235,9 @@ def _orders(commands: Commands) -> None:
     every: dict[str, Any] = {"dest": "everywhere", "action": "store_true"}
     close = _verb(commands, "close_all_connections", "close connections", reason, vhost=True)
     close.add_argument("--global", **every, help="of all virtual hosts")
+    _verb(
+        commands,
+        "close_session",
+        "end the session of an MQTT client, connected or not, with what waits in it",
+        ("client_id", "its client identifier"),
+    )

@@ -18,10 +18,12 @@ from fluxmq.admin.node import EXIT_REFUSED, EXIT_USAGE, ExitError, Node
 from fluxmq.admin.user_verbs import said, table
 from fluxmq.control.row_messages import (
     CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
     DELETE_QUEUE,
     LIST,
     PURGE_QUEUE,
     CloseConnections,
+    CloseSession,
     Count,
     Listed,
     ListWanted,
@@ -210,6 +212,12 @@ def _close_all_connections(node: Node, options: argparse.Namespace) -> list[str]
     return said(options, f"Closed {count} connections{where}, reason: {options.reason}")
 
 
+def _close_session(node: Node, options: argparse.Namespace) -> list[str]:
+    client_id = options.client_id
+    _order(node, CLOSE_SESSION, CloseSession(client_id).to_body())
+    return said(options, f"Ended the session of MQTT client {client_id!r}")
+
+
 _LISTS: Final = (
     "list_queues",
     "list_exchanges",
@@ -239,5 +247,6 @@ VERBS: Final[dict[str, Callable[[Node, argparse.Namespace], list[str]]]] = {
     "delete_queue": _delete_queue,
     "close_connection": _close_connection,
     "close_all_connections": _close_all_connections,
+    "close_session": _close_session,
 }
 """By name, as `verb_arguments` adds them."""

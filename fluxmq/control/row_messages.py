@@ -22,6 +22,7 @@ from fluxmq.control.messages import Body, Failure, Fields, MessageError
 ROWS: Final = "rows"
 LIST: Final = "list"
 CLOSE_CONNECTIONS: Final = "close_connections"
+CLOSE_SESSION: Final = "close_session"
 PURGE_QUEUE: Final = "purge_queue"
 DELETE_QUEUE: Final = "delete_queue"
 
@@ -38,6 +39,8 @@ PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1 << 20
 """Rows and bytes of a page; a larger row comes alone."""
 REASON_CHARACTERS_MAX: Final = 255
+CLIENT_ID_CHARACTERS_MAX: Final = 1024
+"""As long as a shard takes client ids."""
 
 TableRow = dict[str, Any]
 """Column to value: text, number, truth value, None, list or map."""
@@ -237,6 +240,22 @@ class CloseConnections:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseSession:
+    """End the session of an MQTT client id, connected or not. Answered with `Count`: 1 where it was, else 0."""
+
+    client_id: str
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {"client_id": self.client_id}
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        return cls(Fields(body, CLOSE_SESSION).text("client_id", CLIENT_ID_CHARACTERS_MAX))
+
+
+@dataclass(frozen=True, slots=True)
 class QueueOrder:
     """Purge a queue, or delete it (only if nobody consumes from it, only if it is empty).
 
@@ -291,6 +310,9 @@ class Desk(Protocol):
     ) -> None:
         """Close connections of this shard."""
 
+    def close_session(self, wanted: CloseSession, done: Callable[[Count | Failure], None]) -> None:
+        """End a session of this shard."""
+
     def purge_queue(self, order: QueueOrder, done: Callable[[Count | Failure], None]) -> None:
         """Purge a queue, wherever it is."""
 
@@ -308,6 +330,9 @@ def orders_of(desk: Desk) -> dict[str, Order]:
         ROWS: lambda body, answered: desk.rows(RowsWanted.from_body(body), telling(answered)),
         CLOSE_CONNECTIONS: lambda body, answered: desk.close_connections(
             CloseConnections.from_body(body), telling(answered)
+        ),
+        CLOSE_SESSION: lambda body, answered: desk.close_session(
+            CloseSession.from_body(body), telling(answered)
         ),
         PURGE_QUEUE: lambda body, answered: desk.purge_queue(
             QueueOrder.from_body(body), telling(answered)

@@ -141,7 +141,7 @@ def _variable_integer(data: bytes | bytearray, offset: int) -> tuple[int, int] |
 
 
 def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """An MQTT CONNECT: wait until it is complete, or too large to wait for but its client id is known."""
+    """An MQTT CONNECT: wait until it is complete, or too large to wait for and its client id is known or not to be awaited."""
     try:
         remaining = _variable_integer(data, 1)
     except ValueError:
@@ -158,7 +158,8 @@ def _mqtt(data: bytes | bytearray, limit: int) -> Sniffed | Refusal | Literal[Ne
     if verdict is NEED_MORE:
         if not oversized:  # complete, and too short for what it announces: the shard answers that
             return Sniffed(Wire.MQTT)
-        return Refusal.TOO_LARGE if len(data) >= limit else NEED_MORE
+        # Its client id comes late; any shard can look for it.
+        return Sniffed(Wire.MQTT, oversized=True) if len(data) >= limit else NEED_MORE
     if isinstance(verdict, Sniffed):
         verdict.oversized = oversized
     return verdict

@@ -64,13 +64,18 @@ def notes(settings: Settings, workers: int = 0) -> list[str]:
             f"{', '.join(exposed)}: anyone who can reach this address may connect without a password,"
             " as auth.anonymous.allow: always says."
         )
-    storage, largest = settings.storage, settings.amqp.max_message_size
+    storage = settings.storage
     room = min(storage.wal_file_bytes // 2, storage.segment_bytes)
-    if largest > room and any(path.startswith("server.amqp.") for path, _ in settings.listeners()):
-        found.append(
-            f"amqp.max_message_size is {format_size(largest)}, and durable queues take messages of up to"
-            f" {format_size(room)} (half of storage.wal_file_bytes, and storage.segment_bytes): larger ones are refused."
-        )
+    for protocol, name, largest in (
+        ("amqp", "amqp.max_message_size", settings.amqp.max_message_size),
+        ("mqtt", "broker.max_packet_size", settings.broker.max_packet_size),
+    ):
+        prefix = f"server.{protocol}."
+        if largest > room and any(path.startswith(prefix) for path, _ in settings.listeners()):
+            found.append(
+                f"{name} is {format_size(largest)}, and durable queues take messages of up to"
+                f" {format_size(room)} (half of storage.wal_file_bytes, and storage.segment_bytes): larger ones are refused."
+            )
     for protocol in ("mqtt", "amqp"):
         prefix = f"server.{protocol}."
         plain = [path for path in exposed if path.startswith(prefix) and path != f"{prefix}tls"]
@@ -114,20 +119,9 @@ def _addresses(settings: Settings) -> Iterator[Problem]:
 def _broker(settings: Settings) -> Iterator[Problem]:
     broker = settings.broker
     largest = format_size(broker.max_packet_size)
-    if broker.max_connect_size > broker.max_packet_size:
-        yield Problem(
-            "broker.max_connect_size",
-            f"may not be above broker.max_packet_size, which is {largest}",
-        )
     if broker.max_topic_bytes > broker.max_packet_size:
         yield Problem(
             "broker.max_topic_bytes", f"may not be above broker.max_packet_size, which is {largest}"
-        )
-    if broker.ring_bytes < 2 * broker.max_packet_size:
-        yield Problem(
-            "broker.ring_bytes",
-            f"must be at least twice broker.max_packet_size, which is {largest},"
-            " so that one message can be written while another is read",
         )
     if broker.keep_alive_maximum != int(broker.keep_alive_maximum):
         yield Problem("broker.keep_alive_maximum", "must be whole seconds")
@@ -164,13 +158,7 @@ def _argon2(settings: Settings) -> Iterator[Problem]:
 
 
 def _storage(settings: Settings) -> Iterator[Problem]:
-    storage, packet = settings.storage, settings.broker.max_packet_size
-    largest = f"so that it holds the largest packet (broker.max_packet_size, {format_size(packet)})"
-    for name in ("wal_file_bytes", "segment_bytes"):
-        if getattr(storage, name) < 2 * packet:
-            yield Problem(
-                f"storage.{name}", f"must be at least {format_size(2 * packet)}, {largest}"
-            )
+    storage = settings.storage
     if storage.checkpoint_bytes < 2 * storage.wal_file_bytes:
         yield Problem(
             "storage.checkpoint_bytes",

@@ -92,7 +92,9 @@ class WebSocketListener(Listener):
     path: Annotated[str, AfterValidator(_absolute)] = "/mqtt"
     """Path that the upgrade request must name."""
     allowed_origins: tuple[str, ...] = ()
-    """Values of the Origin header that browsers may come from; empty accepts any, and requests without it."""
+    """Origins of web pages that may connect, such as https://app.example.com, *.example.com, or * for any; empty takes pages
+    of the listener's own origin only (Origin names the host and port that Host does). Anonymous access is for those and for
+    origins named in full. Programs send no Origin, and are not held to this."""
 
 
 class HttpListener(Endpoint):

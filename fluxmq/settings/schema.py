@@ -30,18 +30,24 @@ Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
 class Broker(Section):
     """What MQTT clients may send and ask for."""
 
-    max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 1 << 20
+    max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 16 << 20
     """Largest packet accepted after CONNECT, whole; told to MQTT 5 clients, a larger one ends the connection."""
-    max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 8 << 10
-    """Largest CONNECT packet, will included: all that a client may send before it is known."""
+    max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 128 << 10
+    """Largest CONNECT packet, will included: all that a client may send before it is known; max_packet_size bounds it as well.
+    A larger one is refused with 0x95."""
     max_will_size: Annotated[Size, Field(ge=0, le=1 << 20)] = 256 << 10
     """Largest will payload; max_connect_size bounds it as well, since the will is part of CONNECT."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
     """Highest quality of service that clients may publish with, and that subscriptions are granted."""
     max_topic_bytes: Annotated[int, Field(ge=16, le=MQTT_STRING_BYTES_MAX)] = 4096
     """Longest topic name or filter, in bytes of UTF-8."""
-    max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 128
+    max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 201
     """Most levels of a topic name or filter."""
+    allow_control_characters: bool = False
+    """Whether topics and client ids may hold control characters (U+0001 to U+001F, U+007F to U+009F); else they are malformed."""
+    refused_publish: Literal["acknowledge", "disconnect"] = "acknowledge"
+    """What a publish of an MQTT 3.1.1 client gets that is not permitted or cannot be: it is acknowledged and dropped, or the
+    client is disconnected, which sends it again as soon as it is back. MQTT 5 clients are told."""
     max_subscriptions_per_session: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Subscriptions that one session may hold."""
     max_retained_messages: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000
@@ -61,7 +67,8 @@ class Broker(Section):
     route_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     """Topics per shard whose subscribers are remembered, so that a publish need not search for them."""
     ring_bytes: Annotated[Size, Field(ge=4096, le=1 << 30, multiple_of=4096)] = 4 << 20
-    """Shared memory per ordered pair of shards, for messages under way between them."""
+    """Shared memory per ordered pair of shards, for messages under way between them; larger messages go in pieces. All of it is
+    touched in time: 16 shards have 240 pairs."""
 
 
 class Session(Section):
@@ -94,8 +101,8 @@ class Amqp(Section):
     """Channels of one connection, told to clients, who may ask for less."""
     heartbeat: Annotated[Duration, Field(ge=0, le=65_535)] = 60.0
     """Heartbeat interval suggested to clients, in whole seconds; 0 suggests none. A client silent for two is gone."""
-    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 16 << 20
-    """Largest message body accepted, RabbitMQ 4's default; a larger one closes its channel."""
+    max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 32 << 20
+    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is 16MiB."""
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -128,6 +135,21 @@ class Argon2(Section):
     """Lanes computed side by side."""
 
 
+class FailedLogins(Section):
+    """How fast passwords can be guessed: logins that come too early after failed ones are refused as busy. Counted per shard."""
+
+    per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    """Failed logins as one user from one address (IPv6: one /64) before delays begin."""
+    per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 50
+    """Failed logins from one address, whoever is named, before delays begin; users who logged in from there lately are not held up."""
+    first_delay: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
+    """The first delay, which doubles with each further failure; 0 delays nothing."""
+    max_delay: Annotated[Duration, Field(ge=0, le=86_400)] = 60.0
+    """The longest delay."""
+    forget_after: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 600.0
+    """Time after the last failure, or after its delay, at which failures are forgotten; so long a login makes a user known at an address."""
+
+
 class Auth(Section):
     """Who may connect, and how passwords are verified. Users are kept by ``fluxmqctl user``."""
 
@@ -140,7 +162,12 @@ class Auth(Section):
     verify_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Threads per shard that verify passwords, so that the event loop never waits for one."""
     max_pending_verifications: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Password verifications waiting per shard; beyond it, new connections are refused as busy."""
+    """Password verifications waiting per shard; beyond it, an address with many waiting makes room for one with fewer, or
+    new connections are refused as busy. A password that was verified before does not wait."""
+    max_pending_per_address: Annotated[int, Field(ge=1, le=100_000)] = 64
+    """Password verifications waiting per shard for one client address (IPv6: one /64); beyond it, it is refused as busy."""
+    failed_logins: FailedLogins = FailedLogins()
+    """How fast passwords can be guessed."""
 
 
 class ConnectionRate(Section):

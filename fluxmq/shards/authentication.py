@@ -1,31 +1,34 @@
 """Who a client is: anonymous, a user with a password or SCRAM, or the holder of a certificate.
 
-Users come from the control process as whole snapshots with a revision. Passwords are verified by a few
-threads (argon2id takes tens of milliseconds and releases the interpreter lock); the number waiting is
-bounded, beyond it clients are told that the server is busy. An unknown user costs what a known one does.
+Users come from the control process as whole snapshots with a revision. Passwords are verified by a few threads
+(`verifying`); the number waiting is bounded, beyond it clients are told that the server is busy. An unknown user costs what
+a known one does. Failed logins delay the next ones (`guessing`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from ipaddress import ip_address
 
-from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.addresses import key_of_peer
+from fluxmq.auth.guessing import Guessing, GuessingLimits
+from fluxmq.auth.origins import Page
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.auth.users import User
+from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.ports import Authenticated
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.schema import Auth
+from fluxmq.shards.verifying import Login, Verifications
 
 NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
@@ -33,16 +36,23 @@ SECRET_BYTES = 32
 REMEMBERED_MAX = 10_000
 """Users whose last verified password is known again without the work of argon2id, which costs 100 ms of a core: clients
 that connect for every message would do nothing else. The digest is keyed with a secret of this process alone."""
-VERIFY_NICENESS = 5
-"""By how much the verifying threads, which share their core with the loop, come behind it: a third of its
-weight, so that a flood of logins does not slow messages down, nor messages keep everybody out."""
+FAILURES_LOGGED_PER_SECOND = 1 / 60
+"""Lines about failed logins from one address: one for each burst of them, which says how many there were before."""
+LOGGED_NAME_CHARACTERS = 64
+"""Of a name that anybody made up, as much as a line has."""
+INITIAL_USERS = frozenset({"guest"})
+INITIAL_REVISION = 1
+"""The users of a node where nobody has added one, and their revision: after one was added and deleted again it is a later one."""
 ANONYMOUS = Authenticated(0)
 
 
 class Authentication:
     """Checks credentials for one shard."""
 
-    def __init__(self, settings: Auth, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, settings: Auth, loop: asyncio.AbstractEventLoop, certificates: bool = False
+    ) -> None:
+        """`certificates`: whether some listener checks certificates of clients, whose names need no user."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
         self._digest_key = os.urandom(SECRET_BYTES)
@@ -50,9 +60,13 @@ class Authentication:
         """By user: the hash that a password was verified against, and that password's digest."""
         self._users: dict[str, User] = {}
         self.revision = -1
-        self.pending = 0
+        self._certificates = certificates
         self.results: Counter[tuple[str, str]] = Counter()
-        self._pool: ThreadPoolExecutor | None = None
+        self._log = RateLimited(
+            get_logger("fluxmq.auth"), per_second=FAILURES_LOGGED_PER_SECOND, burst=1
+        )
+        self.guessing = Guessing(guessing_limits(settings))
+        self._verifications = Verifications(settings, loop, self._begin, self._finish, self._refuse)
         self.configure(settings)
 
     def configure(self, settings: Auth) -> None:
@@ -60,21 +74,17 @@ class Authentication:
         self.settings = settings
         self._anonymous: Policy | None = None
         """The policy of all anonymous clients, where it does not depend on the client."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
-        self._pool = ThreadPoolExecutor(
-            settings.verify_threads, "verify", initializer=partial(os.nice, VERIFY_NICENESS)
-        )
-        cost = settings.argon2
-        self._verifier = PasswordVerifier(
-            HashParameters(cost.time_cost, cost.memory_cost // 1024, cost.parallelism),
-            os.urandom(SALT_BYTES),
-        )
+        self._verifications.configure(settings)
+        self.guessing.limits = guessing_limits(settings)
 
     def close(self) -> None:
         """Let the threads end."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._verifications.close()
+
+    @property
+    def pending(self) -> int:
+        """Passwords that wait to be verified, or are being."""
+        return self._verifications.pending
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
         """Take a snapshot; returns the names whose record changed or went."""
@@ -105,10 +115,24 @@ class Authentication:
         self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
     ) -> None:
         """Find out who the client is; ``done`` is called now or when a password was verified."""
-        if connect.username is None:
+        if not connect.username or self._nobody_yet(client, connect.username):
             done(self.without_name(client))
             return
         self.verify(connect.username, connect.password or b"", client.peer, done)
+
+    def _nobody_yet(self, client: Client, username: str) -> bool:
+        """Whether an unknown name is taken for none: no user was ever added, and the client needs no name.
+
+        A program with a name in its settings, on a node where nobody has set up users, is let in as what it would be
+        without one.
+        """
+        return (
+            0 <= self.revision <= INITIAL_REVISION
+            and username not in self._users
+            and self._users.keys() <= INITIAL_USERS
+            and not client.certificate_name
+            and self.anonymous_allowed(client)
+        )
 
     def verify(
         self,
@@ -119,30 +143,57 @@ class Authentication:
     ) -> None:
         """Find out whether a password is a user's; ``done`` is called now or when it was verified.
 
-        A user that is let in from this machine only is nobody elsewhere, and costs what an unknown one does.
+        A user that is let in from this machine only is nobody elsewhere, and costs what an unknown one does. Neither a
+        flood of logins nor failures of others hold up the password that was verified before.
         """
         if self.revision < 0:
             # Control has not told yet who there is: try again, rather than "wrong password".
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_UNAVAILABLE))
             return
-        if self.pending >= self.settings.max_pending_verifications:
-            self.results["password", "busy"] += 1
-            done(Authenticated(Reason.SERVER_BUSY))
+        address, now = key_of_peer(peer), self._loop.time()
+        if self.guessing.wait_of_user(username, address, now):
+            self._delayed("password", done)
             return
         reachable = self.reachable(username, peer)
-        if reachable and self._remembers(username, password):
-            self.results["password", "success"] += 1
-            done(Authenticated(0, username))
+        remembered = self._remembers(username, password) if reachable else None
+        if remembered:
+            self._accept(username, address, done)
             return
-        self._verify(username, password, reachable, done)
+        if self.guessing.wait(username, address, now):
+            if remembered is False:
+                # Told apart from the right one without argon2: it must not be a way to guess without delay.
+                self._failed(username, address)
+            self._delayed("password", done)
+            return
+        self._verifications.add(Login(username, password, address, reachable, done))
 
-    def _remembers(self, username: str, password: bytes) -> bool:
-        """Whether just this password was verified against the user's hash as it is now."""
+    def _delayed(self, method: str, done: Callable[[Authenticated], None]) -> None:
+        self.results[method, "delayed"] += 1
+        done(Authenticated(Reason.SERVER_BUSY))
+
+    def _accept(self, username: str, address: str, done: Callable[[Authenticated], None]) -> None:
+        self.results["password", "success"] += 1
+        self.guessing.succeeded(username, address, self._loop.time())
+        done(Authenticated(0, username))
+
+    def _failed(self, username: str, address: str) -> None:
+        """A login did not hold: the next ones may have to wait, and somebody may want to know."""
+        self.guessing.failed(username, address, self._loop.time())
+        self._log.event(
+            logging.INFO,
+            address,
+            "logins fail",
+            user=username[:LOGGED_NAME_CHARACTERS],
+            address=address,
+        )
+
+    def _remembers(self, username: str, password: bytes) -> bool | None:
+        """Whether just this password was verified against the user's hash as it is now; None if none was."""
         user = self.user(username)
         known = self._verified_before.get(username)
         if user is None or known is None or known[0] != user.hash:
-            return False
+            return None
         return hmac.compare_digest(known[1], self._digest(password))
 
     def _digest(self, password: bytes) -> bytes:
@@ -156,74 +207,76 @@ class Authentication:
     def without_name(self, client: Client) -> Authenticated:
         """Who a client is that names no user: the name in its certificate, or nobody."""
         if client.certificate_name:
-            known = self._users.get(client.certificate_name)
-            if self.revision < 0:
-                self.results["certificate", "busy"] += 1
-                return Authenticated(Reason.SERVER_UNAVAILABLE)
-            if known is not None and not known.enabled:
-                self.results["certificate", "failure"] += 1
-                return Authenticated(Reason.NOT_AUTHORIZED)
-            self.results["certificate", "success"] += 1
-            return Authenticated(0, client.certificate_name)
-        if self.anonymous_allowed(client.peer):
+            return self.by_certificate(client.certificate_name, client.peer)
+        if self.anonymous_allowed(client):
             return ANONYMOUS
         self.results["anonymous", "failure"] += 1
         return Authenticated(Reason.NOT_AUTHORIZED)
 
-    def _verify(
-        self,
-        username: str,
-        password: bytes,
-        reachable: bool,
-        done: Callable[[Authenticated], None],
-    ) -> None:
-        user = self.user(username) if reachable else None
-        stored = user.hash if user is not None else None
-        self.pending += 1
-        assert self._pool is not None
-        future = self._pool.submit(self._verifier.verify, password, stored)
-        digest = self._digest(password)
-        future.add_done_callback(partial(self._verified, username, stored, digest, done))
+    def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> Authenticated:
+        """Whether the holder of a certificate may be whom it names, who is no user perhaps unless ``user_needed``."""
+        if self.revision < 0:
+            self.results["certificate", "busy"] += 1
+            return Authenticated(Reason.SERVER_UNAVAILABLE)
+        known = self._users.get(name)
+        allowed = known.enabled if known is not None else not user_needed
+        if not allowed or not self.reachable(name, peer):
+            self.results["certificate", "failure"] += 1
+            return Authenticated(Reason.NOT_AUTHORIZED)
+        self.results["certificate", "success"] += 1
+        return Authenticated(0, name)
 
-    def _verified(
-        self,
-        username: str,
-        stored: str | None,
-        digest: bytes,
-        done: Callable[[Authenticated], None],
-        future: Future[bool],
-    ) -> None:
-        """Back from a verifying thread to the loop, unless that has closed meanwhile."""
-        matches = not future.cancelled() and future.exception() is None and future.result()
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finished, username, stored, digest, done, matches)
+    def _begin(self, login: Login) -> bool:
+        """A login's turn has come: whether its password has to be verified, after what has come out meanwhile."""
+        if login.reachable and self._remembers(login.username, login.password):
+            self._accept(login.username, login.address, login.done)
+            return False
+        if self.guessing.wait(login.username, login.address, self._loop.time()):
+            self._delayed("password", login.done)
+            return False
+        user = self.user(login.username) if login.reachable else None
+        login.stored = user.hash if user is not None else None
+        return True
 
-    def _finished(
-        self,
-        username: str,
-        stored: str | None,
-        digest: bytes,
-        done: Callable[[Authenticated], None],
-        matches: bool,
-    ) -> None:
-        self.pending -= 1
+    def _refuse(self, login: Login) -> None:
+        """There is no room for a login among those that wait."""
+        self.results["password", "busy"] += 1
+        login.done(Authenticated(Reason.SERVER_BUSY))
+
+    def _finish(self, login: Login, matches: bool) -> None:
+        username = login.username
         user = self.user(username)
-        valid = matches and user is not None and user.hash == stored
-        self.results["password", "success" if valid else "failure"] += 1
-        if valid and stored is not None:
-            if len(self._verified_before) >= REMEMBERED_MAX:
-                self._verified_before.clear()
-            self._verified_before[username] = (stored, digest)
-        done(
-            Authenticated(0, username) if valid else Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
-        )
+        if not matches or user is None or user.hash != login.stored:
+            self.results["password", "failure"] += 1
+            self._failed(username, login.address)
+            login.done(Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD))
+            return
+        if len(self._verified_before) >= REMEMBERED_MAX:
+            self._verified_before.clear()
+        self._verified_before[username] = (user.hash, self._digest(login.password))
+        self._accept(username, login.address, login.done)
 
-    def anonymous_allowed(self, peer: str) -> bool:
-        """Whether a client that names no user is let in from where it comes."""
-        allow = self.settings.anonymous.allow
+    def anonymous_allowed(self, client: Client) -> bool:
+        """Whether a client that names no user is let in from where it comes.
+
+        A browser on this machine lends its address to every page: a page from elsewhere is nobody's until it names a
+        user. Nor does a name of the DNS that is the page's and the request's make it this machine's.
+        """
+        allow, page = self.settings.anonymous.allow, client.page
+        if page is Page.FOREIGN:
+            return False
         if allow == "loopback":
-            return is_loopback(peer)
+            return is_loopback(client.peer) and page is not Page.SAME
         return allow == "always"
+
+    def may_return(self, principal: str) -> bool:
+        """Whether somebody may still log in as a principal: what it left behind is kept for it until then.
+
+        A name that is no user's may be a certificate's, where clients present certificates.
+        """
+        if not principal:
+            return self.settings.anonymous.allow != "never"
+        return principal in self._users or self.revision < 0 or self._certificates
 
     def policy(self, client_id: str, username: str) -> Policy:
         """The permissions of a client; a certificate's holder who is no user has those of anonymous ones."""
@@ -246,10 +299,41 @@ class Authentication:
         """A new exchange with a fresh nonce."""
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
+    def login_refusal(self, username: str, peer: str) -> int:
+        """Why a SCRAM login cannot be tried now: users are not known yet, or others failed before; 0: it can."""
+        if self.revision < 0:
+            self.results["scram-sha-256", "busy"] += 1
+            return Reason.SERVER_UNAVAILABLE
+        if self.guessing.wait(username, key_of_peer(peer), self._loop.time()):
+            self.results["scram-sha-256", "delayed"] += 1
+            return Reason.SERVER_BUSY
+        return 0
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
+        """A SCRAM login was tried."""
+        address = key_of_peer(peer)
+        self.results["scram-sha-256", "success" if success else "failure"] += 1
+        if success:
+            self.guessing.succeeded(username, address, self._loop.time())
+        elif username:
+            self._failed(username, address)
+
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
         """The SCRAM keys of a user who may log in from where a client is."""
         user = self.user(username) if self.reachable(username, peer) else None
         return user.scram if user is not None else None
+
+
+def guessing_limits(settings: Auth) -> GuessingLimits:
+    """The settings about failed logins."""
+    failed = settings.failed_logins
+    return GuessingLimits(
+        failed.per_user,
+        failed.per_address,
+        failed.first_delay,
+        failed.max_delay,
+        failed.forget_after,
+    )
 
 
 def is_loopback(peer: str) -> bool:

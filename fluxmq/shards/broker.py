@@ -41,6 +41,7 @@ from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.queues.port import QueuePort
 from fluxmq.shards.routes import RouteTable
 from fluxmq.shards.streams.tls import TlsStream
+from fluxmq.shards.streams.websocket import WebSocketStream
 from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import SessionTimers, SilenceWheel
 
@@ -88,7 +89,12 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self._arriving: dict[str, Client] = {}
         """Clients let in as soon as the end of their former session is on disk."""
         self.configure(settings)
-        self.routes = RouteTable(reactor, self.limits.max_topic_bytes, self.limits.max_topic_levels)
+        self.routes = RouteTable(
+            reactor,
+            self.limits.max_topic_bytes,
+            self.limits.max_topic_levels,
+            self.limits.packets.control_characters,
+        )
         self.groups = GroupTable(self.routes.add_group, self.routes.remove_group, self.count_drop)
         self.peers: Peers
         self.retained: RetainedMessages
@@ -195,7 +201,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             identity = stream.peer_identity()
             if identity is not None:
                 client.certificate_name = identity.common_name or ""
-        if connect.username is None:
+        elif isinstance(stream, WebSocketStream):
+            client.page = stream.page
+        if not connect.username:
             self.handler.authenticated(client, self.authentication.without_name(client))
             return
         self.pause(client.connection)
@@ -214,9 +222,13 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         """The SCRAM keys of an enabled user who is let in from ``peer``."""
         return self.authentication.scram_keys(username, peer)
 
-    def authentication_result(self, method: str, success: bool) -> None:
-        """Count an authentication."""
-        self.authentication.results[method, "success" if success else "failure"] += 1
+    def login_refusal(self, username: str, peer: str) -> int:
+        """Why a login by SCRAM cannot be tried now; 0 when it can."""
+        return self.authentication.login_refusal(username, peer)
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
+        """Count a login by SCRAM."""
+        self.authentication.scram_result(username, peer, success)
 
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""
@@ -421,7 +433,8 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     def count_error(self, client: Client, reason: int, text: str) -> None:
         """Count a client's error; log some."""
         self.errors[reason] += 1
-        session = client.session
+        session, connect = client.session, client.connect
+        client_id = connect.client_id if connect is not None else ""
         self.log.event(
             logging.INFO,
             f"error-{reason}",
@@ -429,7 +442,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             text,
             reason,
             peer=client.peer,
-            client_id=session.client_id if session is not None else "",
+            client_id=session.client_id if session is not None else client_id,
         )
 
     def count_drop(self, reason: str, count: int) -> None:

@@ -8,7 +8,8 @@ TLS and WebSocket connections, which the acceptor cannot read, may arrive anywhe
 
 A shard that dies takes its sessions with it, but for what is kept on disk: its entries are dropped, and their homes
 bring back what they have. What it was asked to yield and nobody keeps is granted as nothing. When the claimer dies while an owner yields, the home keeps the session for its client's
-next try. A home that was restarted is told again by the owners (``owned``) and serves no claim before all
+next try. A claim names the principal that makes it: an owner keeps a session of another principal, and answers
+``FOREIGN`` instead. A home that was restarted is told again by the owners (``owned``) and serves no claim before all
 have; where two shards came to own one id while its home was away, the one that tells later yields.
 """
 
@@ -19,22 +20,29 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.shards.links import Link
 
 Done = Callable[[Any, bool], None]
-"""Called with the session to continue and whether it is exported state rather than a session of this shard."""
+"""Called with the session to continue and whether it is exported state rather than a session of this shard; or with
+``FOREIGN``."""
+
+FOREIGN: Final = "foreign"
+"""In place of a session: the client id belongs to another principal, and nothing has changed."""
 
 
 class Sessions(Protocol):
     """What claims need of the sessions of their shard."""
 
-    def take(self, client_id: str, clean: bool) -> Any:
-        """Close this shard's own connection of an id and return its session (None: none is left)."""
+    def take(self, client_id: str, clean: bool, principal: str | None) -> Any:
+        """Close this shard's own connection of an id and return its session (None: none is left).
 
-    def export(self, client_id: str, clean: bool) -> Any:
+        ``FOREIGN`` when it belongs to a principal other than ``principal``; None as a principal takes any.
+        """
+
+    def export(self, client_id: str, clean: bool, principal: str | None) -> Any:
         """The same for another shard: the session leaves this one, as values."""
 
     def keep(self, state: Any) -> None:
@@ -56,6 +64,7 @@ class _Claim:
 
     shard: int
     clean: bool
+    principal: str
     request: int
     done: Done | None = None
 
@@ -67,6 +76,7 @@ class _Asked:
     home: int
     client_id: str
     clean: bool
+    principal: str
     done: Done
 
 
@@ -95,8 +105,8 @@ class Claims:
         """Claims that came before every shard had told what it owns; None from then on."""
         self._requests = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
-        self._parked: list[tuple[str, Done]] = []
-        """Claims of sessions to be continued whose home is down."""
+        self._parked: list[_Asked] = []
+        """Claims whose home is down."""
         self._claiming: Counter[str] = Counter()
         """Ids with claims of this shard under way: their old session's end releases nothing."""
 
@@ -117,42 +127,49 @@ class Claims:
             and client_id not in self._pending
         )
 
-    def claim(self, client_id: str, clean: bool, done: Done) -> None:
-        """Own ``client_id`` here; ``done`` is called when it is so."""
+    def claim(self, client_id: str, clean: bool, principal: str, done: Done) -> None:
+        """Own ``client_id`` here for ``principal``; ``done`` is called when it is so, or when it cannot be."""
         home = self.home(client_id)
         if home != self.shard:
             link = self._links[home]
             if not link.up:
-                if not clean and not self._sessions.holds(client_id):
-                    # What is kept of the session is there; the client waits for as long as it likes.
-                    self._parked.append((client_id, done))
+                if not self._sessions.holds(client_id):
+                    # What is kept under the id is there, and whose it is; the client waits for as long as it likes.
+                    self._parked.append(_Asked(home, client_id, clean, principal, done))
                     return
-                # Nobody can be asked; the home, back again, is told who owns what.
-                done(self._sessions.take(client_id, clean), False)
+                # The session is here; the home, back again, is told who owns what.
+                done(self._sessions.take(client_id, clean, principal), False)
                 return
             request = next(self._requests)
-            self._asked[request] = _Asked(home, client_id, clean, done)
+            self._asked[request] = _Asked(home, client_id, clean, principal, done)
             self._claiming[client_id] += 1
-            link.send_control("claim", request, client_id, clean)
+            link.send_control("claim", request, client_id, clean, principal)
             return
         if self.undisputed(client_id):
-            done(self._sessions.take(client_id, clean), False)
+            done(self._sessions.take(client_id, clean, principal), False)
             return
-        self._queue(client_id, _Claim(self.shard, clean, 0, done))
+        self._queue(client_id, _Claim(self.shard, clean, principal, 0, done))
 
     def _granted(self, asked: _Asked, state: Any) -> None:
         client_id = asked.client_id
-        self._finish(client_id, asked.clean, asked.done, state)
-        self._claiming[client_id] -= 1
-        if not self._claiming[client_id]:
-            del self._claiming[client_id]
-            if not self._sessions.holds(client_id):
-                # Nothing came of it: the client has gone, or was refused.
-                self.release(client_id)
+        self._finish(client_id, asked.clean, asked.principal, asked.done, state)
+        if self._forget_claim(client_id) and not self._sessions.holds(client_id):
+            # Nothing came of it: the client has gone, or was refused.
+            self.release(client_id)
 
-    def _finish(self, client_id: str, clean: bool, done: Done, state: Any) -> None:
+    def _forget_claim(self, client_id: str) -> bool:
+        """A claim of an id is over; whether it was the last one."""
+        self._claiming[client_id] -= 1
+        if self._claiming[client_id]:
+            return False
+        del self._claiming[client_id]
+        return True
+
+    def _finish(self, client_id: str, clean: bool, principal: str, done: Done, state: Any) -> None:
         if state is None:
-            done(self._sessions.take(client_id, clean), False)
+            done(self._sessions.take(client_id, clean, principal), False)
+        elif state == FOREIGN:
+            done(FOREIGN, False)
         else:
             done(state, True)
 
@@ -195,26 +212,33 @@ class Claims:
             self._grant(client_id, claim, None)
             return
         if owner == self.shard:
-            self._grant(client_id, claim, self._sessions.export(client_id, claim.clean))
+            state = self._sessions.export(client_id, claim.clean, claim.principal)
+            self._grant(client_id, claim, state)
             return
         link = self._links[owner]
         if not link.up:
             self._grant(client_id, claim, None)
             return
         self._pending[client_id] = _Pending(owner, deque((claim,)))
-        link.send_control("yield", client_id, claim.clean)
+        link.send_control("yield", client_id, claim.clean, claim.principal)
 
     def _grant(self, client_id: str, claim: _Claim, state: Any) -> None:
+        """Answer a claim: the claimer owns the id, unless it is another principal's and stays where it is."""
+        foreign = state == FOREIGN
         if claim.done is not None:
-            self._owners.pop(client_id, None)
-            self._finish(client_id, claim.clean, claim.done, state)
+            if not foreign:
+                self._owners.pop(client_id, None)
+            self._finish(client_id, claim.clean, claim.principal, claim.done, state)
         else:
-            self._owners[client_id] = claim.shard
+            if not foreign:
+                self._owners[client_id] = claim.shard
             self._links[claim.shard].send_control("grant", claim.request, state)
 
     def _resolve(self, client_id: str, state: Any) -> None:
         claims = self._pending.pop(client_id).claims
         if not claims:
+            if state == FOREIGN:
+                return
             self._owners.pop(client_id, None)
             if state is not None:
                 self._sessions.keep(state)
@@ -225,9 +249,11 @@ class Claims:
 
     # Frames
 
-    def on_claim(self, link: Link, request: int, client_id: str, clean: bool) -> None:
+    def on_claim(
+        self, link: Link, request: int, client_id: str, clean: bool, principal: str
+    ) -> None:
         """Another shard claims an id whose home is here."""
-        claim = _Claim(link.peer, clean, request)
+        claim = _Claim(link.peer, clean, principal, request)
         if self._early is not None:
             self._early.append((client_id, claim))
         else:
@@ -239,9 +265,10 @@ class Claims:
         if asked is not None:
             self._granted(asked, state)
 
-    def on_yield(self, link: Link, client_id: str, clean: bool) -> None:
-        """The home asks for a session of this shard."""
-        link.send_control("yielded", client_id, self._sessions.export(client_id, clean))
+    def on_yield(self, link: Link, client_id: str, clean: bool, principal: str | None) -> None:
+        """The home asks for a session of this shard, for ``principal`` or, None, whoever it is for."""
+        state = self._sessions.export(client_id, clean, principal)
+        link.send_control("yielded", client_id, state)
 
     def on_yielded(self, link: Link, client_id: str, state: Any) -> None:
         """An owner has let go of a session."""
@@ -262,7 +289,7 @@ class Claims:
                 self._owners[client_id] = link.peer
             else:
                 # Its answer finds nobody waiting: of two sessions one cannot be kept.
-                link.send_control("yield", client_id, False)
+                link.send_control("yield", client_id, False, None)
 
     def peer_lost(self, shard: int) -> None:
         """A shard has died: its sessions are gone, its claims moot, its answers will not come."""
@@ -282,8 +309,10 @@ class Claims:
             self._sessions.revive(orphans, partial(self._adopted, orphans))
         for request, asked in list(self._asked.items()):
             if asked.home == shard:
+                # Whose the id is only the home knows: what is not here waits for it.
                 del self._asked[request]
-                self._granted(asked, None)
+                self._forget_claim(asked.client_id)
+                self.claim(asked.client_id, asked.clean, asked.principal, asked.done)
 
     def _adopted(self, client_ids: list[str]) -> None:
         for client_id in client_ids:
@@ -294,8 +323,8 @@ class Claims:
     def peer_up(self, shard: int) -> None:
         """A shard has come: ask it for the ids of its home."""
         parked, self._parked = self._parked, []
-        for client_id, done in parked:
-            if self.home(client_id) == shard:
-                self.claim(client_id, False, done)
+        for asked in parked:
+            if asked.home == shard:
+                self.claim(asked.client_id, asked.clean, asked.principal, asked.done)
             else:
-                self._parked.append((client_id, done))
+                self._parked.append(asked)

@@ -41,5 +41,7 @@ def session_limits(settings: Settings, workers: int) -> SessionLimits:
             max_user_properties=broker.max_user_properties,
             max_topic_bytes=broker.max_topic_bytes,
             max_topic_levels=broker.max_topic_levels,
+            control_characters=broker.allow_control_characters,
         ),
+        acknowledge_refused=broker.refused_publish == "acknowledge",
     )

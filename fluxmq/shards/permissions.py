@@ -86,7 +86,7 @@ class Permissions:
         """Whether a connected client is still let in as who it is."""
         if user is not None:
             return user.enabled and (before is None or before.hash == user.hash)
-        return bool(client.certificate_name) or self._authentication.anonymous_allowed(client.peer)
+        return bool(client.certificate_name) or self._authentication.anonymous_allowed(client)
 
 
 def name_of(client: Client) -> str:

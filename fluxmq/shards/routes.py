@@ -37,10 +37,17 @@ KEPT = Grant(0)
 class RouteTable:
     """The subscription tree of one shard and what follows from it."""
 
-    def __init__(self, reactor: Reactor, max_topic_bytes: int, max_topic_levels: int) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        max_topic_bytes: int,
+        max_topic_levels: int,
+        control_characters: bool,
+    ) -> None:
         self._reactor = reactor
         self._max_topic_bytes = max_topic_bytes
         self._max_topic_levels = max_topic_levels
+        self._control_characters = control_characters
         self._tree: SubscriptionTree[Session | Group | int, Grant | None] = SubscriptionTree()
         self._local: dict[bytes, int] = {}
         self._remote: dict[int, set[bytes]] = {}
@@ -62,7 +69,9 @@ class RouteTable:
     def route(self, topic: bytes) -> Route | None:
         """Where a client's publish to ``topic`` goes; None when it is not a valid topic."""
         try:
-            validate_topic(topic, self._max_topic_bytes, self._max_topic_levels)
+            validate_topic(
+                topic, self._max_topic_bytes, self._max_topic_levels, self._control_characters
+            )
         except ProtocolError:
             return None
         if topic.startswith(SYSTEM_PREFIX):

@@ -1,7 +1,9 @@
 """The part of the broker that gives a client its session, wherever that is, and lets one go to another shard.
 
 What ``Claims`` decides is done here: connections of the same id are closed, sessions come and go as values, and a
-client whose former session is discarded is let in when the end of that is on disk.
+client whose former session is discarded is let in when the end of that is on disk. A session belongs to the principal
+who made it (a user, the name in a certificate, or nobody in particular): another one is refused, and neither reads what
+waits in the session nor ends it.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.handover import abandon
 from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.shards.authentication import Authentication
+from fluxmq.shards.claims import FOREIGN
 from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.transfer import export_session, import_session
 
@@ -29,6 +33,7 @@ class TakingOver:
 
     sessions: dict[str, Session]
     handler: Handler
+    authentication: Authentication
     groups: GroupTable
     peers: Peers
     durable: DurableSessions
@@ -46,7 +51,7 @@ class TakingOver:
         client_id = client.connect.client_id
         claims = self.peers.claims
         if claims.undisputed(client_id):
-            self._let_in(client, clean, self.take(client_id, clean))
+            self._let_in(client, clean, self.take(client_id, clean, client.username))
             return
         self.pause(client.connection)
 
@@ -66,15 +71,21 @@ class TakingOver:
                 self.handler.end(client, with_will=False, reason="taken_over")
             self.schedule()
 
-        claims.claim(client_id, clean, granted)
+        claims.claim(client_id, clean, client.username, granted)
 
     def _discarded(self, client: Client, clean: bool, session: Session) -> bool:
-        """Whether a session is not continued: it belongs to the user who made it, and another one with the same
-        client id may not read what waits in it."""
+        """Whether a session is not continued: the client begins anew, or it was left by a user who is no more."""
         return clean or session.principal != client.username
 
-    def _let_in(self, client: Client, clean: bool, session: Session | None) -> None:
+    def _foreign(self, owner: str, principal: str | None) -> bool:
+        """Whether what is ``owner``'s is not to be touched for ``principal``; None is for anybody."""
+        return principal not in (None, owner) and self.authentication.may_return(owner)
+
+    def _let_in(self, client: Client, clean: bool, session: Session | str | None) -> None:
         """Go on with CONNECT; where that ends a session that is kept, when its end is."""
+        if isinstance(session, str):
+            self.handler.claim_refused(client)
+            return
         if session is None or not self._discarded(client, clean, session):
             self.handler.claimed(client, session)
             return
@@ -99,10 +110,17 @@ class TakingOver:
 
         self.durable.when_gone(client_id, gone)
 
-    def take(self, client_id: str, _clean: bool) -> Session | None:
-        """Close this shard's connection of a client id; its session, unless that ended with it."""
-        self._arriving.pop(client_id, None)
+    def take(self, client_id: str, _clean: bool, principal: str | None) -> Session | str | None:
+        """Close this shard's connection of a client id; its session, unless that ended with it. ``FOREIGN``, and nothing
+        is closed, when it belongs to another principal than the one it is taken for (None: any)."""
+        arriving = self._arriving.get(client_id)
         session = self.sessions.get(client_id)
+        owner = arriving.username if arriving is not None else None
+        if session is not None:
+            owner = session.principal
+        if owner is not None and self._foreign(owner, principal):
+            return FOREIGN
+        self._arriving.pop(client_id, None)
         if session is None:
             return None
         if session.client is not None:
@@ -110,11 +128,11 @@ class TakingOver:
             self.handler.disconnect(session.client, Reason.SESSION_TAKEN_OVER, "taken_over")
         return self.sessions.get(client_id)
 
-    def export(self, client_id: str, clean: bool) -> list[Any] | None:
+    def export(self, client_id: str, clean: bool, principal: str | None) -> list[Any] | str | None:
         """The same for another shard: the session leaves this one."""
-        session = self.take(client_id, clean)
-        if session is None:
-            return None
+        session = self.take(client_id, clean, principal)
+        if session is None or isinstance(session, str):
+            return session
         if clean:
             self.handler.finish(session)
             return None
@@ -128,6 +146,19 @@ class TakingOver:
         session.subscriptions.clear()
         abandon(session.delivery)
         return state
+
+    def close_session(self, client_id: str, done: Callable[[int], None]) -> None:
+        """End a session at an administrator's word; ``done`` gets how many ended here when that is on disk."""
+        session = self.sessions.get(client_id)
+        if session is None:
+            done(0)
+            return
+        if session.client is not None:
+            self.handler.disconnect(session.client, Reason.ADMINISTRATIVE_ACTION, "administrator")
+        if self.sessions.get(client_id) is session:
+            self.handler.finish(session)
+        self.durable.when_gone(client_id, lambda: done(1))
+        self.schedule()
 
     def keep(self, state: list[Any]) -> None:
         """Take over a session that left another shard for a client that has gone meanwhile."""

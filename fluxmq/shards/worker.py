@@ -100,11 +100,12 @@ class Worker:
             self,
             RECEIVE_BUFFER_BYTES,
             broker_settings.max_packet_size,
-            broker_settings.max_connect_size,
+            min(broker_settings.max_connect_size, broker_settings.max_packet_size),
             broker_settings.route_cache_size,
         )
         self.reactor.tally.now = time.monotonic()
-        self.authentication = Authentication(settings.auth, self.loop)
+        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
+        self.authentication = Authentication(settings.auth, self.loop, certificates)
         self.broker = ShardBroker(
             self.reactor,
             settings,

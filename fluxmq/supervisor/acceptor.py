@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from fluxmq import logs
 from fluxmq._hot.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NONE, Entrance
+from fluxmq.auth.addresses import key_of_peer
 from fluxmq.control import launch as launching
 from fluxmq.control.conversation import Handlers
 from fluxmq.control.handoff import LISTENERS, Handoff
@@ -46,7 +47,7 @@ from fluxmq.protocols.sniff import (
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.supervisor import listening
-from fluxmq.supervisor.admission import AddressRates, Reason, counted_key, key_of_peer
+from fluxmq.supervisor.admission import AddressRates, Reason, counted_key
 from fluxmq.supervisor.delivery import Delivery
 from fluxmq.supervisor.listening import Listening, SpareDescriptor
 from fluxmq.supervisor.pending import PENDING_MAX, Pending, PendingConnections

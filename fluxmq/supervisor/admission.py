@@ -8,9 +8,9 @@ which at worst gives it a full bucket again.
 from __future__ import annotations
 
 import enum
-import socket
 from dataclasses import dataclass
 
+from fluxmq.auth.addresses import is_loopback_key
 from fluxmq.settings.schema import ConnectionRate
 
 
@@ -33,32 +33,9 @@ class Reason(enum.Enum):
     STOPPING = "stopping"
 
 
-def address_key(address: str) -> str:
-    """The part of a peer's address that limits count: IPv4 whole, IPv6 by its first 64 bits.
-
-    A single IPv6 customer owns at least a /64; counting single addresses would count nothing.
-    """
-    if ":" not in address:
-        return address
-    packed = socket.inet_pton(socket.AF_INET6, address.partition("%")[0])
-    if packed.startswith(b"\0" * 10 + b"\xff\xff"):
-        return socket.inet_ntop(socket.AF_INET, packed[12:])
-    return packed[:8].hex()
-
-
-def is_loopback(key: str) -> bool:
-    """Whether an ``address_key`` is this machine.  ``::1`` shares its /64 only with reserved addresses."""
-    return key.startswith("127.") or key == "0" * 16
-
-
 def counted_key(key: str) -> str | None:
     """The address key by which awaited connections are counted; this machine's are not."""
-    return None if is_loopback(key) else key
-
-
-def key_of_peer(peer: str) -> str:
-    """The address key of ``address:port``."""
-    return address_key(peer.rpartition(":")[0].strip("[]"))
+    return None if is_loopback_key(key) else key
 
 
 @dataclass(slots=True)
@@ -91,7 +68,7 @@ class AddressRates:
     def allow(self, key: str, now: float) -> bool:
         """Count one connection from ``key`` at ``now`` (seconds, monotonic); whether it is within the rate."""
         settings = self._settings
-        if not settings.enabled or (settings.exempt_loopback and is_loopback(key)):
+        if not settings.enabled or (settings.exempt_loopback and is_loopback_key(key)):
             return True
         bucket = self._buckets.pop(key, None)
         if bucket is None:

@@ -170,6 +170,8 @@ PERMISSIONS: dict[str, Any] = {
             "subscribe": ["open/#", "own/{client_id}/#", "secret/+/read"],
         },
         "argon2": {"time_cost": 1, "memory_cost": "8MiB"},
+        # Many tests fail to log in, all from one address.
+        "failed_logins": {"per_user": 1000, "per_address": 1000},
     }
 }
 

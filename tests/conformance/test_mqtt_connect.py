@@ -380,7 +380,7 @@ def test_announced_capabilities(fluxmq: Mqtt) -> None:
     connack = client.connect(fluxmq.client_id())
     assert connack.property(wire.RECEIVE_MAXIMUM) == 1024
     assert connack.property(wire.TOPIC_ALIAS_MAXIMUM) == 128
-    assert connack.property(wire.MAXIMUM_PACKET_SIZE) == 1024 * 1024
+    assert connack.property(wire.MAXIMUM_PACKET_SIZE) == 16 * 1024 * 1024
     # Absent means 2: there is no way to announce QoS 2 (3.2.2.3.4).
     assert connack.property(wire.MAXIMUM_QOS) is None
     for available in (
@@ -438,9 +438,10 @@ def test_connect_deadline(limited: Mqtt, version: int) -> None:
 
 
 def test_connect_larger_than_the_limit_before_authentication(fluxmq: Mqtt, version: int) -> None:
-    """Strangers get 8 KiB: a larger CONNECT is refused at its header."""
+    """Strangers get 128 KiB: a larger CONNECT is refused at its header."""
     client = fluxmq.open(version)
-    client.send(wire.connect(version, fluxmq.client_id(), will=Will("t", bytes(9000))))
+    large = wire.connect(version, fluxmq.client_id(), will=Will("t", bytes(65_000)))
+    client.send(large[:1] + b"\x80\x80\x08" + large[4:])  # says 131,072 bytes
     expect_refused(client, 0x95)
 
 

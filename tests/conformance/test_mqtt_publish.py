@@ -276,10 +276,15 @@ def test_unauthorised_qos_0_publish_is_dropped(restricted: Mqtt) -> None:
 @pytest.mark.statement("v4:3.3.5-2")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_unauthorised_publish_in_version_4(restricted: Mqtt, qos: int) -> None:
-    """3.1.1 has no way to say no: the connection is closed."""
+    """3.1.1 has no way to say no: it is acknowledged, nobody receives it, and the connection goes on."""
+    topic = restricted.topic()
+    password = b"correct horse battery staple"
+    watcher = restricted.connect(V5, username="ada", password=password)
+    watcher.subscribe("#", qos=2)
     client = restricted.connect(V4)
-    client.send(wire.publish(V4, restricted.topic(), b"forbidden", qos=qos, packet_id=1))
-    client.expect_closed()
+    client.publish(topic, b"forbidden", qos=qos)
+    client.publish("open/x", b"marker", qos=qos)
+    assert watcher.receive_until(b"marker") == []
 
 
 def test_permissions_by_client_identifier(restricted: Mqtt) -> None:

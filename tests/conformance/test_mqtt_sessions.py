@@ -241,8 +241,7 @@ def test_session_moves_between_versions(mqtt: Mqtt) -> None:
 
 
 def test_session_belongs_to_its_user(restricted: Mqtt) -> None:
-    """Somebody else's client identifier does not open their session: not its messages, not its
-    subscriptions."""
+    """Somebody else's client identifier does not open their session, and does not end it."""
     password = b"correct horse battery staple"
     topic = restricted.topic()
     ada = persistent(restricted, V5, username="ada", password=password)
@@ -250,7 +249,10 @@ def test_session_belongs_to_its_user(restricted: Mqtt) -> None:
     ada.disconnect()
     publisher = restricted.connect(V5, username="ada", password=password)
     publisher.publish(topic, b"private", qos=1)
-    other = restricted.open(V5)
-    assert not other.connect(ada.client_id, clean=False, props=KEEP).session_present
+    assert restricted.refused(V5, ada.client_id, clean=False, props=KEEP) == 0x85
+    assert restricted.refused(V4, ada.client_id) == 2
     publisher.publish(topic, b"private as well", qos=1)
-    assert other.ping() == []
+    back = restricted.open(V5)
+    login = {"username": "ada", "password": password}
+    assert back.connect(ada.client_id, clean=False, props=KEEP, **login).session_present
+    assert [back.receive().payload for _ in range(2)] == [b"private", b"private as well"]

@@ -70,6 +70,7 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "decode", "decode_length", "encode"]
 class Limits:
     """How much one packet may ask for. Each is refused by a reason code of its own.
 
+    `control_characters`: whether topics of PUBLISH and will may hold some; 0x81 otherwise.
     `max_user_properties`: kept and copied per receiver; 0x97 beyond. `max_topic_bytes` and
     `max_topic_levels`: for topics of PUBLISH and will; 0x90 beyond. `max_filters`: filters in one
     SUBSCRIBE or UNSUBSCRIBE, since a packet of the largest size could name 200 000 and hold the
@@ -81,6 +82,7 @@ class Limits:
     max_topic_bytes: int = wire.FIELD_BYTES_MAX
     max_topic_levels: int = LEVELS_MAX
     max_filters: int = 4096
+    control_characters: bool = True
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -155,7 +157,11 @@ def _properties(reader: wire.Reader, context: _Context) -> Properties:
 def _decode_connect(body: bytes, context: _Context) -> Connect:
     limits = context.limits
     return decode_connect(
-        body, limits.max_user_properties, limits.max_topic_bytes, limits.max_topic_levels
+        body,
+        limits.max_user_properties,
+        limits.max_topic_bytes,
+        limits.max_topic_levels,
+        limits.control_characters,
     )
 
 
@@ -179,7 +185,9 @@ def _decode_publish(body: bytes, context: _Context) -> Publish:
     properties = _properties(reader, context)
     if topic or context.version != VERSION_5:
         limits = context.limits
-        validate_topic(topic, limits.max_topic_bytes, limits.max_topic_levels)
+        validate_topic(
+            topic, limits.max_topic_bytes, limits.max_topic_levels, limits.control_characters
+        )
     elif properties.topic_alias is None:
         raise protocol_error("empty topic name without a topic alias")
     if properties.subscription_identifiers and context.sender is Sender.CLIENT:

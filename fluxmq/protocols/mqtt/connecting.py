@@ -32,6 +32,9 @@ _USERNAME: Final = 0x80
 _LEVEL_OF_3_1: Final = 3
 
 _MQTT: Final = b"\x00\x04MQTT"
+_NAMES: Final = (_MQTT, b"\x00\x06MQIsdp")
+_LENGTH_END: Final = 4
+"""Where the last byte of a fixed header's length is at the latest."""
 _PLAIN_BYTES_MIN: Final = 13
 """Header of 3.1.1 (10 bytes), length and one byte of a client id."""
 
@@ -44,8 +47,10 @@ def decode_connect(
     max_user_properties: int,
     max_topic_bytes: int = wire.FIELD_BYTES_MAX,
     max_topic_levels: int = LEVELS_MAX,
+    control_characters: bool = True,
 ) -> Connect:
-    """Read the body of a CONNECT. The limits on topics hold for the will's.
+    """Read the body of a CONNECT. The limits on topics hold for the will's, and so does whether they may hold
+    ``control_characters``. One of MQTT 3.1 is served as one of 3.1.1 is: on the wire they differ in name and level alone.
 
     Raises `ProtocolError` with `version` set as `refusal` needs it.
     """
@@ -56,13 +61,34 @@ def decode_connect(
     version = _decode_version(reader)
     try:
         connect = _decode_connect(
-            reader, version, max_user_properties, max_topic_bytes, max_topic_levels
+            reader,
+            version,
+            max_user_properties,
+            max_topic_bytes,
+            max_topic_levels,
+            control_characters,
         )
         reader.finish()
     except ProtocolError as error:
         error.version = version
         raise
     return connect
+
+
+def version_of(beginning: bytes | bytearray) -> int:
+    """The version that a CONNECT of which this much has come may be answered in; 0 while that cannot be told."""
+    if not beginning or beginning[0] != PacketType.CONNECT << 4:
+        return 0
+    at = 1
+    while at < min(len(beginning), _LENGTH_END) and beginning[at] & 0x80:
+        at += 1
+    at += 1
+    for name in _NAMES:
+        end = at + len(name)
+        if beginning.startswith(name, at) and end < len(beginning):
+            level = beginning[end]
+            return VERSION_5 if level == VERSION_5 else VERSION_3_1_1
+    return 0
 
 
 def _plain_connect(body: bytes) -> Connect | None:
@@ -116,11 +142,12 @@ def _decode_version(reader: wire.Reader) -> int:
             return level
         answer = VERSION_5 if VERSION_5 < level < 0x80 else VERSION_3_1_1
     elif name == b"MQIsdp":
+        if level == _LEVEL_OF_3_1:
+            return VERSION_3_1_1
         answer = VERSION_3_1_1
     else:
         answer = 0
-    text = "MQTT 3.1 is not supported" if level == _LEVEL_OF_3_1 else "unknown protocol version"
-    raise ProtocolError(Reason.UNSUPPORTED_PROTOCOL_VERSION, text, answer)
+    raise ProtocolError(Reason.UNSUPPORTED_PROTOCOL_VERSION, "unknown protocol version", answer)
 
 
 def _decode_connect(
@@ -129,6 +156,7 @@ def _decode_connect(
     max_user_properties: int,
     max_topic_bytes: int,
     max_topic_levels: int,
+    control_characters: bool,
 ) -> Connect:
     flags = reader.byte()
     _check_connect_flags(flags, version)
@@ -153,7 +181,7 @@ def _decode_connect(
             else Properties()
         )
         topic = reader.binary()
-        validate_topic(topic, max_topic_bytes, max_topic_levels)
+        validate_topic(topic, max_topic_bytes, max_topic_levels, control_characters)
         will = Will(
             topic=topic,
             payload=reader.binary(),

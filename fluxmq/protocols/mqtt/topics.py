@@ -8,6 +8,7 @@ arguments; beyond them the same codes apply ("correctly formed, but not accepted
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,6 +19,7 @@ LEVELS_MAX: Final = FIELD_BYTES_MAX + 1
 """No topic of 65 535 bytes has more levels: the default, meaning "no limit of its own"."""
 
 _SHARE_PREFIX: Final = b"$share/"
+_CONTROL_CHARACTERS: Final = re.compile(rb"[\x01-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @dataclass(slots=True, frozen=True)
@@ -33,18 +35,26 @@ class ParsedFilter:
     wildcard: bool
 
 
+def holds_control_characters(raw: bytes) -> bool:
+    """Whether well-formed UTF-8 holds U+0001 to U+001F or U+007F to U+009F, which a server may refuse (MQTT 5 section 1.5.4)."""
+    return _CONTROL_CHARACTERS.search(raw) is not None
+
+
 def validate_topic(
-    topic: bytes, max_bytes: int = FIELD_BYTES_MAX, max_levels: int = LEVELS_MAX
+    topic: bytes,
+    max_bytes: int = FIELD_BYTES_MAX,
+    max_levels: int = LEVELS_MAX,
+    control_characters: bool = True,
 ) -> None:
-    """Check the topic name of a PUBLISH or a will.
+    """Check the topic name of a PUBLISH or a will. ``control_characters``: whether it may hold some.
 
     Raises `ProtocolError`: malformed for a string that is not UTF-8 or holds U+0000
-    ([MQTT-1.5.4-1], [MQTT-1.5.4-2]); topic name invalid when it is empty [MQTT-4.7.3-1], holds
+    ([MQTT-1.5.4-1], [MQTT-1.5.4-2]) or what it may not; topic name invalid when it is empty [MQTT-4.7.3-1], holds
     wildcards [MQTT-3.3.2-2], or is longer or deeper than the limits.
     """
     if not topic:
         raise _bad_topic("topic name is empty")
-    _check_text(topic)
+    _check_text(topic, control_characters)
     if b"+" in topic or b"#" in topic:
         raise _bad_topic("topic name holds a wildcard")
     if len(topic) > max_bytes:
@@ -54,18 +64,21 @@ def validate_topic(
 
 
 def validate_filter(
-    raw: bytes, max_bytes: int = FIELD_BYTES_MAX, max_levels: int = LEVELS_MAX
+    raw: bytes,
+    max_bytes: int = FIELD_BYTES_MAX,
+    max_levels: int = LEVELS_MAX,
+    control_characters: bool = True,
 ) -> ParsedFilter:
     """Check a topic filter and take it apart; the limits count the whole field.
 
-    Raises `ProtocolError`: malformed for bad UTF-8; topic filter invalid when it is empty
+    Raises `ProtocolError`: malformed for bad UTF-8, and for control characters where there may be none; topic filter invalid when it is empty
     [MQTT-4.7.3-1], has wildcards out of place ([MQTT-4.7.1-1], [MQTT-4.7.1-2]), is a shared
     subscription without a name, with wildcards in it or without a filter ([MQTT-4.8.2-1],
     [MQTT-4.8.2-2]), or is longer or deeper than the limits.
     """
     if not raw:
         raise _bad_filter("topic filter is empty")
-    _check_text(raw)
+    _check_text(raw, control_characters)
     if len(raw) > max_bytes:
         raise _bad_filter("topic filter is longer than this server accepts")
     if raw.count(b"/") >= max_levels:
@@ -96,7 +109,7 @@ def _check_wildcards(topic_filter: bytes) -> None:
             raise _bad_filter("'+' must be a whole level")
 
 
-def _check_text(raw: bytes) -> None:
+def _check_text(raw: bytes, control_characters: bool) -> None:
     if 0 in raw:
         raise malformed("string holds U+0000")
     if not raw.isascii():
@@ -104,6 +117,8 @@ def _check_text(raw: bytes) -> None:
             raw.decode("utf-8")
         except UnicodeDecodeError:
             raise malformed("string is not well-formed UTF-8") from None
+    if not control_characters and holds_control_characters(raw):
+        raise malformed("topic holds a control character")
 
 
 def _bad_topic(text: str) -> ProtocolError:

@@ -2,7 +2,8 @@
 
 header, start, start-ok, tune, tune-ok, open, open-ok. No mechanism that is offered has a challenge, so that connection.secure is
 never sent. Until a vhost is opened whoever breaks the protocol is disconnected without a word, as RabbitMQ does: the other end
-may be anything. Clients that announced ``authentication_failure_close`` are told that their credentials do not hold.
+may be anything. Clients that announced ``authentication_failure_close`` are told that their credentials do not hold, or that
+these cannot be checked now: that is 320 and never 403, after which clients do not come again.
 
 Source: AMQP 0-9-1 sections 1.4.2 (connection) and 4.2.2 (protocol header), RabbitMQ's authentication failure notification.
 """
@@ -97,7 +98,10 @@ def on_start_ok(handler: Handler, client: Client, method: ConnectionStartOk) -> 
 def on_authenticated(handler: Handler, client: Client, result: Authenticated) -> None:
     """Credentials were checked: propose limits, or refuse."""
     if result.user is None:
-        refuse(handler, client)
+        if result.again:
+            postpone(handler, client)
+        else:
+            refuse(handler, client)
         return
     client.user = result.user
     client.stage = Stage.TUNE_OK
@@ -114,6 +118,17 @@ def refuse(handler: Handler, client: Client) -> None:
         handler.send_close(client, error)
     else:
         handler.end(client, "authentication")
+
+
+def postpone(handler: Handler, client: Client) -> None:
+    """Credentials could not be checked now. Clients try again after anything but 403."""
+    text = "the login cannot be checked now, try again later"
+    error = HardError(ReplyCode.CONNECTION_FORCED, text)
+    handler.broker.count_error(client, error.code, error.text)
+    if AUTHENTICATION_FAILURE_CLOSE in client.capabilities:
+        handler.send_close(client, error)
+    else:
+        handler.end(client, "busy")
 
 
 def on_tune_ok(handler: Handler, client: Client, method: ConnectionTuneOk) -> None:

@@ -59,9 +59,11 @@ class AmqpLimits:
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """The outcome of checking credentials: the user's name, None when they do not hold."""
+    """The outcome of checking credentials: the user's name, None when they do not hold, or, with ``again``, when they
+    could not be checked now."""
 
     user: str | None
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

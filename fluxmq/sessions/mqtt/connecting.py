@@ -18,6 +18,7 @@ from fluxmq.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Pu
 from fluxmq.protocols.mqtt.packets import Will as WillPacket
 from fluxmq.protocols.mqtt.properties import Properties, encode_properties
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
+from fluxmq.protocols.mqtt.topics import holds_control_characters
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.ports import Authenticated, Broker
 from fluxmq.sessions.mqtt.queue_properties import queue_options
@@ -84,6 +85,7 @@ def on_connect(broker: Broker, client: Client, body: bytes) -> None:
             limits.packets.max_user_properties,
             limits.max_topic_bytes,
             limits.max_topic_levels,
+            limits.packets.control_characters,
         )
         client.connection.max_packet_out = (
             connect.properties.maximum_packet_size or client.connection.max_packet_out
@@ -119,6 +121,8 @@ def check(broker: Broker, connect: Connect) -> None:
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "client id is reserved or too long", version
         )
+    if not limits.packets.control_characters and holds_control_characters(name.encode()):
+        raise ProtocolError(Reason.MALFORMED_PACKET, "client id holds a control character", version)
     if not name and version == 4 and not connect.clean_start:
         raise ProtocolError(
             Reason.CLIENT_IDENTIFIER_NOT_VALID, "no client id for a persistent session", version
@@ -190,18 +194,23 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     try:
         if not exchange.username:
             username = exchange.receive_client_first(data)
+            if login_refused(broker, client, username):
+                return
             keys = broker.scram_keys(username, client.peer)
             send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
+        # Asked again, for proofs of many connections that were asked for theirs at once.
+        if login_refused(broker, client, exchange.username):
+            return
         final = exchange.receive_client_final(data)
     except ScramError as error:
-        broker.authentication_result("scram-sha-256", False)
+        broker.scram_result(exchange.username, client.peer, False)
         fail_authentication(broker, client, Reason.NOT_AUTHORIZED, str(error))
         return
     if client.reauthenticating and exchange.username != client.username:
-        broker.authentication_result("scram-sha-256", False)
+        broker.scram_result(exchange.username, client.peer, False)
         raise ProtocolError(Reason.NOT_AUTHORIZED, "re-authentication as another user")
-    broker.authentication_result("scram-sha-256", True)
+    broker.scram_result(exchange.username, client.peer, True)
     client.scram = None
     if client.reauthenticating:
         client.reauthenticating = False
@@ -210,6 +219,16 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     assert client.connect is not None
     client.proof = final
     on_authenticated(broker, client, Authenticated(0, exchange.username))
+
+
+def login_refused(broker: Broker, client: Client, username: str) -> bool:
+    """Whether a SCRAM login is refused untried, which the client is told."""
+    reason = broker.login_refusal(username, client.peer)
+    if reason:
+        fail_authentication(
+            broker, client, reason, "too many logins failed, or users not known yet"
+        )
+    return reason != 0
 
 
 def fail_authentication(broker: Broker, client: Client, reason: int, text: str) -> None:

@@ -16,6 +16,7 @@ from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.codec import decode, encode
+from fluxmq.protocols.mqtt.connecting import version_of
 from fluxmq.protocols.mqtt.packets import (
     Auth,
     Disconnect,
@@ -97,6 +98,14 @@ class Handler:
     def claimed(self, client: Client, session: Session | None) -> None:
         """The client's id is this shard's."""
         connecting.on_claimed(self.broker, client, session)
+
+    def claim_refused(self, client: Client) -> None:
+        """The client's id belongs to another principal, whose session stays as it is."""
+        connect = client.connect
+        if client.stage is CLAIMING and connect is not None:
+            text = "the client id belongs to another user"
+            reason = Reason.CLIENT_IDENTIFIER_NOT_VALID
+            connecting.refuse(self.broker, client, reason, text, connect.version)
 
     def connected(self, client: Client, packet: Packet) -> None:
         """A packet of a connected client. Raises ProtocolError."""
@@ -250,9 +259,24 @@ class Handler:
             if first == _PUBREC and code >= Reason.UNSPECIFIED_ERROR and session.received:
                 session.received.discard(packet_id)
 
-    def broken(self, connection: Connection, reason: int) -> None:
-        """The hot path found the protocol broken."""
-        self.fail(connection.identity, reason, "malformed or unacceptable packet")
+    def broken(self, connection: Connection, reason: int, packet: bytes | bytearray = b"") -> None:
+        """The hot path found the protocol broken in ``packet``, of which the beginning has come."""
+        client: Client = connection.identity
+        version = version_of(packet) if client.stage is OPENED else 0
+        if reason == Reason.PACKET_TOO_LARGE and version:
+            text = "CONNECT is larger than broker.max_connect_size"
+            connecting.refuse(self.broker, client, reason, text, version)
+        else:
+            self.fail(client, reason, "malformed or unacceptable packet")
+
+    def bad_topic(self, connection: Connection, topic: bytes) -> None:
+        """The hot path found a topic that leads nowhere: say what is wrong with it."""
+        reason, text = int(Reason.TOPIC_NAME_INVALID), "the topic name is not accepted"
+        try:
+            publishing.check_topic(self.broker, topic)
+        except ProtocolError as error:
+            reason, text = error.reason, error.text
+        self.fail(connection.identity, reason, text)
 
     def fail(self, client: Client, reason: int, text: str) -> None:
         """Close a connection for the client's fault."""

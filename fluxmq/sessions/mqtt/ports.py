@@ -42,6 +42,8 @@ class SessionLimits:
     max_expiry: int
     max_inflight: int
     packets: Limits
+    acknowledge_refused: bool = True
+    """Whether a publish of a 3.1.1 client that is refused for good is acknowledged, or ends the connection."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -76,8 +78,11 @@ class Broker(Protocol):
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
         """The keys of an enabled user who is let in from ``peer`` (address:port)."""
 
-    def authentication_result(self, method: str, success: bool) -> None:
-        """Count an authentication that ran inside the session."""
+    def login_refusal(self, username: str, peer: str) -> int:
+        """The reason for which a login by SCRAM cannot be tried now; 0 when it can."""
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
+        """Count a login that ran inside the session."""
 
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""
@@ -90,7 +95,8 @@ class Broker(Protocol):
 
         The handler's ``claimed`` is called, at once or, the connection being paused, later: with the
         session to continue, wherever it was, or None when there is none (``clean``: it has been ended).
-        Any other connection of the same id is closed before.
+        Any other connection of the same id is closed before. Where the id belongs to another principal,
+        ``claim_refused`` is called instead, and nothing is ended or closed.
         """
 
     def create(self, client_id: str) -> Session | None:

@@ -52,7 +52,7 @@ def on_publish(broker: Broker, client: Client, run: Run, raw: bytes) -> bool:
         return refuse(broker, client, run, Reason.NOT_AUTHORIZED, NOT_PERMITTED)
     if run.retain:
         # Kept before it is routed, which is where the other topics are looked at.
-        validate_topic(run.topic, broker.limits.max_topic_bytes, broker.limits.max_topic_levels)
+        check_topic(broker, run.topic)
     if run.qos == 2:
         repeated = remember(broker, session, run)
         if repeated is not None:
@@ -156,7 +156,7 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
             return True
     elif topic in connection.allowed:
         return True
-    validate_topic(topic, broker.limits.max_topic_bytes, broker.limits.max_topic_levels)
+    check_topic(broker, topic)
     if not may_publish(client, topic):
         return False
     if connection.allowed is not None and len(topic) <= ALLOWED_BYTES_MAX:
@@ -166,15 +166,33 @@ def permitted(broker: Broker, client: Client, run: Run) -> bool:
     return True
 
 
+def check_topic(broker: Broker, topic: bytes) -> None:
+    """Whether a topic name may be published to at all. Raises ProtocolError."""
+    limits = broker.limits
+    validate_topic(
+        topic,
+        limits.max_topic_bytes,
+        limits.max_topic_levels,
+        limits.packets.control_characters,
+    )
+
+
 def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> bool:
-    """Answer a run that may not be published (MQTT 3.1.1 has no words for it but closing).
+    """Answer a run that may not be published.
+
+    MQTT 3.1.1 has no words for it: there it is acknowledged all the same, unless the settings say to disconnect. A client
+    that is disconnected publishes again what was not acknowledged, is refused again, and never gets further.
 
     The result is for the hot path: whether it is to answer, because an earlier answer is still waited for.
     """
     denied = reason == Reason.NOT_AUTHORIZED
     broker.count_drop("no_permission" if denied else "queue_refused", run.count)
     if run.version == 4:
-        raise ProtocolError(reason, text)
+        if not broker.limits.acknowledge_refused:
+            raise ProtocolError(reason, text)
+        broker.count_error(client, reason, text)
+        run.control = True
+        return run.qos > 0
     if not run.qos:
         return False
     if client.connection.tickets:

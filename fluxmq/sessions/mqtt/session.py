@@ -13,6 +13,7 @@ from enum import Enum
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
+from fluxmq.auth.origins import Page
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange
 from fluxmq.protocols.mqtt.packets import Connect
@@ -156,7 +157,7 @@ class Client:
 
     ``peer``: "address:port". ``username``: the authenticated user's name, empty for anonymous.
     ``addressed``: queues it may publish to, as far as it did. ``aliases``: topic aliases the client has defined. ``assigned``: its client id is of our making.
-    ``feeds``: retained messages under way, by subscription. ``enhanced``: CONNECT named an authentication
+    ``page``: what kind of web page it is, of clients in browsers. ``feeds``: retained messages under way, by subscription. ``enhanced``: CONNECT named an authentication
     method. ``proof``: the server's last SCRAM message, for CONNACK.
     """
 
@@ -171,6 +172,7 @@ class Client:
         "feeds",
         "keep_alive",
         "listener",
+        "page",
         "peer",
         "policy",
         "problem_information",
@@ -191,6 +193,7 @@ class Client:
         self.session: Session | None = None
         self.username = ""
         self.certificate_name = ""
+        self.page = Page.NONE
         self.policy: Policy | None = None
         self.keep_alive = 0
         self.addressed: Addressed | None = None

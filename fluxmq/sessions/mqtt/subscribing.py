@@ -36,14 +36,23 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     if client.connection.version == 4:
         # A bad filter ends the connection there: before any of the others is entered.
         for wanted in packet.subscriptions:
-            validate_filter(
-                wanted.filter, broker.limits.max_topic_bytes, broker.limits.max_topic_levels
-            )
+            parse_filter(broker, wanted.filter)
     answer = Answer(broker, client, session, packet)
     for index in range(len(packet.subscriptions)):
         add(answer, index)
     broker.pause(client.connection)
     broker.when_known(answer.known)
+
+
+def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
+    """Take a filter apart that somebody wants to subscribe to. Raises ProtocolError."""
+    limits = broker.limits
+    return validate_filter(
+        written,
+        limits.max_topic_bytes,
+        limits.max_topic_levels,
+        limits.packets.control_characters,
+    )
 
 
 class Answer:
@@ -107,7 +116,7 @@ def add(answer: Answer, index: int) -> None:
     client, session, limits = answer.client, answer.session, answer.broker.limits
     wanted = answer.packet.subscriptions[index]
     try:
-        parsed = validate_filter(wanted.filter, limits.max_topic_bytes, limits.max_topic_levels)
+        parsed = parse_filter(answer.broker, wanted.filter)
     except ProtocolError as error:
         if error.reason == Reason.MALFORMED_PACKET or client.connection.version == 4:
             raise

@@ -17,6 +17,7 @@ from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
 from fluxmq.control.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.routing.topology.changes import (
     Bind,
     Change,
@@ -146,15 +147,13 @@ class AmqpBroker:
         """Check a name and a password, or the certificate."""
         authentication = self._broker.authentication
         if mechanism == "EXTERNAL":
-            name = client.certificate_name
-            known = authentication.user(name) if name else None
-            valid = known is not None and user in ("", name)
-            authentication.results["certificate", "success" if valid else "failure"] += 1
-            done(Authenticated(name if valid else None))
+            name = client.certificate_name if user in ("", client.certificate_name) else ""
+            result = authentication.by_certificate(name, client.peer, user_needed=True)
+            done(authenticated(result, name))
             return
 
         def verified(result: Verified) -> None:
-            done(Authenticated(None if result.reason else user))
+            done(authenticated(result, user))
             self._broker.schedule()
 
         authentication.verify(user, password, client.peer, verified)
@@ -484,6 +483,12 @@ class AmqpBroker:
     def count_method(self, name: str) -> None:
         """Count a method received off the hot path."""
         self.methods[name] += 1
+
+
+def authenticated(result: Verified, user: str) -> Authenticated:
+    """The outcome of a login as sessions of AMQP take it: a reason to try again later is no refusal."""
+    again = result.reason in (Reason.SERVER_UNAVAILABLE, Reason.SERVER_BUSY)
+    return Authenticated(None if result.reason else user, again)
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:

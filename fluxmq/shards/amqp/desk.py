@@ -14,6 +14,7 @@ from fluxmq.control.row_messages import (
     CONNECTIONS,
     CONSUMERS,
     CloseConnections,
+    CloseSession,
     Count,
     Page,
     QueueOrder,
@@ -45,8 +46,16 @@ QUEUE_TYPES = {0: "classic", 1: "quorum", 2: "stream", 3: "classic"}
 class ShardDesk:
     """Implements control's ``Desk`` for one shard."""
 
-    def __init__(self, broker: AmqpBroker, queues: Queues, migration: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        broker: AmqpBroker,
+        queues: Queues,
+        migration: Callable[[str], str],
+        end_session: Callable[[str, Callable[[int], None]], None],
+    ) -> None:
+        """`end_session` ends a session of MQTT, and tells how many there were when that is on disk."""
         self._migration = migration
+        self._end_session = end_session
         self._broker = broker
         self._queues = queues
 
@@ -190,6 +199,10 @@ class ShardDesk:
                 self._broker.handler.disconnect(client, wanted.reason)
         self._broker.wake()
         done(Count(count))
+
+    def close_session(self, wanted: CloseSession, done: Callable[[Count | Failure], None]) -> None:
+        """End the session of an MQTT client id, connected or not, if it is here."""
+        self._end_session(wanted.client_id, lambda count: done(Count(count)))
 
     # Orders about queues
 

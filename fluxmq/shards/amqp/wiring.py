@@ -114,7 +114,7 @@ class Amqp:
             self.declared.declare,
             lambda: self._reactor.tally.now,
         )
-        self.desk = ShardDesk(self.broker, queues, self.migrations.progress)
+        self.desk = ShardDesk(self.broker, queues, self.migrations.progress, broker.close_session)
         bindings = MqttBindings(lambda: self.topology.topology, queues.clients.sink)
         queues.clients.bound = bindings.sinks
         queues.flush_others = self.broker.flush_marked

@@ -16,7 +16,6 @@ import http
 import logging
 import struct
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
@@ -24,6 +23,7 @@ from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from fluxmq.auth.origins import Page, page_of
 from fluxmq.shards.streams import Chunk
 
 SUBPROTOCOL = Subprotocol("mqtt")
@@ -46,31 +46,11 @@ _BINARY_FINAL = 0x82  # FIN, opcode 2
 _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # noqa: LOG001
 
 
-def origin_allowed(origin: str, allowed: Sequence[str]) -> bool:
-    """Whether a page served by ``origin`` may connect.
-
-    An entry is an origin in full (``https://app.example.com``), compared without regard to case, or
-    ``*.domain``, which stands for every host below that domain with any scheme and port.
-    """
-    origin = origin.lower()
-    try:
-        host = urlsplit(origin).hostname or ""
-    except ValueError:
-        return False
-    for entry in allowed:
-        entry = entry.lower()
-        if entry in ("*", origin):
-            return True
-        if entry.startswith("*.") and host.endswith(entry[1:]) and len(host) >= len(entry):
-            return True
-    return False
-
-
 class WebSocketStream:
     """The server's side of one WebSocket connection (see ``streams.Stream``).
 
-    ``path``: the request's path must equal it; ``allowed_origins``: see ``origin_allowed``, empty allows any.
-    A request without Origin comes from a program, not from a page, and is not held to them.
+    ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, which says in ``page`` what
+    kind of page is speaking. A request without Origin comes from a program, not from a page, and is not held to them.
     ``max_packet``: the largest MQTT packet, in bytes.
     """
 
@@ -83,6 +63,7 @@ class WebSocketStream:
         "_path",
         "_protocol",
         "_request",
+        "page",
     )
 
     def __init__(self, path: str, allowed_origins: Sequence[str], max_packet: int) -> None:
@@ -99,6 +80,7 @@ class WebSocketStream:
         self._ending = False
         self._closed = False
         self._error: str | None = None
+        self.page = Page.FOREIGN
 
     @property
     def closed(self) -> bool:
@@ -187,9 +169,11 @@ class WebSocketStream:
         """The listener's own rules first, then the standard's."""
         if request.path.partition("?")[0] != self._path:
             return self._protocol.reject(http.HTTPStatus.NOT_FOUND, "nothing here\n")
-        origins = request.headers.get_all("Origin")
-        if self._origins and not all(origin_allowed(each, self._origins) for each in origins):
+        headers = request.headers
+        page = page_of(headers.get_all("Origin"), headers.get_all("Host"), self._origins)
+        if page is None:
             return self._protocol.reject(http.HTTPStatus.FORBIDDEN, "origin not allowed\n")
+        self.page = page
         return self._protocol.accept(request)
 
     def _refuse(self, response: Response) -> None:

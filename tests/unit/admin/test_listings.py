@@ -27,10 +27,12 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.row_messages import (
     CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
     DELETE_QUEUE,
     LIST,
     PURGE_QUEUE,
     CloseConnections,
+    CloseSession,
     Count,
     Listed,
     ListWanted,
@@ -52,7 +54,8 @@ from fluxmq.routing.topology.topology import Topology
 class Desk:
     """A shard that holds some queues and connections."""
 
-    def __init__(self, queues=(), rows=()):
+    def __init__(self, queues=(), rows=(), sessions=()):
+        self.sessions = sessions
         self.queues = dict(queues)
         self.some = list(rows)
         self.closed = []
@@ -78,6 +81,9 @@ class Desk:
             return
         self.closed.append(wanted)
         done(Count(sum(wanted.pid in (None, row["pid"]) for row in self.some)))
+
+    def close_session(self, wanted, done):
+        done(Count(int(wanted.client_id in self.sessions)))
 
     def purge_queue(self, order, done):
         self.orders.append(order)
@@ -326,6 +332,7 @@ def test_a_list_without_shards_is_empty(tmp_path):
         (DELETE_QUEUE, QueueOrder("nowhere", "q"), ERROR_NOT_FOUND),
         (DELETE_QUEUE, QueueOrder("/", "q", if_empty=True), ERROR_FAILED),
         (CLOSE_CONNECTIONS, CloseConnections("9.9", None, ""), ERROR_NOT_FOUND),
+        (CLOSE_SESSION, CloseSession("nobody"), ERROR_NOT_FOUND),
         ("dance", QueueOrder("/", "q"), ERROR_UNKNOWN_KIND),
     ],
 )
@@ -341,7 +348,7 @@ def test_refusals_carry_their_code(tmp_path, kind, wanted, code):
 
 def test_bodies_that_are_not_understood_are_refused(tmp_path):
     async def scenario(node):
-        for kind in (LIST, CLOSE_CONNECTIONS, PURGE_QUEUE, DELETE_QUEUE):
+        for kind in (LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE):
             with pytest.raises(MessageError):
                 await node.listings.answer(Message(kind, 1, {}))
 
@@ -369,6 +376,18 @@ def test_without_a_shard_nothing_is_done(tmp_path):
             await node.order(PURGE_QUEUE, QueueOrder("/", "q"))
 
     run(tmp_path, scenario)
+
+
+def test_a_session_is_ended_wherever_it_is(tmp_path):
+    """Review finding 7: a client id that belongs to somebody else is freed by an administrator."""
+    desks = [Desk(), Desk(sessions=("c",))]
+
+    async def scenario(node):
+        assert await node.order(CLOSE_SESSION, CloseSession("c")) == 1
+        with pytest.raises(RequestError, match="there is no session of 'd'"):
+            await node.order(CLOSE_SESSION, CloseSession("d"))
+
+    run(tmp_path, scenario, *desks)
 
 
 def test_connections_are_closed_on_every_shard(tmp_path):

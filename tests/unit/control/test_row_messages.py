@@ -20,10 +20,12 @@ from fluxmq.control.messages import (
 )
 from fluxmq.control.row_messages import (
     CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
     DELETE_QUEUE,
     PURGE_QUEUE,
     ROWS,
     CloseConnections,
+    CloseSession,
     Count,
     Listed,
     ListWanted,
@@ -55,6 +57,7 @@ def travelled(body):
         Listed(()),
         CloseConnections("<1.2>", None, "why"),
         CloseConnections(None, "/", ""),
+        CloseSession("c" * 1024),
         QueueOrder("/", "q", if_empty=True),
         Count(9),
     ],
@@ -77,6 +80,7 @@ def test_there_and_back(value):
         (ListWanted, {**ListWanted("queues", ()).to_body(), "place": [1, 2, 3]}),
         (ListWanted, {**ListWanted("queues", ()).to_body(), "vhost": 3}),
         (CloseConnections, {"pid": None, "vhost": None, "reason": "x" * 256}),
+        (CloseSession, {"client_id": "c" * 1025}),
         (QueueOrder, {"vhost": "/", "name": "q"}),
         (Count, {"count": -1}),
     ],
@@ -121,6 +125,10 @@ class Desk:
         self.wanted.append(wanted)
         done(Count(2))
 
+    def close_session(self, wanted, done):
+        self.wanted.append(wanted)
+        done(Count(1))
+
     def purge_queue(self, order, done):
         self.wanted.append(order)
         self.waiting.append(done)
@@ -140,6 +148,7 @@ def test_a_desk_gets_orders_and_its_answers_go_back():
     requests = [
         (ROWS, RowsWanted("queues", ("name",))),
         (CLOSE_CONNECTIONS, CloseConnections(None, None, "x")),
+        (CLOSE_SESSION, CloseSession("c")),
         (PURGE_QUEUE, QueueOrder("/", "q")),
         (DELETE_QUEUE, QueueOrder("/", "q", if_unused=True)),
     ]
@@ -152,12 +161,13 @@ def test_a_desk_gets_orders_and_its_answers_go_back():
     assert [(each.kind, each.id) for each in answers] == [
         (REPLY, 10),
         (REPLY, 11),
-        (ERROR, 13),
         (REPLY, 12),
+        (ERROR, 14),
+        (REPLY, 13),
     ]
     assert Page.from_body(answers[0].body).rows == ({"name": "q"},)
-    assert Failure.from_body(answers[2].body).code == ERROR_NOT_FOUND
-    assert Count.from_body(answers[3].body) == Count(7)
+    assert Failure.from_body(answers[3].body).code == ERROR_NOT_FOUND
+    assert Count.from_body(answers[4].body) == Count(7)
 
 
 def test_orders_that_are_not_understood_never_reach_the_desk():

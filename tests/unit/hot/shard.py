@@ -220,7 +220,11 @@ class Shard:
     def scram_keys(self, username: str, peer: str) -> None:
         """Nobody has any."""
 
-    def authentication_result(self, method: str, success: bool) -> None:
+    def login_refusal(self, username: str, peer: str) -> int:
+        """Anybody may try."""
+        return 0
+
+    def scram_result(self, username: str, peer: str, success: bool) -> None:
         """Not counted."""
 
     def policy(self, client_id: str, username: str) -> Policy:

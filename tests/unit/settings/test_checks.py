@@ -144,6 +144,11 @@ def test_notes(tmp_path: Path) -> None:
     assert notes(written(tmp_path, amqp)) == []
     (large,) = notes(written(tmp_path, amqp + "amqp: {max_message_size: 33MiB}"))
     assert large.startswith("amqp.max_message_size is 33MiB, and durable queues take")
+    mqtt = "server: {mqtt: {tcp: {addr: 'localhost:1883'}}}\nstorage: {segment_bytes: 8MiB}"
+    (small,) = notes(written(tmp_path, mqtt))
+    assert small.startswith(
+        "broker.max_packet_size is 16MiB, and durable queues take messages of up to 8MiB"
+    )
     anyone, again = notes(written(tmp_path, exposed + "auth: {anonymous: {allow: always}}"))
     assert anyone.startswith("server.mqtt.tcp: anyone who can reach this address may connect")
     assert again == plain

@@ -154,9 +154,7 @@ def test_one_problem(folder: Folder, text: str, path: str, message: str) -> None
 @pytest.mark.parametrize(
     ("text", "path"),
     [
-        ("broker: {max_connect_size: 2KiB, max_packet_size: 1KiB, max_topic_bytes: 64}", "broker.max_connect_size"),
         ("broker: {max_topic_bytes: 8192, max_packet_size: 8191, max_connect_size: 64}", "broker.max_topic_bytes"),
-        ("broker: {max_packet_size: 3MiB}", "broker.ring_bytes"),
         ("broker: {keep_alive_maximum: 1500ms}", "broker.keep_alive_maximum"),
         ("session: {default_expiry_interval: 8d}", "session.default_expiry_interval"),
         ("auth: {argon2: {memory_cost: 8KiB, parallelism: 2}}", "auth.argon2.memory_cost"),

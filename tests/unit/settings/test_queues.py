@@ -354,16 +354,6 @@ def test_addresses_of_dead_letters(topic: str, name: str | None) -> None:
     ("text", "path", "message"),
     [
         (
-            "storage: {wal_file_bytes: 1MiB}\nqueue_manager: {uncommitted_bytes: 512KiB}",
-            "storage.wal_file_bytes",
-            "must be at least 2MiB, so that it holds the largest packet (broker.max_packet_size, 1MiB)",
-        ),
-        (
-            "storage: {segment_bytes: 64KiB}",
-            "storage.segment_bytes",
-            "must be at least 2MiB, so that it holds the largest packet (broker.max_packet_size, 1MiB)",
-        ),
-        (
             "storage: {checkpoint_bytes: 100MiB}",
             "storage.checkpoint_bytes",
             "must be at least twice storage.wal_file_bytes, which is 64MiB",

@@ -65,7 +65,7 @@ class Shard:
             self,
             RECEIVE_BUFFER_BYTES,
             settings.broker.max_packet_size,
-            settings.broker.max_connect_size,
+            min(settings.broker.max_connect_size, settings.broker.max_packet_size),
             settings.broker.route_cache_size,
         )
         self.reactor.tally.now = node.clock()

@@ -11,6 +11,7 @@ import pytest
 
 from fluxmq._hot.connection import Connection, Tally
 from fluxmq.auth.credentials import HashParameters, hash_password
+from fluxmq.auth.origins import Page
 from fluxmq.auth.scram import StoredKeys, derive_keys
 from fluxmq.auth.users import User
 from fluxmq.protocols.mqtt.packets import Connect
@@ -112,9 +113,8 @@ def test_passwords(make: Make, loop: asyncio.AbstractEventLoop) -> None:
     assert check(authentication, loop, "anna", None) == bad
     assert check(authentication, loop, "nobody", b"secret") == bad
     assert check(authentication, loop, "off", b"secret") == bad
-    assert check(authentication, loop, "", b"secret") == bad
     assert check(authentication, loop, "anna", b"x" * 100_000) == bad
-    assert authentication.results == {("password", "success"): 1, ("password", "failure"): 7}
+    assert authentication.results == {("password", "success"): 1, ("password", "failure"): 6}
 
 
 def test_too_many_verifications_at_once(make: Make, loop: asyncio.AbstractEventLoop) -> None:
@@ -154,7 +154,9 @@ def test_before_the_users_are_known(loop: asyncio.AbstractEventLoop) -> None:
     assert certificate.reason == Reason.SERVER_UNAVAILABLE
     assert check(authentication, loop, None).reason == 0, "anonymous ones need no users"
     authentication.set_users(1, ())
-    assert check(authentication, loop, "anna", b"x").reason == Reason.BAD_USER_NAME_OR_PASSWORD
+    away = client(REMOTE)
+    result = check(authentication, loop, "anna", b"x", away)
+    assert result.reason == Reason.BAD_USER_NAME_OR_PASSWORD
     authentication.close()
 
 
@@ -172,7 +174,7 @@ def test_verifications_under_way_survive_new_settings_and_the_loops_end(
     late = Authentication(Auth.model_validate({"argon2": CHEAP}), other)
     late.set_users(1, (user(),))
     late.check(client(), connect, outcome)
-    pool = late._pool
+    pool = late._verifications.pool
     assert pool is not None
     other.close()
     pool.shutdown(wait=True)
@@ -311,3 +313,96 @@ def test_a_verified_password_is_known_again_until_the_user_changes(
     assert check(authentication, loop, "anna", b"secret").reason != 0
     authentication.set_users(3, (user("anna", enabled=False),))
     assert check(authentication, loop, "anna", b"secret").reason != 0
+
+
+@pytest.mark.parametrize(
+    ("page", "peer", "loopback", "always"),
+    [
+        (Page.NONE, LOCAL, True, True),
+        (Page.NAMED, LOCAL, True, True),
+        (Page.LOCAL, LOCAL, True, True),
+        (Page.SAME, LOCAL, False, True),
+        (Page.FOREIGN, LOCAL, False, False),
+        (Page.NONE, REMOTE, False, True),
+        (Page.NAMED, REMOTE, False, True),
+        (Page.FOREIGN, REMOTE, False, False),
+    ],
+)
+def test_pages_from_elsewhere_are_not_anonymous(
+    make: Make,
+    loop: asyncio.AbstractEventLoop,
+    page: Page,
+    peer: str,
+    loopback: bool,
+    always: bool,
+) -> None:
+    """Review finding 6: a browser on this machine lends its address to any page."""
+    for allow, expected in (("loopback", loopback), ("always", always), ("never", False)):
+        authentication = make(user(), anonymous={"allow": allow})
+        who = client(peer)
+        who.page = page
+        let_in = check(authentication, loop, None, who=who).reason == 0
+        assert let_in is expected, allow
+        assert check(authentication, loop, "anna", b"secret", who).reason == 0
+
+
+def test_an_empty_name_is_none(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Many small clients send one where nothing was configured; a password beside it is nobody's."""
+    authentication = make(user())
+    assert check(authentication, loop, "") == Authenticated(0)
+    assert check(authentication, loop, "", b"secret") == Authenticated(0)
+    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, "", who=client(REMOTE)) == refused
+
+
+def test_an_unknown_name_is_none_until_somebody_adds_a_user(
+    make: Make, loop: asyncio.AbstractEventLoop
+) -> None:
+    bad = Authenticated(Reason.BAD_USER_NAME_OR_PASSWORD)
+    for users in ((), (user("guest"),)):
+        authentication = make(*users)
+        assert check(authentication, loop, "sensor", b"x") == Authenticated(0)
+        assert check(authentication, loop, "sensor", b"x", client(REMOTE)) == bad
+    assert check(authentication, loop, "guest", b"wrong") == bad
+    page = client()
+    page.page = Page.FOREIGN
+    assert check(authentication, loop, "sensor", b"x", page) == bad
+    authentication.set_users(2, (user("guest"), user()))
+    assert check(authentication, loop, "sensor", b"x") == bad
+    authentication.set_users(3, (user("guest"),))
+    assert check(authentication, loop, "anna", b"x") == bad, "a user who was deleted"
+    never = make(user("guest"), anonymous={"allow": "never"})
+    assert check(never, loop, "sensor", b"x") == bad
+
+
+def test_certificates_honour_loopback_users(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 12: a certificate that names guest is no way round, whatever the protocol."""
+    authentication = make(user("guest"), user())
+    refused = Authenticated(Reason.NOT_AUTHORIZED)
+    assert check(authentication, loop, None, who=client(REMOTE, "guest")) == refused
+    assert check(authentication, loop, None, who=client(LOCAL, "guest")).username == "guest"
+    for needed in (False, True):
+        assert authentication.by_certificate("guest", REMOTE, needed) == refused
+        assert authentication.by_certificate("guest", LOCAL, needed) == Authenticated(0, "guest")
+        assert authentication.by_certificate("anna", REMOTE, needed) == Authenticated(0, "anna")
+    assert authentication.by_certificate("device", REMOTE) == Authenticated(0, "device")
+    assert authentication.by_certificate("device", REMOTE, True) == refused
+    assert authentication.by_certificate("", REMOTE, True) == refused
+    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    assert early.by_certificate("anna", LOCAL, True).reason == Reason.SERVER_UNAVAILABLE
+    early.close()
+
+
+def test_whose_sessions_are_kept_for_them(make: Make, loop: asyncio.AbstractEventLoop) -> None:
+    """Review finding 7: a user, disabled or not, may come back; a deleted one and forbidden anonymous ones may not."""
+    authentication = make(user(), user("off", enabled=False), anonymous={"allow": "never"})
+    found = {name: authentication.may_return(name) for name in ("anna", "off", "gone", "")}
+    assert found == {"anna": True, "off": True, "gone": False, "": False}
+    assert make(anonymous={"allow": "always"}).may_return("")
+    with_certificates = Authentication(Auth.model_validate({"argon2": CHEAP}), loop, True)
+    with_certificates.set_users(1, ())
+    assert with_certificates.may_return("device")
+    with_certificates.close()
+    early = Authentication(Auth.model_validate({"argon2": CHEAP}), loop)
+    assert early.may_return("anna"), "control has not told who there is"
+    early.close()

@@ -191,7 +191,7 @@ def test_a_shard_that_served_before_a_peer_heard_it_tells_what_it_wants(
     node.hold()
     node.start(0)
     node.hold()
-    subscriber = node.connect(0, "s")
+    subscriber = node.connect(0, node.id_of(0, "s"))
     subscriber.subscribe("t")
     node.release()
     node.connect(1, "p").publish("t", b"x")

@@ -1,11 +1,10 @@
 """Connection rates per address."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.settings.schema import ConnectionRate
-from fluxmq.supervisor.admission import AddressRates, address_key, is_loopback
+from fluxmq.supervisor.admission import AddressRates
 
 
 def rates(
@@ -70,21 +69,3 @@ def test_the_address_quiet_for_longest_is_forgotten() -> None:
     assert limit.allow("192.0.2.3", 0.0)
     assert not limit.allow("192.0.2.1", 0.0)
     assert limit.allow("192.0.2.2", 0.0)  # forgotten, hence full again
-
-
-@pytest.mark.parametrize(
-    ("address", "key", "loopback"),
-    [
-        ("192.0.2.1", "192.0.2.1", False),
-        ("127.3.2.1", "127.3.2.1", True),
-        ("::1", "0000000000000000", True),
-        ("::ffff:192.0.2.1", "192.0.2.1", False),
-        ("::ffff:127.0.0.1", "127.0.0.1", True),
-        ("2001:db8:1:2:3:4:5:6", "20010db800010002", False),
-        ("2001:db8:1:2::", "20010db800010002", False),
-        ("fe80::1%eth0", "fe80000000000000", False),
-    ],
-)
-def test_address_keys(address: str, key: str, loopback: bool) -> None:
-    assert address_key(address) == key
-    assert is_loopback(key) is loopback

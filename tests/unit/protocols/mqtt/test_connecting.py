@@ -8,6 +8,7 @@ from fluxmq.protocols.mqtt.connecting import (
     encode_connack,
     encode_connect,
     refusal,
+    version_of,
 )
 from fluxmq.protocols.mqtt.packets import Connack, Connect, Will
 from fluxmq.protocols.mqtt.properties import Properties
@@ -93,7 +94,7 @@ def test_password_alone_is_fine_in_version_5() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "version", "answer"),
     [
-        (b"MQIsdp", 3, 4, "20020001"),
+        (b"MQIsdp", 4, 4, "20020001"),
         (b"MQTT", 3, 4, "20020001"),
         (b"MQTT", 0x84, 4, "20020001"),
         (b"MQTT", 6, 5, "2003008400"),
@@ -107,6 +108,27 @@ def test_other_protocols(name: bytes, level: int, version: int, answer: str) -> 
     error = refused(body(0x02, level, name=name))
     assert (error.reason, error.version) == (Reason.UNSUPPORTED_PROTOCOL_VERSION, version)
     assert refusal(error.reason, error.version) == bytes.fromhex(answer)
+
+
+def test_mqtt_3_1_is_served_as_3_1_1() -> None:
+    """Some devices know no other; client ids of any length are taken, though it allows 23 characters."""
+    connect = decode_connect(body(0x02, 3, write_binary(b"c" * 100), name=b"MQIsdp"), 8)
+    assert (connect.version, connect.client_id) == (4, "c" * 100)
+    assert connect.clean_start
+    assert refused(body(0x03, 3, write_binary(b"c"), name=b"MQIsdp")).version == 4
+
+
+@pytest.mark.parametrize("name", [b"MQTT", b"MQIsdp"])
+@pytest.mark.parametrize("length", [b"\x7f", b"\x80\x80\x01", b"\xff\xff\xff\x7f"])
+def test_the_version_of_a_beginning(name: bytes, length: bytes) -> None:
+    start = b"\x10" + length + write_binary(name)
+    assert version_of(start + b"\x05") == 5
+    assert version_of(start + b"\x04\x02") == 4
+    assert version_of(start + b"\x77") == 4
+    for cut in range(len(start) + 1):
+        assert version_of(start[:cut]) == 0
+    assert version_of(b"\x30" + start[1:] + b"\x05") == 0
+    assert version_of(b"\x10" + length + write_binary(b"HTTP") + b"\x05") == 0
 
 
 def test_an_empty_client_identifier_needs_a_clean_session_in_3_1_1() -> None:

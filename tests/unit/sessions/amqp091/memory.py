@@ -69,6 +69,7 @@ class MemoryBroker:
             (TopicPermission("/", "bt", "^ok", "^ok"),),
         )
         self.connection_limit: int | None = None
+        self.busy = False
         self.entered: list[Client] = []
         self.replies: dict[str, ConsumerPort] = {}
         self.schedules: dict[Client, float] = {}
@@ -167,7 +168,9 @@ class MemoryBroker:
         password: bytes,
         done: Callable[[Authenticated], None],
     ) -> None:
-        if mechanism == "EXTERNAL":
+        if self.busy:
+            result = Authenticated(None, again=True)
+        elif mechanism == "EXTERNAL":
             result = Authenticated(client.certificate_name)
         else:
             result = Authenticated(user if self.users.get(user) == password else None)

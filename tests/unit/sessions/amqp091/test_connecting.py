@@ -119,6 +119,22 @@ def test_a_client_that_wants_to_know_is_told_that_its_credentials_do_not_hold(
     assert peer.connection.closing
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_credentials_that_cannot_be_checked_now_are_not_refused(told: bool) -> None:
+    """Review finding 8: clients do not come again after 403."""
+    broker = MemoryBroker()
+    broker.busy = True
+    peer = greeted(broker)
+    peer.send(0, start_ok(told=told))
+    if told:
+        text = "the login cannot be checked now, try again later"
+        assert peer.one(0) == ended(320, text, None)
+        peer.send(0, ConnectionCloseOk())
+    assert peer.receive() == []
+    assert peer.connection.closing or peer.connection.fd < 0
+    assert [code for code, *_ in broker.errors] == [320]
+
+
 @pytest.mark.parametrize(
     "tune",
     [

@@ -219,6 +219,24 @@ def test_scram_fails(node: Node, name: str, password: str) -> None:
     assert node[0].authentication.results["scram-sha-256", "failure"] == 1
 
 
+def test_scram_is_no_way_to_guess(make_node: MakeNode) -> None:
+    """Review finding 15: neither one after the other nor with many exchanges begun at once."""
+    settings = {"auth": {"failed_logins": {"per_user": 3, "first_delay": "1h", "max_delay": "1h"}}}
+    node = make_node(1, settings, users=(ANNA,))
+    guesses = [Scram("anna", "wrong") for _ in range(10)]
+    begun = [(*begin(node, scram), scram) for scram in guesses]
+    reasons = []
+    for client, challenge, scram in begun:
+        client.send(wire.auth(0x18, (METHOD, scram.answer(challenge))))
+        reasons.append(drain(client)[-1].reason)
+    assert reasons == [0x87] * 4 + [0x89] * 6
+    _, refused = begin(node, Scram())
+    assert (refused.kind, refused.reason) == (wire.CONNACK, 0x89)
+    authentication = node[0].authentication
+    assert authentication.results["scram-sha-256", "failure"] == 4
+    assert authentication.results["scram-sha-256", "delayed"] == 7
+
+
 @pytest.mark.parametrize(
     "packet",
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fluxmq.sessions.mqtt.publishing import ALLOWED_MAX
+from tests.broker import merged
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.node import Node, drain, messages
@@ -210,10 +211,64 @@ def test_what_may_not_be_published_in_5(make_node: MakeNode, qos: int) -> None:
 
 
 def test_what_may_not_be_published_in_3_1_1(make_node: MakeNode) -> None:
+    """It is acknowledged and dropped: who is disconnected sends it again, and never gets further."""
     node = make_node(1, LIMITED)
+    listener = listening(node, "#")
+    publisher = node.connect(0, "p", version=4)
+    publisher.send(
+        wire.publish(4, "closed", b"0"),
+        wire.publish(4, "closed", b"1", qos=1, packet_id=1),
+        wire.publish(4, "closed", b"2", qos=2, packet_id=2),
+        wire.publish(4, "open/x", b"3", qos=1, packet_id=3),
+    )
+    answers = [(packet.kind, packet.packet_id) for packet in drain(publisher)]
+    assert answers == [(wire.PUBACK, 1), (wire.PUBREC, 2), (wire.PUBACK, 3)]
+    assert messages(listener) == [b"3"]
+    assert node[0].broker.drops["no_permission"] == 3
+    assert node[0].broker.errors[0x87] == 3
+
+
+def test_what_may_not_be_published_in_3_1_1_may_end_the_connection(make_node: MakeNode) -> None:
+    node = make_node(1, merged(LIMITED, {"broker": {"refused_publish": "disconnect"}}))
     publisher = node.connect(0, "p", version=4)
     publisher.send(wire.publish(4, "closed", b"x", qos=1, packet_id=1))
     assert errors(publisher) == []
+
+
+CONTROLS = ["a\x01", "\x1f/b", "a\x7fb", "\x80", "a/\x9f"]
+
+
+@pytest.mark.parametrize("topic", CONTROLS)
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("retain", [False, True])
+def test_control_characters_are_malformed(
+    make_node: MakeNode, topic: str, qos: int, retain: bool
+) -> None:
+    node = make_node(1)
+    publisher, old = node.connect(0, "p"), node.connect(0, "old", version=4)
+    for client in (publisher, old):
+        packet = wire.publish(client.version, topic, b"x", qos=qos, packet_id=qos, retain=retain)
+        client.send(packet)
+    assert [packet.reason for packet in drain(publisher)] == [0x81]
+    assert old.ended(1)
+    subscriber = node.connect(0, "s")
+    subscriber.send(wire.subscribe(5, 1, [wire.Filter(topic)]))
+    assert [packet.reason for packet in drain(subscriber)] == [0x81]
+    assert node.client(0).connect("w", will=wire.Will(topic, b"x")).reason == 0x81
+    assert node.client(0).connect(topic).reason == 0x81
+    older = node.client(0, 4)
+    older.send(wire.connect(4, topic))
+    assert older.ended(1)
+    for near in ("\u00a0", "\ue000", "é\u0420", " ~"):
+        assert node.connect(0, near).publish(near, b"x", qos=1) in (0, 0x10)
+
+
+def test_control_characters_may_be_allowed(make_node: MakeNode) -> None:
+    node = make_node(1, {"broker": {"allow_control_characters": True}})
+    client = node.connect(0, "c\x01")
+    client.subscribe("a\x01/#")
+    client.publish("a\x01/b\x9f", b"x", qos=1)
+    assert messages(client) == [b"x"]
 
 
 def test_nobody_speaks_for_the_broker(node: Node) -> None:

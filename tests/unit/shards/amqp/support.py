@@ -415,7 +415,7 @@ class AmqpClient:
     def verified(self) -> None:
         """Let the password be verified, which happens in a thread."""
         self.node.run()
-        pool = self.node[self.shard].authentication._pool
+        pool = self.node[self.shard].authentication._verifications.pool
         assert pool is not None
         pool.submit(int).result()
         self.node.loop.run_until_complete(asyncio.sleep(0))

@@ -12,6 +12,7 @@ from fluxmq.auth.users import User, VhostPermission
 from fluxmq.control.user_messages import Users
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Queue, Vhost
+from fluxmq.sessions.amqp091.ports import Authenticated
 from fluxmq.shards.amqp.consuming import refusal_of, status_of
 from fluxmq.shards.queues.ports import Outcome, Status
 from tests.unit.shards.amqp.support import (
@@ -335,6 +336,41 @@ def test_a_certificate_names_its_user(
     told: list[Any] = []
     broker.authenticate(client, "EXTERNAL", asked, b"", told.append)
     assert [each.user for each in told] == ["anna" if valid else None]
+
+
+def test_a_certificate_honours_loopback_users(make_amqp: MakeAmqp) -> None:
+    """Review finding 12: guest is let in from this machine only, also by EXTERNAL."""
+    node = make_amqp(1, (user(), user("guest")))
+    AmqpClient(node)
+    broker = node.amqp().broker
+    (client,) = node.amqp().handler.clients
+    client.certificate_name = "guest"
+    told: list[Any] = []
+    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
+    client.peer = "203.0.113.9:5000"
+    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
+    client.certificate_name = "nobody"
+    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
+    assert told == [Authenticated("guest"), Authenticated(None), Authenticated(None)]
+
+
+def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:
+    """Review finding 8: users not known yet, too many logins, too many failed: all of it passes."""
+    node = make_amqp(1, (user(),))
+    AmqpClient(node)
+    broker = node.amqp().broker
+    authentication = node[0].authentication
+    (client,) = node.amqp().handler.clients
+    told: list[Any] = []
+    for _ in range(20):
+        authentication.guessing.failed("bert", "127.0.0.1", node.loop.time())
+    client.peer = "127.0.0.1:1"
+    broker.authenticate(client, "PLAIN", "bert", b"x", told.append)
+    authentication.revision = -1
+    client.certificate_name = "anna"
+    broker.authenticate(client, "EXTERNAL", "", b"", told.append)
+    broker.authenticate(client, "PLAIN", "anna", b"x", told.append)
+    assert told == [Authenticated(None, again=True)] * 3
 
 
 def test_a_new_secret_is_checked_as_a_password(make_amqp: MakeAmqp) -> None:

@@ -1,0 +1,115 @@
+"""Passwords that wait to be verified, and the threads that do it.
+
+argon2id takes tens of milliseconds and releases the interpreter lock. The threads share their core with the loop; what
+waits for them is bounded, in all and by address, and addresses take turns: many logins from one wait behind each other,
+and others pass them by. A login that has no room is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from fluxmq.auth.credentials import SALT_BYTES, HashParameters, PasswordVerifier
+from fluxmq.auth.fair_queue import FairQueue
+from fluxmq.sessions.mqtt.ports import Authenticated
+from fluxmq.settings.schema import Auth
+
+VERIFY_NICENESS = 5
+"""By how much the verifying threads, which share their core with the loop, come behind it: a third of its
+weight, so that a flood of logins does not slow messages down, nor messages keep everybody out."""
+
+
+@dataclass(slots=True)
+class Login:
+    """A password that somebody says is a user's. ``address``: a key of `addresses`; ``reachable``: whether the user is let in
+    from there; ``stored``: the hash it is compared with, None for one that is nobody's."""
+
+    username: str
+    password: bytes
+    address: str
+    reachable: bool
+    done: Callable[[Authenticated], None]
+    stored: str | None = None
+
+
+class Verifications:
+    """Lives on the shard's loop. ``begin`` is asked when a login's turn comes, and says whether its password is still to be
+    verified; ``finish`` gets the outcome; ``refuse`` the logins that there is no room for."""
+
+    def __init__(
+        self,
+        settings: Auth,
+        loop: asyncio.AbstractEventLoop,
+        begin: Callable[[Login], bool],
+        finish: Callable[[Login, bool], None],
+        refuse: Callable[[Login], None],
+    ) -> None:
+        self._loop = loop
+        self._begin = begin
+        self._finish = finish
+        self._refuse = refuse
+        self._waiting: FairQueue[Login] = FairQueue(0, 0)
+        self._running = 0
+        self.pool: ThreadPoolExecutor | None = None
+        self.configure(settings)
+
+    def configure(self, settings: Auth) -> None:
+        """Take new settings; verifications under way end under the old ones."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=False)
+        self._threads = settings.verify_threads
+        self.pool = ThreadPoolExecutor(
+            self._threads, "verify", initializer=partial(os.nice, VERIFY_NICENESS)
+        )
+        cost = settings.argon2
+        self._verifier = PasswordVerifier(
+            HashParameters(cost.time_cost, cost.memory_cost // 1024, cost.parallelism),
+            os.urandom(SALT_BYTES),
+        )
+        self._waiting.most = max(1, settings.max_pending_verifications - self._threads)
+        self._waiting.most_per_key = settings.max_pending_per_address
+
+    def close(self) -> None:
+        """Let the threads end."""
+        if self.pool is not None:
+            self.pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def pending(self) -> int:
+        """Logins that wait, and those being verified."""
+        return self._running + len(self._waiting)
+
+    def add(self, login: Login) -> None:
+        """Verify a login's password when its turn comes."""
+        refused = self._waiting.add(login.address, login)
+        if refused is not None:
+            self._refuse(refused)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._running < self._threads:
+            login = self._waiting.take()
+            if login is None:
+                return
+            if not self._begin(login):
+                continue
+            assert self.pool is not None
+            self._running += 1
+            future = self.pool.submit(self._verifier.verify, login.password, login.stored)
+            future.add_done_callback(partial(self._verified, login))
+
+    def _verified(self, login: Login, future: Future[bool]) -> None:
+        """Back from a verifying thread to the loop, unless that has closed meanwhile."""
+        matches = not future.cancelled() and future.exception() is None and future.result()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finished, login, matches)
+
+    def _finished(self, login: Login, matches: bool) -> None:
+        self._running -= 1
+        self._finish(login, matches)
+        self._go_on()
