@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
+OF_OWNED = "tests/unit/shards/amqp/test_owned_queues.py::"
 OF_PUBLISHING = "tests/unit/shards/amqp/test_publishing.py::"
 
 MUTATIONS = [
@@ -14,5 +15,45 @@ MUTATIONS = [
         "    return [] if topic.startswith(BROKERS_OWN) else [topic]\n",
         "    return [topic]\n",
         OF_PUBLISHING + "test_the_topic_exchange_reaches_no_queue_by_its_address",
+    ),
+    Mutation(
+        "exclusive_queues_are_read_by_their_owner",
+        "Nobody but its owner consumes from an exclusive queue.",
+        "fluxmq/shards/queues/gates.py",
+        "return owner != asker if owner else",
+        "return False if owner else",
+        OF_OWNED + "test_an_exclusive_queue_is_closed_to_mqtt",
+    ),
+    Mutation(
+        "exclusive_queues_ask_connections",
+        "Another connection of AMQP is refused by the host of an exclusive queue.",
+        "fluxmq/shards/queues/gates.py",
+        "return owner != asker if owner else",
+        "return not asker if owner else",
+        OF_OWNED + "test_an_exclusive_queue_is_closed_to_other_connections",
+    ),
+    Mutation(
+        "exclusive_queues_have_no_address",
+        "What an MQTT client sends to the address of an exclusive queue is refused on whichever shard it is.",
+        "fluxmq/shards/queues/hosting.py",
+        "by_address = kind == frames.APPEND_BY_ADDRESS",
+        "by_address = False",
+        OF_OWNED + "test_an_exclusive_queue_is_closed_to_mqtt",
+    ),
+    Mutation(
+        "replies_reach_exclusive_queues",
+        "What exchanges route to an exclusive queue is stored, whoever published it.",
+        "fluxmq/shards/queues/group.py",
+        'if by_address and self.gate.is_closed_to(queue, ""):',
+        'if self.gate.is_closed_to(queue, ""):',
+        OF_OWNED + "test_an_exclusive_queue_takes_what_is_routed_to_it",
+    ),
+    Mutation(
+        "owners_begin_anew",
+        "A queue that MQTT made by its address does not become an exclusive one with its consumers.",
+        "fluxmq/shards/amqp/declared.py",
+        "elif state is not None and queue.owner and not known:",
+        "elif False:",
+        OF_OWNED + "test_who_was_there_before_the_owner_gets_nothing_of_its_queue",
     ),
 ]

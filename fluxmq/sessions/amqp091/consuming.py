@@ -158,6 +158,7 @@ def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) ->
         start=stream_start(arguments.get("x-stream-offset"), queue) if stream else None,
         filters=_filters(arguments.get("x-stream-filter"), what) if stream else (),
         timeout=timeout * 1000,
+        asker=client.owner,
     )
 
 

@@ -80,7 +80,7 @@ class ConsumerWanted:
     "next". ``taking``: nothing is given but what ``Held.take`` asks for; it counts as no consumer. ``automatic``: with
     ``taking`` only: what is taken is settled by that. ``auto_commit``: acknowledging moves a stream's named group on.
     ``priority``: higher ones are given messages first. ``timeout``: µs after which what is unsettled is released, 0:
-    what the queue says.
+    what the queue says. ``asker``: id of the connection, which an exclusive queue compares with its owner.
     """
 
     queue: Queue
@@ -96,6 +96,7 @@ class ConsumerWanted:
     start: tuple[str, int] | None = None
     filters: tuple[str, ...] = ()
     timeout: int = 0
+    asker: str = ""
 
 
 class ConsumerPort(Protocol):

@@ -27,7 +27,7 @@ from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering, worst_of
 from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
-from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
+from fluxmq.shards.queues.counts import LOCKED, REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart
 from fluxmq.shards.queues.keeping import Stores
 from fluxmq.shards.queues.ports import MOVED, Answer
@@ -124,13 +124,22 @@ class Group(Consuming):
             self._mark(self)
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code. With an ``identity`` it takes
-        effect once, however often it is asked for."""
+        effect once, however often it is asked for. ``by_address``: a queue that is not for MQTT's clients
+        refuses it."""
         if identity is not None and self._is_of_another_term(identity):
             if done is not None:
                 done(MOVED)
+            return True
+        if by_address and self.gate.is_closed_to(queue, ""):
+            self._refuse_stranger(done)
             return True
         state = self.machine.queue(queue)
         if (state is None or state.closed or self.gate.busy) and self._holds(
@@ -174,6 +183,12 @@ class Group(Consuming):
             own = None if identity is None else identity.numbered(identity.number + at)
             room &= self.append(queue, piece, answered, own)
         return room
+
+    def _refuse_stranger(self, done: Answer | None) -> None:
+        """Refuse what an MQTT client sends to the address of a queue that is not for it."""
+        self.counts.refused[LOCKED] += 1
+        if done is not None:
+            done(Reason.NOT_AUTHORIZED)
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
         """Have a batch that the queue has no room for published to its dead-letter exchange."""

@@ -7,7 +7,8 @@ all. Consumers are cancelled and attach themselves anew.
 Frames beside the control frames named in ``hosting``::
 
     APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u64 term of the leadership that is asked
-             (0: whichever), u16 length of the queue's name, name, batch
+             (0: whichever), u16 length of the queue's name, name, batch; APPEND_BY_ADDRESS is the same for what an MQTT
+             client sends to the queue's address
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
     REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
 """
@@ -87,6 +88,7 @@ class RemoteHost:
         batch: bytes,
         done: Answer | None,
         identity: Identity | None = None,
+        by_address: bool = False,
         once: bool = False,
     ) -> bool:
         """Store a batch there. ``once``: answered with `MOVED` where it would be kept and sent again."""
@@ -101,8 +103,9 @@ class RemoteHost:
         number = next(self._numbers)
         name = queue.encode()
         own = identity or NO_IDENTITY
+        kind = frames.APPEND_BY_ADDRESS if by_address else frames.APPEND
         head = APPEND_HEAD.pack(
-            frames.APPEND, number, own.origin, own.number, own.floor, own.term, len(name)
+            kind, number, own.origin, own.number, own.floor, own.term, len(name)
         )
         frame = head + name + batch
         self._appends[number] = (frame, done)

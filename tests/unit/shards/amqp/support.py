@@ -340,6 +340,7 @@ class Consumer:
         self.payloads: list[bytes] = []
         self.cancellations = 0
         self.answers: list[Any] = []
+        values.setdefault("asker", queue.owner or "some connection")
         wanted = ConsumerWanted(queue, "tag", "member", 1000, **values)
         node.amqp(shard).broker.consume(wanted, self, self.answers.append)
         node.run()
