@@ -17,6 +17,14 @@ MUTATIONS = [
         OF_PUBLISHING + "test_the_topic_exchange_reaches_no_queue_by_its_address",
     ),
     Mutation(
+        "copies_take_permission",
+        "Routing keys in CC and BCC are checked like the message's own.",
+        "fluxmq/sessions/amqp091/publishing.py",
+        "check_topics(channel, permissions, name, keys)",
+        "check_topics(channel, permissions, name, keys[:1])",
+        "tests/unit/sessions/amqp091/test_publishing.py::test_every_routing_key_takes_permission",
+    ),
+    Mutation(
         "exclusive_queues_are_read_by_their_owner",
         "Nobody but its owner consumes from an exclusive queue.",
         "fluxmq/shards/queues/gates.py",
