@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutations.mutation import Mutation
 
 OF_OWNED = "tests/unit/shards/amqp/test_owned_queues.py::"
+OF_PERMISSIONS = "tests/unit/shards/test_permissions.py::"
 OF_PUBLISHING = "tests/unit/shards/amqp/test_publishing.py::"
 
 MUTATIONS = [
@@ -15,6 +16,30 @@ MUTATIONS = [
         "    return [] if topic.startswith(BROKERS_OWN) else [topic]\n",
         "    return [topic]\n",
         OF_PUBLISHING + "test_the_topic_exchange_reaches_no_queue_by_its_address",
+    ),
+    Mutation(
+        "wills_take_permission_when_published",
+        "A will is published if its client may publish it at that moment.",
+        "fluxmq/sessions/mqtt/publishing.py",
+        "if policy is None or not allows_publish(policy, will.topic):",
+        "if policy is None:",
+        OF_PERMISSIONS + "test_a_will_that_is_not_permitted_any_more_is_not_published",
+    ),
+    Mutation(
+        "wills_of_nobody",
+        "A deleted or disabled user publishes no will.",
+        "fluxmq/shards/authentication.py",
+        "return self.policy(client_id, username) if allowed else None",
+        "return self.policy(client_id, username)",
+        OF_PERMISSIONS + "test_a_will_that_is_not_permitted_any_more_is_not_published",
+    ),
+    Mutation(
+        "wills_wait_for_users",
+        "No will is judged before the shard knows who there is.",
+        "fluxmq/shards/broker.py",
+        "        if self.authentication.revision >= 0:\n",
+        "        if True:\n",
+        OF_PERMISSIONS + "test_wills_wait_until_it_is_known_who_there_is",
     ),
     Mutation(
         "copies_take_permission",

@@ -10,6 +10,7 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 from __future__ import annotations
 
 from fluxmq._hot.connection import Connection
+from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ScramError
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
@@ -246,9 +247,12 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
 def may_publish(client: Client, topic: bytes) -> bool:
     """Whether the client's permissions allow a topic."""
     assert client.policy is not None
-    if topic.startswith(b"$SYS/"):
-        return False
-    return client.policy.may_publish(topic.decode())
+    return allows_publish(client.policy, topic)
+
+
+def allows_publish(policy: Policy, topic: bytes) -> bool:
+    """Whether permissions allow a topic; the broker's own numbers are nobody's to publish."""
+    return not topic.startswith(b"$SYS/") and policy.may_publish(topic.decode())
 
 
 def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
@@ -306,6 +310,8 @@ def attach(
     session.expires_at = 0.0
     session.will_at = 0.0
     session.will = prepare_will(connect.will)
+    if session.will is not None:
+        session.will.without_user = not broker.is_user(client.username)
     connection.open = True
     connection.delivery = session.delivery
     connection.alias_maximum = min(

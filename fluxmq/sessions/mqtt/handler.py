@@ -320,7 +320,7 @@ class Handler:
         session.will = None
         session.will_at = 0.0
         if will is not None:
-            publishing.publish_will(self.broker, will)
+            publishing.publish_will(self.broker, session, will)
 
     def finish(self, session: Session) -> None:
         """The session ends: its will is due, its messages and subscriptions go."""
