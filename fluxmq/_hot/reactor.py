@@ -50,6 +50,7 @@ PAUSED_OUTPUT = 4
 """Not reading: the client asks and does not take the answers."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
+PROTOCOL_ERROR = 0x82
 TOPIC_NAME_INVALID = 0x90
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
@@ -365,8 +366,11 @@ class Reactor:
                 self.publish(connection, buffer)
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
-                if delivery is not None:
-                    delivery.acknowledge_run(buffer, scanner.start, scanner.count)
+                if delivery is not None and delivery.acknowledge_run(
+                    buffer, scanner.start, scanner.count
+                ):
+                    connection.handler.broken(connection, PROTOCOL_ERROR)
+                    return 0
             elif scanner.first == 0xC0 and connection.open and scanner.stride == 2:
                 connection.buffer()
                 connection.out += b"\xd0\x00"
