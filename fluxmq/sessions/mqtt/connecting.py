@@ -42,6 +42,9 @@ _CONNACK = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT = b"\x20\x02\x01\x00"
 
 
+NO_ROOM = "the answer would be larger than the client's Maximum Packet Size"
+
+
 Explained = Connack | Disconnect | Puback | Pubrec
 """Packets that may carry a Reason String."""
 
@@ -73,7 +76,9 @@ def send_explained(connection: Connection, packet: Explained, text: str) -> None
             connection.append(encoded)
             return
         packet.properties = plain
-    connection.append(encode(packet, 5))
+    encoded = encode(packet, 5)
+    if len(encoded) <= connection.max_packet_out:  # else closing has to say it [MQTT-3.1.2-24]
+        connection.append(encoded)
 
 
 def on_connect(broker: Broker, client: Client, body: bytes) -> None:
@@ -170,13 +175,17 @@ def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None)
         scram_step(broker, client, data)
     else:
         # The client wants to be asked for its first message.
-        send_auth(client, Reason.CONTINUE_AUTHENTICATION, b"")
+        send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, b"")
 
 
-def send_auth(client: Client, reason: int, data: bytes) -> None:
-    """Answer with AUTH."""
+def send_auth(broker: Broker, client: Client, reason: int, data: bytes) -> None:
+    """Answer with AUTH, or end the connection where the client would not take it [MQTT-3.1.2-24]."""
     properties = Properties(authentication_method=SCRAM_METHOD, authentication_data=data)
-    client.connection.append(encode(Auth(reason, properties), 5))
+    encoded = encode(Auth(reason, properties), 5)
+    if len(encoded) > client.connection.max_packet_out:
+        fail_authentication(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM)
+    else:
+        client.connection.append(encoded)
 
 
 def scram_step(broker: Broker, client: Client, data: bytes) -> None:
@@ -188,7 +197,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
         if not exchange.username:
             username = exchange.receive_client_first(data)
             keys = broker.scram_keys(username, client.peer)
-            send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
+            send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
         final = exchange.receive_client_final(data)
     except ScramError as error:
@@ -202,7 +211,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     client.scram = None
     if client.reauthenticating:
         client.reauthenticating = False
-        send_auth(client, Reason.SUCCESS, final)
+        send_auth(broker, client, Reason.SUCCESS, final)
         return
     assert client.connect is not None
     client.proof = final
@@ -239,6 +248,13 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
             "the will's topic is not permitted",
             connect.version,
         )
+        return
+    if (
+        connect.properties.maximum_packet_size
+        and len(answer(broker, client, connect, False)) > client.connection.max_packet_out
+    ):
+        # Found out before anything of the session is touched.
+        refuse(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM, connect.version)
         return
     client.stage = CLAIMING
     broker.claim(client, connect.clean_start)
