@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fluxmq._hot.batches import EXPIRY, Batch, OffsetProperties, delivery_runs
-from fluxmq._hot.portion import GROWTH_MAX, Portion
+from fluxmq._hot.portion import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, Portion
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.queues.commands import Verb
@@ -27,6 +27,7 @@ from fluxmq.shards.queues.ports import Answer, Held, Range
 
 UNDELIVERABLE = b"larger than the consumer's maximum packet size"
 REFUSED = b"refused by the consumer"
+SLACK_US = round(CLOCK_SLACK * 1_000_000)
 
 
 class QueueConsumer:
@@ -86,7 +87,7 @@ class QueueConsumer:
             return
         for index in range(first, first + count):
             expiry = batch.expiry(index)
-            left = max((expiry - self._clock()) // 1_000_000, 1) if expiry else 0
+            left = seconds_left(expiry - self._clock()) if expiry else 0
             self._send(batch, index, 1, attempts, left)
 
     def _drop_stale(self) -> None:
@@ -282,3 +283,8 @@ class QueueConsumer:
 
     def _is_mine(self, portion: Portion) -> bool:
         return portion.group is self
+
+
+def seconds_left(microseconds: int) -> int:
+    """What is left of a message's life as a Message Expiry Interval: rounded up, and never 0 (`portion.CLOCK_SLACK`)."""
+    return min(max((microseconds - SLACK_US) // 1_000_000 + 1, 1), EXPIRY_MAX)
