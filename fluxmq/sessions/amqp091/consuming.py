@@ -246,7 +246,13 @@ def cancelled(channel: Channel, consumer: Consumer) -> None:
     if channel.consumers.get(consumer.tag) is consumer:
         del channel.consumers[consumer.tag]
         if CANCEL_NOTIFY in channel.client.capabilities:
-            channel.send(BasicCancel(consumer.tag, True))
+            told = BasicCancel(consumer.tag, True)
+            if channel.deleting and channel.deleting == consumer.queue.name:
+                channel.cancels.append(
+                    told
+                )  # a client that deletes a queue waits for delete-ok first
+            else:
+                channel.send(told)
 
 
 def release(channel: Channel) -> None:

@@ -374,7 +374,12 @@ class AmqpClient:
     """A connection to one shard, speaking the differential tests' own codec."""
 
     def __init__(
-        self, node: AmqpNode, shard: int = 0, name: str = "anna", vhost: str = "/"
+        self,
+        node: AmqpNode,
+        shard: int = 0,
+        name: str = "anna",
+        vhost: str = "/",
+        capabilities: Sequence[str] = (),
     ) -> None:
         self.node = node
         self.shard = shard
@@ -392,7 +397,7 @@ class AmqpClient:
             assert handoff.send(node[shard].acceptor, [handed]) == 1
         assert [each.name for each in self.read()] == ["connection.start"]
         response = f"\0{name}\0{PASSWORD}"
-        told = {"capabilities": {"connection.blocked": True}}
+        told = {"capabilities": {"connection.blocked": True, **dict.fromkeys(capabilities, True)}}
         self.send(
             0,
             "connection.start-ok",

@@ -260,3 +260,20 @@ def test_a_new_secret_is_checked_as_a_password(make_amqp: MakeAmqp) -> None:
     client.send(0, "connection.update-secret", new_secret="wrong", reason="renewed")
     client.verified()
     assert [each.name for each in client.read()] == ["connection.close"]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_who_deletes_a_queue_is_answered_before_its_consumers(
+    make_amqp: MakeAmqp, durable: bool, shard: int
+) -> None:
+    """Row F6: wherever the queue is hosted."""
+    node = make_amqp(2, (user(),))
+    node.queue("q", durable=durable)
+    client = AmqpClient(node, shard, capabilities=["consumer_cancel_notify"])
+    client.send(1, "channel.open")
+    client.send(1, "basic.consume", queue="q", consumer_tag="t")
+    client.read()
+    client.send(1, "queue.delete", queue="q")
+    node.settle()
+    assert [each.name for each in client.read()] == ["queue.delete-ok", "basic.cancel"]
