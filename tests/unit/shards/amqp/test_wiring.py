@@ -274,6 +274,11 @@ def test_who_deletes_a_queue_is_answered_before_its_consumers(
     client.send(1, "channel.open")
     client.send(1, "basic.consume", queue="q", consumer_tag="t")
     client.read()
+    node.control.held = True
     client.send(1, "queue.delete", queue="q")
     node.settle()
+    assert node.engine("q") is None
+    assert client.read() == [], "it is there until control has decided"
+    node.control.held = False
+    node.control.work()
     assert [each.name for each in client.read()] == ["queue.delete-ok", "basic.cancel"]
