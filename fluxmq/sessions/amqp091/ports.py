@@ -171,11 +171,6 @@ class Broker(Protocol):
     ) -> None:
         """Check a name and a password, for EXTERNAL the certificate (``user`` is what it asks for, or empty)."""
 
-    def update_secret(
-        self, client: Client, secret: bytes, done: Callable[[Authenticated], None]
-    ) -> None:
-        """Check a new secret for the user of an open connection."""
-
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         """What a user may do now; None: no access to the vhost. Cheap, and the same object while nothing changes."""
 

@@ -251,15 +251,16 @@ def test_a_certificate_names_its_user(
     assert [each.user for each in told] == ["anna" if valid else None]
 
 
-def test_a_new_secret_is_checked_as_a_password(make_amqp: MakeAmqp) -> None:
+def test_a_new_secret_ends_nothing(make_amqp: MakeAmqp) -> None:
+    """Row F4: clients refresh tokens, with whatever they have by then."""
     node = make_amqp(1, (user(),))
     client = AmqpClient(node)
-    client.send(0, "connection.update-secret", new_secret="secret", reason="renewed")
-    client.verified()
-    assert [each.name for each in client.read()] == ["connection.update-secret-ok"]
-    client.send(0, "connection.update-secret", new_secret="wrong", reason="renewed")
-    client.verified()
-    assert [each.name for each in client.read()] == ["connection.close"]
+    for secret in ("secret", "a-new-token"):
+        client.send(0, "connection.update-secret", new_secret=secret, reason="renewed")
+        assert [each.name for each in client.read()] == ["connection.update-secret-ok"]
+    client.send(1, "channel.open")
+    assert [each.name for each in client.read()] == ["channel.open-ok"]
+    assert sum(node[0].authentication.results.values()) == 1, "it is no login"
 
 
 @pytest.mark.parametrize("durable", [False, True])
