@@ -4,6 +4,8 @@ All client sockets of a shard sit in one epoll set of their own, which the event
 tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and at its end writes every
 connection that has output. So work batches by itself under load, and a lone message costs one read, one write and two
 looks at the poll set. What a packet means is decided elsewhere: by a connection's ``handler`` and the ``host``, the shard.
+
+Longer than 500 lines because what a packet, a run or a tick calls is one class: calls within it are C calls.
 """
 
 from __future__ import annotations

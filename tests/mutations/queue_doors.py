@@ -47,7 +47,7 @@ MUTATIONS = [
         "fluxmq/sessions/amqp091/publishing.py",
         "check_topics(channel, permissions, name, keys)",
         "check_topics(channel, permissions, name, keys[:1])",
-        "tests/unit/sessions/amqp091/test_publishing.py::test_every_routing_key_takes_permission",
+        "tests/unit/sessions/amqp091/test_copies.py::test_every_routing_key_takes_permission",
     ),
     Mutation(
         "exclusive_queues_are_read_by_their_owner",

@@ -6,6 +6,8 @@ who asked, and what is to be stored and handed out. Deliveries do not wait for t
 
 The group knows no file and no socket: ``keeper`` makes entries durable, ``stores`` holds the queues' batches, and
 consumers are ports. A group of the node's memory (ephemeral queues) is the same with a keeper that commits at once.
+
+Longer than 500 lines because whatever changes a group goes through one entry, and its answers come back by the same fields.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ all. Consumers are cancelled and attach themselves anew.
 Frames beside the control frames named in ``hosting``::
 
     APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u64 term of the leadership that is asked
-             (0: whichever), u16 length of the queue's name, name, batch; APPEND_BY_ADDRESS is the same for what an MQTT
-             client sends to the queue's address
+             (0: whichever), u16 length of the queue's name, name, batch
     DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
     REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
 """
@@ -104,9 +103,8 @@ class RemoteHost:
         name = queue.encode()
         own = identity or NO_IDENTITY
         kind = frames.APPEND_BY_ADDRESS if by_address else frames.APPEND
-        head = APPEND_HEAD.pack(
-            kind, number, own.origin, own.number, own.floor, own.term, len(name)
-        )
+        once_only = (own.origin, own.number, own.floor, own.term)
+        head = APPEND_HEAD.pack(kind, number, *once_only, len(name))
         frame = head + name + batch
         self._appends[number] = (frame, done)
         if once:
