@@ -25,6 +25,15 @@ GROWTH_MAX = 16
 properties, expiry, longer remaining length. Subscription identifiers come on top."""
 
 
+CLOCK_SLACK = 0.02
+"""Seconds of a message's life that are not rounded up: a shard reads the clock once a tick, and what another one has
+received a moment ago may seem to come from the future."""
+
+
+EXPIRY_MAX = 0xFFFFFFFF
+"""Greatest Message Expiry Interval."""
+
+
 class Target:
     """A session's interest in a topic: all its matching subscriptions taken together.
 
@@ -196,6 +205,7 @@ def write_portion(
     out: bytearray = connection.buffer()
     before: cython.Py_ssize_t = len(out)
     expiry: cython.long = 0
+    left: cython.double
     alias: cython.int = 0
     offset: cython.Py_ssize_t = portion.offset
     count: cython.Py_ssize_t = portion.count
@@ -217,9 +227,15 @@ def write_portion(
         append_numbered(out, run, offset, count, first, pid)
     else:
         if run.deadline != 0.0:
-            expiry = cython.cast(cython.long, run.deadline - tally.now) + 1
-            if expiry < 1:
-                expiry = 1
+            # What is left, rounded up: of a message that has not expired never 0. `properties_field` takes one more.
+            left = run.deadline - tally.now
+            expiry = 1
+            if left > 0.0:
+                expiry = 2
+                if left > CLOCK_SLACK:
+                    expiry += cython.cast(cython.long, left - CLOCK_SLACK)
+                if expiry > EXPIRY_MAX + 1:
+                    expiry = EXPIRY_MAX + 1
         if not again and run.largest:
             alias = connection.alias(run.topic)
         if alias < 0:

@@ -7,6 +7,8 @@ from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
 
 GROWTH_MAX: Final = 16
+CLOCK_SLACK: Final = 0.02
+EXPIRY_MAX: Final = 0xFFFFFFFF
 
 class Target:
     delivery: Delivery

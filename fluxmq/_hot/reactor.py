@@ -54,6 +54,7 @@ PAUSED_ALARM = 32
 """Not reading: the connection publishes, and the node runs short of memory or disk space (8 and 16 are others')."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
+PROTOCOL_ERROR = 0x82
 QOS_NOT_SUPPORTED = 0x9B
 PACKET_TOO_LARGE = 0x95
 
@@ -374,8 +375,11 @@ class Reactor:
                     self.host.hold_publisher(connection)
             elif kind == 2 and connection.open:
                 delivery = connection.delivery
-                if delivery is not None:
-                    delivery.acknowledge_run(buffer, scanner.start, scanner.count)
+                if delivery is not None and delivery.acknowledge_run(
+                    buffer, scanner.start, scanner.count
+                ):
+                    connection.handler.broken(connection, PROTOCOL_ERROR)
+                    return 0
             elif scanner.first == 0xC0 and connection.open and scanner.stride == 2:
                 connection.buffer()
                 connection.out += b"\xd0\x00"

@@ -15,6 +15,7 @@ cdef class Window:
     cpdef int report(self, Portion portion) except -1
     cpdef int report_front(self) except -1
     cpdef Portion holder(self, int pid)
+    cpdef bint is_out_of_place(self, int pid, int kind) except -1
     cpdef int acknowledge_run(self, bytearray buffer, Py_ssize_t start, Py_ssize_t count) except -1
     cpdef bint receive(self, int pid) except -1
     cpdef bint refuse(self, int pid, int qos) except -1

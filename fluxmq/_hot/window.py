@@ -22,6 +22,9 @@ if cython.compiled:
     from cython.cimports.fluxmq._hot.portion import Portion
 
 PACKET_ID_MAX = 65535
+PUBACK = 4
+PUBREC = 5
+PUBCOMP = 7
 
 
 class Window:
@@ -151,22 +154,45 @@ class Window:
                 return portion
         return None
 
+    def is_out_of_place(self, pid: cython.int, kind: cython.int) -> cython.bint:
+        """Whether an answer that was not waited for is of another kind than the one that the message of its identifier waits
+        for: PUBREC for QoS 1, PUBACK for QoS 2, PUBCOMP before PUBREC. It would hold its place in the window for ever.
+
+        An identifier of no message is none of these, nor one whose message has been answered.
+        """
+        portion: Portion
+        if self.released is not None and pid in self.released:
+            return kind == PUBACK  # a repeated PUBREC is answered again
+        if self.early is not None and pid in self.early:
+            return False
+        found = self.holder(pid)
+        if found is None:
+            return False
+        portion = found
+        if pid < portion.pid + portion.acknowledged:
+            return False
+        return kind != (PUBACK if portion.qos == 1 else PUBREC)
+
     def acknowledge_run(
         self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> cython.int:
-        """A run of plain PUBACKs from ``buffer[start:]``."""
+        """A run of plain PUBACKs from ``buffer[start:]``; 1 when one of them is for a message that waits for another answer."""
         index: cython.Py_ssize_t
         pid: cython.int
+        wrong: cython.int = 0
         if not cython.compiled:
             done = self.acknowledge_in_order(buffer, start, count)
             start += 4 * done
             count -= done
         for index in range(count):
             pid = (buffer[start + 4 * index + 2] << 8) | buffer[start + 4 * index + 3]
-            self.acknowledge(pid, 1)
+            if not self.acknowledge(pid, 1) and self.is_out_of_place(pid, PUBACK):
+                wrong = 1
+                break
         self.report_front()
-        self.pump()
-        return 0
+        if not wrong:
+            self.pump()
+        return wrong
 
     def acknowledge_in_order(
         self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t

@@ -14,7 +14,7 @@ from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import MalformedStream
 from fluxmq.cluster.generated.cluster_pb2 import Greeting
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the protocol between nodes. Nodes of different versions do not speak to each other."""
 
 KEY: Final = "fluxmq-greeting-bin"

@@ -110,6 +110,10 @@ class QueueConfig:
     max_segment_bytes: int = 0
     """Size at which a segment that begins from now on is full, as near as the format allows; 0 is the host's own."""
 
+    keeps_none: bool = False
+    """Whether the length is limited to 0 (AMQP x-max-length: 0): only what consumers wait for is taken. ``overflow`` says
+    what happens to the rest; the other two limits of length mean nothing then."""
+
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > NAME_BYTES_MAX:
             raise ValueError("a queue's name has 1 to 1024 bytes")
@@ -149,6 +153,8 @@ class QueueConfig:
         packed["topics"] = list(self.topics)
         packed["type"] = int(self.type)
         packed["overflow"] = int(self.overflow)
+        if not self.keeps_none:
+            del packed["keeps_none"]  # as it was before there was such a field
         return packed
 
     @staticmethod

@@ -240,8 +240,7 @@ class Dispatch(Attaching):
 
         The machine knows what was taken when no claim is under way.
         """
-        config = queue.config
-        limited = config.max_length or config.max_length_bytes
+        limited = queue.length_limited or queue.config.max_length_bytes
         if not limited or step.more or self._shortened.get(queue.id) == queue.next_offset:
             return
         if not queue.exact or not queue.is_too_long():

@@ -54,6 +54,8 @@ class Queue:
         "identity",
         "idle_since",
         "kept",
+        "length_limited",
+        "length_max",
         "marks",
         "move",
         "next_group",
@@ -96,8 +98,11 @@ class Queue:
     def configure(self, config: QueueConfig) -> None:
         """Set what the queue is told to be; `bounded` tells whether messages may have to give way."""
         self.config = config
+        self.length_limited = bool(config.keeps_none or config.max_length)
+        """Whether there is a limit of ready messages, and `length_max` which; it may be 0."""
+        self.length_max = 0 if config.keeps_none else config.max_length
         self.bounded = bool(
-            (config.max_length or config.max_length_bytes)
+            (self.length_limited or config.max_length_bytes)
             or (config.retention_messages or config.retention_bytes or config.retention_age)
         )
 
@@ -228,9 +233,9 @@ class Queue:
             return False
         if config.overflow == _DROP_HEAD:
             return True
-        if config.max_length:
+        if self.length_limited:
             for group in self.owners():
-                if self._ready(group) + count > config.max_length + self.spare:
+                if self._ready(group) + count > self.length_max + self.spare:
                     return False
         if not config.max_length_bytes:
             return True
@@ -304,7 +309,7 @@ class Queue:
         """After appends: what limits of length and retention no longer allow goes."""
         config = self.config
         if not self.is_stream and config.overflow == Overflow.DROP_HEAD:
-            if config.max_length or config.max_length_bytes:
+            if self.length_limited or config.max_length_bytes:
                 self._drop_head(applied)
             messages, size = config.retention_messages, config.retention_bytes
         else:
@@ -327,7 +332,7 @@ class Queue:
         if self.is_stream or config.overflow != _DROP_HEAD:
             return False
         return any(
-            (config.max_length and self._ready(group) > config.max_length)
+            (self.length_limited and self._ready(group) > self.length_max)
             or (config.max_length_bytes and self._over_bytes(group) > 0)
             for group in self.owners()
         )
@@ -348,7 +353,7 @@ class Queue:
             if group.id == NOBODYS_GROUP:
                 group.cursor = self.start
             ready = group.ready(self.next_offset)
-            over = ready - config.max_length - self.spare if config.max_length else 0
+            over = ready - self.length_max - self.spare if self.length_limited else 0
             if by_bytes and self.exact and ready > self.spare:
                 over = max(over, self._over_bytes(group))
             if over > 0 or target > group.cursor:

@@ -295,6 +295,21 @@ class Authentication:
             username=username or None,
         )
 
+    def will_policy(self, client_id: str, username: str, without_user: bool) -> Policy | None:
+        """The permissions of a client that may be away; None when it might not be here now.
+
+        ``without_user``: it was no known user when it connected. Else one without a record was deleted, and does not become
+        anonymous by that.
+        """
+        user = self._users.get(username) if username else None
+        if user is not None:
+            allowed = user.enabled
+        elif username:
+            allowed = without_user
+        else:
+            allowed = self.settings.anonymous.allow != "never"
+        return self.policy(client_id, username) if allowed else None
+
     def scram_exchange(self) -> ServerExchange:
         """A new exchange with a fresh nonce."""
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)

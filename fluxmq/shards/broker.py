@@ -31,6 +31,7 @@ from fluxmq.sessions.mqtt.session import (
     Client,
     Grant,
     Session,
+    Will,
 )
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms
@@ -185,7 +186,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         for client in hungry:
             if client.stage is CONNECTED:
                 self.handler.drained(client.connection)
-        self.timers.due(self.now(), self._session_due)
+        if self.authentication.revision >= 0:
+            # Before users are known nobody can say which wills may be published.
+            self.timers.due(self.now(), self._session_due)
 
     def _session_due(self, session: Session) -> None:
         before = len(self.sessions)
@@ -233,6 +236,16 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""
         return self.authentication.policy(client_id, username)
+
+    def is_user(self, name: str) -> bool:
+        """Whether there is a user of this name, enabled or not."""
+        return self.authentication.record(name) is not None
+
+    def will_policy(self, session: Session, will: Will) -> Policy | None:
+        """What the client of a session, which may be away, may do now; None when it may not be here any more."""
+        return self.authentication.will_policy(
+            session.client_id, session.principal, will.without_user
+        )
 
     def new_client_id(self) -> str:
         """A client id whose home is this shard, so that a plain reconnect comes here."""
@@ -458,3 +471,15 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     def will_published(self) -> None:
         """Count a will."""
         self.wills += 1
+
+    def will_refused(self, session: Session, will: Will) -> None:
+        """Count a will whose client may not publish it any more; log some."""
+        self.count_drop("no_permission", 1)
+        self.log.event(
+            logging.WARNING,
+            "will-refused",
+            "a will is not published: its client may not publish to the topic now",
+            client_id=session.client_id,
+            user=session.principal,
+            topic=will.topic.decode(),
+        )

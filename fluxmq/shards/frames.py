@@ -13,6 +13,7 @@ A frame is one record: a kind byte, then::
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
     APPEND, DELIVER  batches for and from queues, see ``queues.remote``; REFER says which messages those would be
+    APPEND_BY_ADDRESS  as APPEND, for what an MQTT client sends to a queue's address
     REPLY     a batch for an address of direct replies, see ``amqp.replies``
 
 Both ends are processes of one node and one version: fields are native little endian, and a frame that does
@@ -38,6 +39,7 @@ KEPT = 8
 DEALT = 9
 REPLY = 10
 REFER = 11
+APPEND_BY_ADDRESS = 12
 FIRST = 1
 LAST = 2
 

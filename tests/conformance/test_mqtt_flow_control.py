@@ -234,6 +234,37 @@ def test_refusals_fit_the_clients_maximum(fluxmq: Mqtt) -> None:
     assert fluxmq.refused(V5, "amqp:x", props=[(SIZE, 10)]) == 0x85
 
 
+@pytest.mark.statement("v5:3.1.2-24")
+def test_a_connack_too_large_for_its_client(fluxmq: Mqtt) -> None:
+    """Row F8: refused (0x95) where that fits, closed without a word where it does not; the session is left alone."""
+    other = fluxmq.connect(V5, props=[(wire.SESSION_EXPIRY_INTERVAL, 100)])
+    assert fluxmq.refused(V5, other.client_id, props=[(SIZE, 10)]) == 0x95
+    silent = fluxmq.open(V5)
+    silent.send(wire.connect(V5, other.client_id, props=[(SIZE, 4)]))
+    silent.expect_closed()
+    assert other.ping() == []
+
+
+@pytest.mark.statement("v5:3.1.2-24")
+@pytest.mark.parametrize("kind", ["subscribe", "unsubscribe"])
+def test_an_answer_too_large_for_its_client(fluxmq: Mqtt, kind: str) -> None:
+    """Row F8: one reason more than Maximum Packet Size has room for ends the connection (0x95)."""
+    room = 60 - 5
+    for count, fits in ((room, True), (room + 1, False)):
+        client = fluxmq.connect(V5, props=[(SIZE, 60)])
+        client.maximum_packet_size = 60
+        topics = [f"{fluxmq.topic()}/{number}" for number in range(count)]
+        if kind == "subscribe":
+            client.send(wire.subscribe(V5, 1, [Filter(topic) for topic in topics]))
+        else:
+            client.send(wire.unsubscribe(V5, 1, topics))
+        if fits:
+            answer = client.expect(wire.SUBACK if kind == "subscribe" else wire.UNSUBACK)
+            assert (answer.size, len(answer.reasons)) == (60, count)
+        else:
+            client.expect_error(0x95)
+
+
 @pytest.mark.statement("v5:3.1.2-29")
 @pytest.mark.parametrize("asked", [0, 1])
 def test_problem_information(restricted: Mqtt, asked: int) -> None:

@@ -65,10 +65,8 @@ MUTATIONS = [
         "system_topics",
         "Clients do not publish to $SYS.",
         "fluxmq/sessions/mqtt/connecting.py",
-        """    if topic.startswith(b"$SYS/"):
-        return False
-""",
-        "",
+        'not topic.startswith(b"$SYS/") and policy',
+        "policy",
         OF_SESSIONS + "test_only_the_broker_speaks_on_system_topics",
     ),
     Mutation(

@@ -76,8 +76,10 @@ def _given(queue: Queue, effective: Mapping[str, Any]) -> dict[str, Any]:
     )
     for key, field in (*lengths, *_KEPT):
         if key in effective:
-            # 0 is no limit to the engine; the next best to a queue that holds nothing is one that holds one.
+            # 0 is no limit to the engine, which is told otherwise that a queue keeps nothing.
             fields[field] = min(max(effective[key], 1), COUNT_MAX)
+            if not effective[key] and field in ("max_length", "max_length_bytes"):
+                fields["keeps_none"] = True
     if "max-age" in effective:
         fields["retention_age"] = age_seconds(effective["max-age"]) * 1_000_000
     if "overflow" in effective:

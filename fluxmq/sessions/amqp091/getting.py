@@ -69,6 +69,7 @@ def attach(channel: Channel, method: BasicGet, queue: Queue) -> None:
         limit=0,
         taking=True,
         automatic=method.no_ack,
+        asker=channel.client.owner,
     )
     channel.handler.broker.consume(wanted, getter, done)
 

@@ -84,7 +84,7 @@ class ConsumerWanted:
     "next". ``taking``: nothing is given but what ``Held.take`` asks for; it counts as no consumer. ``automatic``: with
     ``taking`` only: what is taken is settled by that. ``auto_commit``: acknowledging moves a stream's named group on.
     ``priority``: higher ones are given messages first. ``timeout``: µs after which what is unsettled is released, 0:
-    what the queue says.
+    what the queue says. ``asker``: id of the connection, which an exclusive queue compares with its owner.
     """
 
     queue: Queue
@@ -100,6 +100,7 @@ class ConsumerWanted:
     start: tuple[str, int] | None = None
     filters: tuple[str, ...] = ()
     timeout: int = 0
+    asker: str = ""
 
 
 class ConsumerPort(Protocol):
@@ -173,11 +174,6 @@ class Broker(Protocol):
         done: Callable[[Authenticated], None],
     ) -> None:
         """Check a name and a password, for EXTERNAL the certificate (``user`` is what it asks for, or empty)."""
-
-    def update_secret(
-        self, client: Client, secret: bytes, done: Callable[[Authenticated], None]
-    ) -> None:
-        """Check a new secret for the user of an open connection."""
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         """What a user may do now; None: no access to the vhost. Cheap, and the same object while nothing changes."""

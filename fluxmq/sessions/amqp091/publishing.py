@@ -281,8 +281,6 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
     if exchange.internal:
         text = f"cannot publish to internal exchange '{name}' in vhost '{client.vhost}'"
         raise SoftError(ReplyCode.ACCESS_REFUSED, text)
-    if exchange.type == access.TOPIC and not permissions.topic_write(name, key):
-        raise access.topic_refused(channel, name, key)
     fields = read_fields(run.properties)
     given = run.properties
     if fields[_REPLY_TO] == _PSEUDO_QUEUE:
@@ -302,6 +300,8 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
             drop = (BCC,)
             fields[HEADERS] = headers.without(BCC)
             returned = write_fields(fields)
+    if exchange.type == access.TOPIC:
+        check_topics(channel, permissions, name, keys)
     identity = None
     if headers is not None and headers.may_have(DEDUPLICATION_ID):
         identity = identity_in(headers)
@@ -329,6 +329,15 @@ def check(channel: Channel, run: PublishRun, permissions: Permissions | None) ->
         reply is None and broker.may_refuse(exchange, keys, headers, hashed),
         identity,
     )
+
+
+def check_topics(
+    channel: Channel, permissions: Permissions, exchange: str, keys: Sequence[str]
+) -> None:
+    """Raises SoftError 403 for the first routing key with which the user may not publish to a topic exchange."""
+    for key in keys:
+        if not permissions.topic_write(exchange, key):
+            raise access.topic_refused(channel, exchange, key)
 
 
 def check_user(user_id: bytes | None, user: str) -> None:

@@ -10,6 +10,7 @@ Source: MQTT 3.1.1 section 3.1, 3.2; MQTT 5.0 sections 3.1, 3.2, 3.15, 4.12.
 from __future__ import annotations
 
 from fluxmq._hot.connection import Connection
+from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ScramError
 from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.connecting import NO_PROPERTIES, decode_connect, refusal
@@ -40,6 +41,9 @@ RECEIVE_MAXIMUM_DEFAULT = 65535
 KEEP_ALIVE_FACTOR = 1.5
 _CONNACK = b"\x20\x02\x00\x00"
 _CONNACK_PRESENT = b"\x20\x02\x01\x00"
+
+
+NO_ROOM = "the answer would be larger than the client's Maximum Packet Size"
 
 
 Explained = Connack | Disconnect | Puback | Pubrec
@@ -73,7 +77,9 @@ def send_explained(connection: Connection, packet: Explained, text: str) -> None
             connection.append(encoded)
             return
         packet.properties = plain
-    connection.append(encode(packet, 5))
+    encoded = encode(packet, 5)
+    if len(encoded) <= connection.max_packet_out:  # else closing has to say it [MQTT-3.1.2-24]
+        connection.append(encoded)
 
 
 def on_connect(broker: Broker, client: Client, body: bytes) -> None:
@@ -177,13 +183,17 @@ def begin_scram(broker: Broker, client: Client, method: str, data: bytes | None)
         scram_step(broker, client, data)
     else:
         # The client wants to be asked for its first message.
-        send_auth(client, Reason.CONTINUE_AUTHENTICATION, b"")
+        send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, b"")
 
 
-def send_auth(client: Client, reason: int, data: bytes) -> None:
-    """Answer with AUTH."""
+def send_auth(broker: Broker, client: Client, reason: int, data: bytes) -> None:
+    """Answer with AUTH, or end the connection where the client would not take it [MQTT-3.1.2-24]."""
     properties = Properties(authentication_method=SCRAM_METHOD, authentication_data=data)
-    client.connection.append(encode(Auth(reason, properties), 5))
+    encoded = encode(Auth(reason, properties), 5)
+    if len(encoded) > client.connection.max_packet_out:
+        fail_authentication(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM)
+    else:
+        client.connection.append(encoded)
 
 
 def scram_step(broker: Broker, client: Client, data: bytes) -> None:
@@ -197,7 +207,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
             if login_refused(broker, client, username):
                 return
             keys = broker.scram_keys(username, client.peer)
-            send_auth(client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
+            send_auth(broker, client, Reason.CONTINUE_AUTHENTICATION, exchange.server_first(keys))
             return
         # Asked again, for proofs of many connections that were asked for theirs at once.
         if login_refused(broker, client, exchange.username):
@@ -214,7 +224,7 @@ def scram_step(broker: Broker, client: Client, data: bytes) -> None:
     client.scram = None
     if client.reauthenticating:
         client.reauthenticating = False
-        send_auth(client, Reason.SUCCESS, final)
+        send_auth(broker, client, Reason.SUCCESS, final)
         return
     assert client.connect is not None
     client.proof = final
@@ -262,6 +272,13 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
             connect.version,
         )
         return
+    if (
+        connect.properties.maximum_packet_size
+        and len(answer(broker, client, connect, False)) > client.connection.max_packet_out
+    ):
+        # Found out before anything of the session is touched.
+        refuse(broker, client, Reason.PACKET_TOO_LARGE, NO_ROOM, connect.version)
+        return
     client.stage = CLAIMING
     broker.claim(client, connect.clean_start)
 
@@ -269,9 +286,12 @@ def on_authenticated(broker: Broker, client: Client, result: Authenticated) -> N
 def may_publish(client: Client, topic: bytes) -> bool:
     """Whether the client's permissions allow a topic."""
     assert client.policy is not None
-    if topic.startswith(b"$SYS/"):
-        return False
-    return client.policy.may_publish(topic.decode())
+    return allows_publish(client.policy, topic)
+
+
+def allows_publish(policy: Policy, topic: bytes) -> bool:
+    """Whether permissions allow a topic; the broker's own numbers are nobody's to publish."""
+    return not topic.startswith(b"$SYS/") and policy.may_publish(topic.decode())
 
 
 def on_claimed(broker: Broker, client: Client, session: Session | None) -> None:
@@ -329,6 +349,8 @@ def attach(
     session.expires_at = 0.0
     session.will_at = 0.0
     session.will = prepare_will(connect.will)
+    if session.will is not None:
+        session.will.without_user = not broker.is_user(client.username)
     connection.open = True
     connection.delivery = session.delivery
     connection.alias_maximum = min(

@@ -15,6 +15,7 @@ from functools import partial
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.run import Run
+from fluxmq._hot.window import PUBACK, PUBCOMP, PUBREC
 from fluxmq.protocols.mqtt.codec import decode, encode
 from fluxmq.protocols.mqtt.connecting import version_of
 from fluxmq.protocols.mqtt.packets import (
@@ -117,7 +118,7 @@ class Handler:
             case Pubrel():
                 self.on_pubrel(client, packet.packet_id)
             case Pubcomp():
-                self.delivery_of(client).complete(packet.packet_id)
+                self.on_pubcomp(client, packet.packet_id)
             case Subscribe():
                 subscribing.on_subscribe(self.broker, client, packet)
             case Unsubscribe():
@@ -147,21 +148,27 @@ class Handler:
         elif first == _PUBREL:
             self.on_pubrel(client, packet_id)
         elif first == _PUBCOMP:
-            self.delivery_of(client).complete(packet_id)
+            self.on_pubcomp(client, packet_id)
         else:
             return False
         return True
 
     def on_acknowledgement(self, client: Client, packet_id: int, reason: int, qos: int) -> None:
-        """PUBACK or PUBREC for a message we sent."""
+        """PUBACK or PUBREC for a message we sent. Raises ProtocolError for one of the other QoS."""
         delivery = self.delivery_of(client)
         if reason >= Reason.UNSPECIFIED_ERROR:
-            delivery.refuse(packet_id, qos)
+            known = delivery.refuse(packet_id, qos)
         elif qos == 1:
-            delivery.acknowledge(packet_id, 1)
+            known = delivery.acknowledge(packet_id, 1)
             delivery.report_front()
             delivery.pump()
-        elif delivery.receive(packet_id) or client.connection.version == 4:
+        else:
+            known = delivery.receive(packet_id)
+        if not known:
+            check_place(delivery, packet_id, PUBACK if qos == 1 else PUBREC)
+        if reason >= Reason.UNSPECIFIED_ERROR or qos == 1:
+            return
+        if known or client.connection.version == 4:
             answer_id = b"\x62\x02" + packet_id.to_bytes(2, "big")
             if delivery.durable is None:
                 client.connection.append(answer_id)
@@ -170,6 +177,12 @@ class Handler:
         else:
             answer = Pubrel(packet_id, Reason.PACKET_IDENTIFIER_NOT_FOUND)
             client.connection.append(encode(answer, 5))
+
+    def on_pubcomp(self, client: Client, packet_id: int) -> None:
+        """The client has completed a QoS 2 message. Raises ProtocolError before its PUBREC."""
+        delivery = self.delivery_of(client)
+        if not delivery.complete(packet_id):
+            check_place(delivery, packet_id, PUBCOMP)
 
     def on_pubrel(self, client: Client, packet_id: int) -> None:
         """The client releases a QoS 2 message."""
@@ -344,7 +357,7 @@ class Handler:
         session.will = None
         session.will_at = 0.0
         if will is not None:
-            publishing.publish_will(self.broker, will)
+            publishing.publish_will(self.broker, session, will)
 
     def finish(self, session: Session) -> None:
         """The session ends: its will is due, its messages and subscriptions go."""
@@ -374,3 +387,9 @@ class Handler:
     def drained(self, connection: Connection) -> None:
         """All output is written and the connection is being fed."""
         subscribing.feed(self.broker, connection.identity)
+
+
+def check_place(delivery: Delivery, packet_id: int, kind: int) -> None:
+    """Raises ProtocolError for an acknowledgement of another kind than its message waits for [MQTT-4.3.2, MQTT-4.3.3]."""
+    if delivery.is_out_of_place(packet_id, kind):
+        raise ProtocolError(Reason.PROTOCOL_ERROR, "an acknowledgement of the wrong kind")

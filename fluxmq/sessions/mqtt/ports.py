@@ -19,7 +19,7 @@ from fluxmq.protocols.mqtt.codec import Limits
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.topics import ParsedFilter
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
-from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
 from fluxmq.sessions.mqtt.settlement import Settlement
 
 
@@ -86,6 +86,12 @@ class Broker(Protocol):
 
     def policy(self, client_id: str, username: str) -> Policy:
         """What a client may do."""
+
+    def is_user(self, name: str) -> bool:
+        """Whether there is a user of this name, enabled or not."""
+
+    def will_policy(self, session: Session, will: Will) -> Policy | None:
+        """What the client of a session, which may be away, may do now; None when it may not be here any more."""
 
     def new_client_id(self) -> str:
         """A client id for a client that brings none."""
@@ -223,3 +229,6 @@ class Broker(Protocol):
 
     def will_published(self) -> None:
         """Count a published will."""
+
+    def will_refused(self, session: Session, will: Will) -> None:
+        """Count a will that is not published because its client may not, and log it at a bounded rate."""

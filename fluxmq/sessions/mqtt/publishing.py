@@ -16,7 +16,7 @@ from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import validate_topic
 from fluxmq.routing.queue_addresses import PREFIXES, MalformedAddressError, parse_publish
 from fluxmq.sessions.mqtt.addressed import Addressed
-from fluxmq.sessions.mqtt.connecting import may_publish, send_explained
+from fluxmq.sessions.mqtt.connecting import allows_publish, may_publish, send_explained
 from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.queue_properties import queue_options, strip_reserved
 from fluxmq.sessions.mqtt.session import Client, Session, Will
@@ -250,8 +250,12 @@ def publish_pieces(broker: Broker, run: Run, pieces: list[Run]) -> bool:
     return True
 
 
-def publish_will(broker: Broker, will: Will) -> None:
-    """Publish a will as its client would have."""
+def publish_will(broker: Broker, session: Session, will: Will) -> None:
+    """Publish a will as its client would have, if that client might do so now."""
+    policy = broker.will_policy(session, will)
+    if policy is None or not allows_publish(policy, will.topic):
+        broker.will_refused(session, will)
+        return
     deadline = broker.now() + will.expiry if will.expiry is not None else 0.0
     queued = will.topic.startswith(PREFIXES)
     retain = will.retain and not queued

@@ -56,9 +56,22 @@ def filter_inside(written: bytes, grant: Grant) -> bytes:
 
 
 class Will:
-    """A will message, ready to be published. ``delay`` is in seconds."""
+    """A will message, ready to be published if its client still may. ``delay`` is in seconds.
 
-    __slots__ = ("delay", "expiry", "payload", "properties", "qos", "retain", "topic")
+    ``without_user``: its client was no known user when it connected (anonymous, or the holder of a certificate), so that it
+    needs no record of one to be published.
+    """
+
+    __slots__ = (
+        "delay",
+        "expiry",
+        "payload",
+        "properties",
+        "qos",
+        "retain",
+        "topic",
+        "without_user",
+    )
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class Will:
         properties: bytes,
         delay: int,
         expiry: int | None,
+        without_user: bool = False,
     ) -> None:
         self.topic = topic
         self.payload = payload
@@ -77,6 +91,7 @@ class Will:
         self.properties = properties
         self.delay = delay
         self.expiry = expiry
+        self.without_user = without_user
 
 
 class RetainedFeed:

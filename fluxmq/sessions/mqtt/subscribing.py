@@ -15,6 +15,7 @@ from fluxmq.protocols.mqtt.codec import encode
 from fluxmq.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from fluxmq.protocols.mqtt.reasons import ProtocolError, Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_filter
+from fluxmq.sessions.mqtt.connecting import NO_ROOM
 from fluxmq.sessions.mqtt.ports import Broker
 from fluxmq.sessions.mqtt.queue_subscriptions import is_queue, queue_subscription
 from fluxmq.sessions.mqtt.session import (
@@ -33,6 +34,7 @@ def on_subscribe(broker: Broker, client: Client, packet: Subscribe) -> None:
     """Add subscriptions and answer when they are known everywhere."""
     session = client.session
     assert session is not None
+    check_answer(client, len(packet.subscriptions))
     if client.connection.version == 4:
         # A bad filter ends the connection there: before any of the others is entered.
         for wanted in packet.subscriptions:
@@ -53,6 +55,16 @@ def parse_filter(broker: Broker, written: bytes) -> ParsedFilter:
         limits.max_topic_levels,
         limits.packets.control_characters,
     )
+
+
+def check_answer(client: Client, count: int) -> None:
+    """Raises ProtocolError where the client would not take a SUBACK or UNSUBACK of so many reasons [MQTT-3.1.2-24].
+
+    Nothing is done then: what cannot be answered would be asked again.
+    """
+    size = 3 + count  # packet identifier, no properties
+    if 1 + len(encode_length(size)) + size > client.connection.max_packet_out:
+        raise ProtocolError(Reason.PACKET_TOO_LARGE, NO_ROOM)
 
 
 class Answer:
@@ -257,6 +269,7 @@ def on_unsubscribe(broker: Broker, client: Client, packet: Unsubscribe) -> None:
     """Remove subscriptions."""
     session = client.session
     assert session is not None
+    check_answer(client, len(packet.filters))
     reasons: list[int] = []
     for written in packet.filters:
         try:

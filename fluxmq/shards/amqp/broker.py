@@ -158,12 +158,6 @@ class AmqpBroker:
 
         authentication.verify(user, password, client.peer, verified)
 
-    def update_secret(
-        self, client: Client, secret: bytes, done: Callable[[Authenticated], None]
-    ) -> None:
-        """Check a new secret of a client's user."""
-        self.authenticate(client, "PLAIN", client.user, secret, done)
-
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         """What a user may do in a vhost now."""
         authentication = self._broker.authentication

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.routing.topology.records import Queue
-from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal, named, not_found
+from fluxmq.routing.topology.refusals import (
+    PRECONDITION_FAILED,
+    Refusal,
+    locked,
+    named,
+    not_found,
+)
 from fluxmq.sessions.amqp091.ports import ConsumerPort, ConsumerWanted, Held, QueueStatus
 from fluxmq.shards.queues.ports import Attached, Outcome, QueueHost, Status, Wanted
 from fluxmq.shards.queues.ports import Held as QueueHeld
@@ -51,6 +57,7 @@ def wanted_of(wanted: ConsumerWanted) -> Wanted:
         taking=wanted.taking,
         temporary=stream and not wanted.group,
         timeout=0 if stream else wanted.timeout,
+        asker=wanted.asker,
     )
 
 
@@ -68,6 +75,8 @@ def refusal_of(queue: Queue, outcome: int) -> Refusal:
         return not_found("queue", queue.name, queue.vhost)
     if outcome == Outcome.EXCLUSIVE:
         return Refusal(ACCESS_REFUSED, f"{where} in exclusive use")
+    if outcome == Outcome.LOCKED:
+        return locked(queue.name, queue.vhost)
     if outcome == Outcome.IN_USE:
         return Refusal(PRECONDITION_FAILED, f"{where} in use")
     if outcome == Outcome.NOT_EMPTY:

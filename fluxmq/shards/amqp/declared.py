@@ -69,8 +69,6 @@ class DeclaredQueues:
         """Those for which that is being found out."""
         self._ending: set[str] = set()
         """Queues with deletions under way that were asked for here."""
-        self._owners: dict[str, str] = {}
-        """Whose exclusive queues are known: another owner's of the same name is another queue."""
         self._said: set[str] = set()
         """Queues of which it was said that the settings file has them in another group."""
         self._left: dict[str, float] = {}
@@ -126,10 +124,11 @@ class DeclaredQueues:
         internal = config.name
         name = names.group_of(internal, queue.group)
         before = names.find(internal)
-        if self._owners.get(internal, queue.owner) != queue.owner:
-            self._forget(queue.vhost, queue.name)
+        known = names.owner_of(internal)
+        if known and known != queue.owner:
+            self._forget(queue.vhost, queue.name)  # another owner's of this name is another queue
         if queue.owner:
-            self._owners[internal] = queue.owner
+            names.set_owner(internal, queue.owner)
         self._name(name, config)
         self._follow_moves(queue, name, before)
         group = self._group_here(name)
@@ -141,6 +140,9 @@ class DeclaredQueues:
             return  # and as soon as it is certain that it is to be
         if state is not None and state.config.type != config.type:
             self._end(group, internal)  # one of its name that went while this shard was away
+        elif state is not None and queue.owner and not known:
+            # Clients of MQTT made one in memory by using its address: what is in it, and who consumes it, is not the owner's.
+            self._delete(group, internal, if_empty=False)
         if internal in self._ending:
             return  # it is made as soon as the one before it has gone
         if state is not None and is_arriving(state) and not is_meant_to_arrive(queue, state):
@@ -221,7 +223,6 @@ class DeclaredQueues:
     def _forget(self, vhost: str, name: str) -> None:
         """There is no such queue any more."""
         internal = Queue(vhost, name).internal_name
-        self._owners.pop(internal, None)
         self._left.pop(internal, None)
         names = self._queues.names
         info = names.find(internal)
@@ -246,6 +247,13 @@ class DeclaredQueues:
             return
         if self._is_leaving(group) or not self.is_current(group):
             return
+        # Of one of the settings that is elsewhere an empty one may have been made here by a file that says so.
+        self._delete(group, internal, if_empty=of_settings)
+
+    def _delete(self, group: Group, internal: str, if_empty: bool) -> None:
+        """Delete a queue from a group here, then make the one that is declared by now."""
+        if internal in self._ending:
+            return
         self._ending.add(internal)
 
         def ended(_answer: object) -> None:
@@ -255,8 +263,7 @@ class DeclaredQueues:
                 self.declare(found)
                 self._routes_changed()
 
-        # Of one of the settings that is elsewhere an empty one may have been made here by a file that says so.
-        group.delete(internal, False, of_settings, ended)
+        group.delete(internal, False, if_empty, ended)
 
     def _is_in_another(self, group: Group, internal: str) -> bool:
         """Whether the topology has a queue in another replicated group."""

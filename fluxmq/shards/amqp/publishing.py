@@ -2,7 +2,8 @@
 
 A run becomes batches once, whatever the number of queues. ``amq.topic`` of the first vhost and the topics of MQTT are
 one space: a run published there reaches the subscribers and capturing queues of the topic as well, and what MQTT
-clients publish reaches the queues bound to that exchange (`MqttBindings`).
+clients publish reaches the queues bound to that exchange (`MqttBindings`). Topics that begin with ``$`` are not part of
+that space: write permission on the exchange is no permission for ``$queue/...`` and ``$dlq/...``.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ TOPIC_EXCHANGE = "amq.topic"
 """The exchange whose routing keys are MQTT's topics."""
 QUEUE_PREFIX = "$queue/"
 """A routing key of the default exchange that begins so is an address as MQTT's."""
+BROKERS_OWN = b"$"
+"""Topics that begin so address queues or belong to the broker: only bindings of the exchange lead from one space to the other."""
 MQTT_5 = 5
 DEDUPLICATION_KEY = "x-deduplication-header"
 """The argument of a queue that keeps each value of a header once."""
@@ -100,7 +103,7 @@ class Publishing:
             if not first:
                 continue
             if exchange.name == TOPIC_EXCHANGE:
-                topics.append(routing_key_to_topic(key.encode()))
+                topics += _topic_of(key)
             elif not exchange.name and not routed.queues and key.startswith(QUEUE_PREFIX):
                 for sink in self._clients.sinks(key.encode()) or ():
                     named = topology.queue(DEFAULT_VHOST, sink.info.name)
@@ -214,6 +217,12 @@ class Publishing:
                     ticket.notify = confirmation.done
 
 
+def _topic_of(key: str) -> list[bytes]:
+    """The topic that a routing key of ``amq.topic`` is; none for one that would begin with ``$``."""
+    topic = routing_key_to_topic(key.encode())
+    return [] if topic.startswith(BROKERS_OWN) else [topic]
+
+
 class MqttBindings:
     """Queues that what MQTT clients publish goes to because of bindings."""
 
@@ -223,7 +232,7 @@ class MqttBindings:
 
     def sinks(self, topic: bytes) -> list[QueueSink]:
         """The queues bound to ``amq.topic`` for a topic; none for those of the broker's own kinds (``$...``)."""
-        if topic.startswith(b"$"):
+        if topic.startswith(BROKERS_OWN):
             return []
         try:
             key = topic_to_routing_key(topic).decode()

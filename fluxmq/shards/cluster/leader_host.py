@@ -40,9 +40,10 @@ _PARKED = -1
 
 class _Append:
     """An append that is not answered, given up at a time. ``sent``: which sending of it counts, 0 while it is with nobody,
-    `_PARKED` while its queue moves to another group. ``identity``: the one that it came with, if it has one."""
+    `_PARKED` while its queue moves to another group. ``identity``: the one that it came with, if it has one. ``by_address``:
+    as in `QueueHost.append`."""
 
-    __slots__ = ("batch", "deadline", "done", "identity", "queue", "sent")
+    __slots__ = ("batch", "by_address", "deadline", "done", "identity", "queue", "sent")
 
     def __init__(
         self,
@@ -51,9 +52,11 @@ class _Append:
         done: Answer | None,
         deadline: float,
         identity: Identity | None,
+        by_address: bool,
     ) -> None:
         self.queue = queue
         self.identity = identity
+        self.by_address = by_address
         self.batch = batch
         self.done = done
         self.deadline = deadline
@@ -137,12 +140,17 @@ class LeaderHost:
     # Appends
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch. It gets an identity of this shard's own unless it has one, so that it takes effect once when it is
         sent again."""
         if self._away and queue in self._away:
-            return self._away[queue].append(queue, batch, done, identity)
+            return self._away[queue].append(queue, batch, done, identity, by_address)
         refused = self._refusal() if self._refusal is not None else 0
         if refused:
             if done is not None:
@@ -154,7 +162,7 @@ class LeaderHost:
             return True
         number = next(self._numbers)
         patience = self._ack_timeout(queue)
-        append = _Append(queue, batch, done, self.now() + patience, identity)
+        append = _Append(queue, batch, done, self.now() + patience, identity, by_address)
         self._deadlines.setdefault(patience, deque()).append((append.deadline, number))
         behind = self._unsent > 0
         self._appends[number] = append
@@ -181,7 +189,7 @@ class LeaderHost:
             identity = Identity(self._origin, number, min(floor, number), self._leader.term)
         else:
             identity = Identity(own.origin, own.number, own.floor, self._leader.term)
-        return target.append(append.queue, append.batch, answered, identity)
+        return target.append(append.queue, append.batch, answered, identity, append.by_address)
 
     def _answered(self, number: int, sending: int, reason: int) -> None:
         append = self._appends.get(number)

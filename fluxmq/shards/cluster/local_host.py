@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fluxmq.queues.origins import Identity
+from fluxmq.routing.topology.names import is_reserved
 from fluxmq.shards.cluster.following import Attaching
 from fluxmq.shards.cluster.leader_host import LeaderHost
 from fluxmq.shards.cluster.outbox import Outboxes
@@ -20,13 +21,23 @@ class LocalHost:
         self._is_here = is_here
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch where it belongs if that is here, and nothing is kept that came before it; else keep it."""
         if self._is_here() and self._outboxes.is_empty(queue):
-            return self._leader.append(queue, batch, done, identity)
+            return self._leader.append(queue, batch, done, identity, by_address)
+        if by_address and is_reserved(queue):
+            # Refused by whoever leads: once it were kept here, nobody would know how it came.
+            return self._leader.append(queue, batch, done, identity, by_address)
         kept = self._outboxes.append(queue, batch, done)
-        return self._leader.append(queue, batch, done, identity) if kept is None else kept
+        if kept is not None:
+            return kept
+        return self._leader.append(queue, batch, done, identity, by_address)
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
         """Attach a consumer, to whoever leads."""

@@ -56,6 +56,7 @@ def will_values(will: Will | None) -> list[Any] | None:
         will.properties,
         will.delay,
         will.expiry,
+        will.without_user,
     ]
 
 

@@ -36,20 +36,25 @@ class Waiting:
     """Keeps appends, attaches and what else is asked of queues, each in order, bounded, until a host takes them."""
 
     def __init__(self) -> None:
-        self._appends: deque[tuple[str, bytes, Answer | None, Identity | None]] = deque()
+        self._appends: deque[tuple[str, bytes, Answer | None, Identity | None, bool]] = deque()
         self._attaches: deque[tuple[Wanted, ConsumerPort, AttachDone]] = deque()
         self._requests: deque[tuple[Callable[[QueueHost], None], Told]] = deque()
         self._bytes = 0
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Keep a batch. False: there is more than is good, who feeds it should pause."""
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
                 done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return True
-        self._appends.append((queue, batch, done, identity))
+        self._appends.append((queue, batch, done, identity, by_address))
         self._bytes += len(batch)
         return not self.crowded
 
@@ -86,9 +91,9 @@ class Waiting:
     def hand_on(self, host: QueueHost) -> None:
         """Ask everything of the group's host, in the order it came."""
         while self._appends:
-            queue, batch, done, identity = self._appends.popleft()
+            queue, batch, done, identity, by_address = self._appends.popleft()
             self._bytes -= len(batch)
-            host.append(queue, batch, done, identity)
+            host.append(queue, batch, done, identity, by_address)
         while self._attaches:
             host.attach(*self._attaches.popleft())
         while self._requests:

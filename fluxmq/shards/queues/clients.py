@@ -67,7 +67,7 @@ class QueueClients:
         self._wake = wake
         self._dropped = dropped
         self._blocks = Blocks()
-        self._sinks: dict[str, QueueSink] = {}
+        self._sinks: dict[tuple[str, bool], QueueSink] = {}
         self._captures: SubscriptionTree[str, None] = SubscriptionTree()
         self._captured: dict[str, tuple[bytes, ...]] = {}
         self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
@@ -104,9 +104,8 @@ class QueueClients:
             name = address.queue.decode()
             known = self.names.find(name) is not None
             if known or (not found and self._ephemeral):
-                sink = self.sink(name)
-                if sink not in found:
-                    found.append(sink)
+                if all(sink.info.name != name for sink in found):
+                    found.append(self.sink(name, by_address=True))
             elif not found:
                 return None
         return found
@@ -125,9 +124,9 @@ class QueueClients:
         self._sinks.clear()
         self._reactor.routes.clear()
 
-    def sink(self, name: str) -> QueueSink:
-        """A queue, from the side of this shard's publishers."""
-        sink = self._sinks.get(name)
+    def sink(self, name: str, by_address: bool = False) -> QueueSink:
+        """A queue, from the side of this shard's publishers, who name it or the topics it gets."""
+        sink = self._sinks.get((name, by_address))
         if sink is None:
             if len(self._sinks) >= SINKS_MAX:
                 self._sinks.clear()
@@ -140,8 +139,9 @@ class QueueClients:
                 self._waiting_max,
                 self._run_max,
                 self._dropped,
+                by_address,
             )
-            self._sinks[name] = sink
+            self._sinks[name, by_address] = sink
         return sink
 
     # Consuming

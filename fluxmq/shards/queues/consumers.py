@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fluxmq._hot.batches import EXPIRY, Batch, OffsetProperties, delivery_runs
-from fluxmq._hot.portion import GROWTH_MAX, Portion
+from fluxmq._hot.portion import CLOCK_SLACK, EXPIRY_MAX, GROWTH_MAX, Portion
 from fluxmq._hot.run import Run
 from fluxmq.protocols.mqtt.message_properties import from_block
 from fluxmq.queues.commands import Verb
@@ -27,6 +27,7 @@ from fluxmq.shards.queues.ports import Answer, Held, Range
 
 UNDELIVERABLE = b"larger than the consumer's maximum packet size"
 REFUSED = b"refused by the consumer"
+SLACK_US = round(CLOCK_SLACK * 1_000_000)
 
 
 class QueueConsumer:
@@ -88,7 +89,7 @@ class QueueConsumer:
             expiry = batch.expiry(index)
             # The group's time may be ahead of this shard's: what is left is never more than it was when the message came.
             left = min(expiry - self._clock(), expiry - batch.time(index))
-            left = max(left // 1_000_000, 1) if expiry else 0
+            left = seconds_left(left) if expiry else 0
             self._send(batch, index, 1, attempts, left)
 
     def _drop_stale(self) -> None:
@@ -284,3 +285,8 @@ class QueueConsumer:
 
     def _is_mine(self, portion: Portion) -> bool:
         return portion.group is self
+
+
+def seconds_left(microseconds: int) -> int:
+    """What is left of a message's life as a Message Expiry Interval: rounded up, and never 0 (`portion.CLOCK_SLACK`)."""
+    return min(max((microseconds - SLACK_US) // 1_000_000 + 1, 1), EXPIRY_MAX)

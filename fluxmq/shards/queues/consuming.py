@@ -146,6 +146,9 @@ class Consuming(ABC):
         if self.absent and not self.failed:
             done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
             return
+        if self.gate.is_closed_to(wanted.queue, wanted.asker):
+            done(Attached(Reason.NOT_AUTHORIZED, outcome=Outcome.LOCKED), None)
+            return
         if not self.failed and not self.keeper.leading and len(self._early) < EARLY_MAX:
             self._early.append((wanted, port, done))
             return

@@ -19,8 +19,10 @@ REFUSALS = {
 }
 """How reports call what kept a batch from being stored."""
 NOT_LEADER = "not_leader"
-REFUSED_REASONS = (*REFUSALS.values(), "disk_full", NOT_LEADER)
-"""All of these, that the disk was too full, and that another node leads (`write_policy: reject`)."""
+LOCKED = "locked"
+REFUSED_REASONS = (*REFUSALS.values(), "disk_full", NOT_LEADER, LOCKED)
+"""All of these, that the disk was too full, that another node leads (`write_policy: reject`), and that the queue is
+another connection's."""
 
 
 class QueueCounts:

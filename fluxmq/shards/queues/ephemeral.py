@@ -30,15 +30,23 @@ class EphemeralGroup(Group):
         self._waiting: dict[str, deque[Callable[[int], None]]] = {}
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch, in a new queue if need be."""
         if self._is_made(queue):
-            return super().append(queue, batch, done, identity)
+            return super().append(queue, batch, done, identity, by_address)
+        if by_address and self.gate.is_closed_to(queue, ""):
+            self._refuse_stranger(done)
+            return True
 
         def made(reason: int) -> None:
             if not reason:
-                self._append(queue, batch, done, identity)
+                self._append(queue, batch, done, identity, by_address)
             elif done is not None:
                 done(reason)
 
@@ -49,7 +57,7 @@ class EphemeralGroup(Group):
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
         """Attach a consumer, to a new queue if need be."""
-        if self._is_made(wanted.queue):
+        if self._is_made(wanted.queue) or self.gate.is_closed_to(wanted.queue, wanted.asker):
             super().attach(wanted, port, done)
             return
 
@@ -62,9 +70,14 @@ class EphemeralGroup(Group):
         self._when_made(wanted.queue, made)
 
     def _append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None,
+        by_address: bool,
     ) -> None:
-        super().append(queue, batch, done, identity)
+        super().append(queue, batch, done, identity, by_address)
 
     def _attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]

@@ -6,6 +6,8 @@ who asked, and what is to be stored and handed out. Deliveries do not wait for t
 
 The group knows no file and no socket: ``keeper`` makes entries durable, ``stores`` holds the queues' batches, and
 consumers are ports. A group of the node's memory (ephemeral queues) is the same with a keeper that commits at once.
+
+Longer than 500 lines because whatever changes a group goes through one entry, and its answers come back by the same fields.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from fluxmq.queues.states import Queue
 from fluxmq.shards.queues.answers import Done, answering, worst_of
 from fluxmq.shards.queues.asked import Asked
 from fluxmq.shards.queues.consuming import Consuming
-from fluxmq.shards.queues.counts import REFUSALS, QueueCounts
+from fluxmq.shards.queues.counts import LOCKED, REFUSALS, QueueCounts
 from fluxmq.shards.queues.cutting import apart, is_timed, shifted
 from fluxmq.shards.queues.group_time import GroupTime
 from fluxmq.shards.queues.keeping import Stores
@@ -127,13 +129,22 @@ class Group(Consuming):
             self._mark(self)
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code. With an ``identity`` it takes
-        effect once, however often it is asked for."""
+        effect once, however often it is asked for. ``by_address``: a queue that is not for MQTT's clients
+        refuses it."""
         if identity is not None and self._is_of_another_term(identity):
             if done is not None:
                 done(MOVED)
+            return True
+        if by_address and self.gate.is_closed_to(queue, ""):
+            self._refuse_stranger(done)
             return True
         state = self.machine.queue(queue)
         if (state is None or state.closed or self.gate.busy) and self._holds(
@@ -158,13 +169,17 @@ class Group(Consuming):
         if state.bounded or (depth_max and state.depth > depth_max // 2):
             self.asked.close()  # what has been settled makes room
         spare = self.dispatch.spare(state) if state.bounded else 0
-        if is_timed(batch) and (ahead := self.time.shift(self.machine.time)):
-            batch = shifted(batch, ahead)
+        batch = self._in_own_time(batch)
         if identity is None:
             header = commands.append_header(state.id, len(batch), spare)
         else:
             header = commands.append_header_once(state.id, len(batch), spare, identity)
         return self.submit((header, batch), answer, len(batch))
+
+    def _in_own_time(self, batch: bytes) -> bytes:
+        """Return a batch whose times, if it has any, are the group's."""
+        ahead = self.time.shift(self.machine.time) if is_timed(batch) else 0
+        return shifted(batch, ahead) if ahead else batch
 
     def _append_apart(
         self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None
@@ -179,6 +194,12 @@ class Group(Consuming):
             own = None if identity is None else identity.numbered(identity.number + at)
             room &= self.append(queue, piece, answered, own)
         return room
+
+    def _refuse_stranger(self, done: Answer | None) -> None:
+        """Refuse what an MQTT client sends to the address of a queue that is not for it."""
+        self.counts.refused[LOCKED] += 1
+        if done is not None:
+            done(Reason.NOT_AUTHORIZED)
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
         """Have a batch that the queue has no room for published to its dead-letter exchange."""

@@ -176,8 +176,8 @@ class Hosting:
     # Appends
 
     def append(self, link: FrameLink, frame: bytes) -> None:
-        """An APPEND frame has come."""
-        _, number, *origin, length = APPEND_HEAD.unpack_from(frame)
+        """An APPEND or APPEND_BY_ADDRESS frame has come."""
+        kind, number, *origin, length = APPEND_HEAD.unpack_from(frame)
         at = APPEND_HEAD.size + length
         queue = frame[APPEND_HEAD.size : at].decode()
         peer, epoch = link.peer, self._epochs[link.peer]
@@ -192,7 +192,8 @@ class Hosting:
             self._service.wake()
 
         identity = Identity(*origin) if origin[0] else None
-        self._host_of(queue).append(queue, frame[at:], answered, identity)
+        by_address = kind == frames.APPEND_BY_ADDRESS
+        self._host_of(queue).append(queue, frame[at:], answered, identity, by_address)
 
     def _host_of(self, queue: str) -> QueueHost:
         """Who hosts a queue. One that moves may be here before this shard has heard of it."""

@@ -121,6 +121,7 @@ class QueueNames:
         self.local_groups = local_groups
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
+        self._owners: dict[str, str] = {}
         self.changed = True
         self.undeclared: Callable[[str], None] = lambda _name: None
         """Called when it is decided that a queue is no more, or was replaced by another of its name."""
@@ -163,6 +164,14 @@ class QueueNames:
         self._know(info)
         self._configs.setdefault(info.group, {})[info.name] = config
 
+    def set_owner(self, name: str, owner: str) -> None:
+        """Know that a queue is for one connection only, until it is undeclared."""
+        self._owners[name] = owner
+
+    def owner_of(self, name: str) -> str:
+        """Id of the only connection that may use a queue; empty for a queue of everybody's."""
+        return self._owners.get(name, "")
+
     @staticmethod
     def is_hidden(name: str) -> bool:
         """Whether a queue is a node's own business: neither clients nor other shards know it."""
@@ -191,6 +200,7 @@ class QueueNames:
     def undeclare(self, name: str) -> None:
         """A queue is no longer to be there."""
         self.undeclared(name)
+        self._owners.pop(name, None)
         for configs in self._configs.values():
             configs.pop(name, None)
         self.remove(name)

@@ -17,10 +17,15 @@ class Once:
         self._host = host
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch there."""
-        return self._host.append(queue, batch, done, identity, once=True)
+        return self._host.append(queue, batch, done, identity, by_address, once=True)
 
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]

@@ -39,6 +39,8 @@ class Outcome(IntEnum):
     """The queue has an exclusive consumer, or others where one wanted to be the only one."""
     IN_USE = 5
     NOT_EMPTY = 6
+    LOCKED = 7
+    """The queue is another connection's."""
 
 
 class Status(NamedTuple):
@@ -69,7 +71,8 @@ class Wanted:
     others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
     ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.
     ``timeout``: µs after which what it has not settled is given to others; 0 is what the queue says. ``references``: it is
-    told which messages it gets, and reads them from its node's own copy of the group.
+    told which messages it gets, and reads them from its node's own copy of the group. ``asker``: id of the connection that
+    asks, which may be the queue's owner; MQTT's have none.
     """
 
     queue: str
@@ -87,6 +90,7 @@ class Wanted:
     temporary: bool = False
     timeout: int = 0
     references: bool = False
+    asker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +164,17 @@ class QueueHost(Protocol):
     """Whoever hosts a replication group, seen from any shard."""
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch. False: there is more under way than is good, who feeds it should pause.
 
-        With an ``identity`` it takes effect once, however often it is asked for.
+        With an ``identity`` it takes effect once, however often it is asked for. ``by_address``: an MQTT client named the
+        queue itself (`$queue/...`); an exclusive or server-named queue refuses that, and takes what exchanges route to it.
         """
 
     def attach(

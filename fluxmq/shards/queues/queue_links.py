@@ -34,7 +34,7 @@ class QueueLinks:
 
     def received(self, link: FrameLink, frame: bytes) -> None:
         """A frame that is no control frame has come."""
-        if frame[0] == frames.APPEND:
+        if frame[0] in (frames.APPEND, frames.APPEND_BY_ADDRESS):
             self._hosting.append(link, frame)
         elif frame[0] == frames.DELIVER:
             self._remote.deliver(link, frame)

@@ -87,6 +87,7 @@ class RemoteHost:
         batch: bytes,
         done: Answer | None,
         identity: Identity | None = None,
+        by_address: bool = False,
         once: bool = False,
     ) -> bool:
         """Store a batch there. ``once``: answered with `MOVED` where it would be kept and sent again."""
@@ -101,9 +102,9 @@ class RemoteHost:
         number = next(self._numbers)
         name = queue.encode()
         own = identity or NO_IDENTITY
-        head = APPEND_HEAD.pack(
-            frames.APPEND, number, own.origin, own.number, own.floor, own.term, len(name)
-        )
+        kind = frames.APPEND_BY_ADDRESS if by_address else frames.APPEND
+        once_only = (own.origin, own.number, own.floor, own.term)
+        head = APPEND_HEAD.pack(kind, number, *once_only, len(name))
         frame = head + name + batch
         self._appends[number] = (frame, done)
         if once:

@@ -51,7 +51,12 @@ class ReplicaHost:
         """Whether messages are not read from the copy any more: it is damaged."""
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Not here: appends go to who leads."""
         if done is not None:

@@ -141,6 +141,7 @@ class QueueService:
         group.counts = self.counts
         group.on_refused = self.dead_letters.refused
         group.on_unused = self._unused
+        group.gate.owner_of = self.names.owner_of
         return group
 
     def _memory_group(self) -> EphemeralGroup:

@@ -13,6 +13,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.run import Run
 from fluxmq.model.properties import Item, Kind, encode
 from fluxmq.protocols.mqtt.message_properties import to_items
+from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.queue_properties import QueueOptions
 from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import QueueHost
@@ -46,7 +47,7 @@ class Blocks:
 
 
 class QueueSink:
-    """One queue, from the side of this shard's publishers. ``captures``: it was not addressed."""
+    """One queue, from the side of this shard's publishers. ``by_address``: they name it, rather than a topic that it gets."""
 
     def __init__(
         self,
@@ -58,8 +59,10 @@ class QueueSink:
         waiting_max: int,
         run_max: int,
         dropped: Callable[[str, int], None],
+        by_address: bool = False,
     ) -> None:
         self.info = info
+        self._by_address = by_address
         self._run_max = run_max
         self._host = host
         self._reactor = reactor
@@ -119,11 +122,12 @@ class QueueSink:
                 done = self._reactor.hold().done
             else:
                 self._waiting += 1
-            room &= host.append(self.info.name, batch, done)
+            room &= host.append(self.info.name, batch, done, None, self._by_address)
         if not room:
             self._reactor.link_full = True
 
     def _unanswered(self, reason: int) -> None:
         self._waiting -= 1
         if reason:
-            self._dropped("queue_refused", 1)
+            denied = reason == Reason.NOT_AUTHORIZED
+            self._dropped("no_permission" if denied else "queue_refused", 1)

@@ -51,7 +51,12 @@ class Nowhere:
     """Stands for a host that is not there now: everything is refused, whoever asked asks again."""
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Refuse; who would ask again for the same is told to."""
         if done is not None:

@@ -24,7 +24,7 @@ from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
-from fluxmq.sessions.mqtt.session import Client, Grant, Session
+from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from tests.unit.hot.variants import INSTALLED, Hot
 from tests.unit.hot.wire import cut, numbered, puback, read
@@ -231,6 +231,14 @@ class Shard:
         """What everybody may do."""
         return self.access
 
+    def is_user(self, name: str) -> bool:
+        """There are none."""
+        return False
+
+    def will_policy(self, session: Session, will: Will) -> Policy:
+        """What everybody may do."""
+        return self.access
+
     def new_client_id(self) -> str:
         """The next one."""
         return f"auto-{len(self.peers)}"
@@ -364,6 +372,10 @@ class Shard:
 
     def will_published(self) -> None:
         """Not counted."""
+
+    def will_refused(self, session: Session, will: Will) -> None:
+        """Count."""
+        self.drops["no_permission"] += 1
 
 
 class Peer:

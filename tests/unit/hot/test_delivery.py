@@ -483,10 +483,15 @@ def test_qos_0_that_has_expired_is_dropped(line: Lines) -> None:
     assert one.tally.dropped_expired == 2
 
 
+FAR = 0xFFFFFFFF
+LEFT = {100.001: 1, 100.4: 1, 101.0: 1, 101.001: 1, 101.5: 2, 102.0: 2, 160.9: 61, 100.1 + FAR: FAR}
+
+
 def test_the_rest_of_the_expiry_is_passed_on_in_whole_seconds(line: Lines) -> None:
+    """Row F3: rounded up, so that a message that has not expired never says 0, nor one passed on at once less than it said."""
     one = line()
     one.attach(version=5)
-    for deadline, rest in ((100.4, 0), (101.0, 1), (160.9, 60)):
+    for deadline, rest in LEFT.items():
         run = messages(1, 1, version=5)
         run.verbatim = False
         run.deadline = deadline

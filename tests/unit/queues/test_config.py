@@ -10,6 +10,13 @@ import pytest
 from fluxmq.queues.config import SECOND, QueueConfig, QueueType, ephemeral, quorum
 
 
+def test_a_length_of_nothing_is_told_only_where_it_is_one() -> None:
+    """Row F5: what others than such queues are on disk is as it was."""
+    assert "keeps_none" not in QueueConfig("q").pack()
+    nothing = QueueConfig("q", keeps_none=True)
+    assert QueueConfig.unpack(nothing.pack()) == nothing
+
+
 def test_packing_gives_the_same_configuration_back() -> None:
     config = QueueConfig("q", QueueType.QUORUM, ("a/#", "b"), max_length=5, dead_letter=True)
     assert QueueConfig.unpack(msgpack.unpackb(msgpack.packb(config.pack()))) == config

@@ -131,3 +131,64 @@ def test_not_every_consumer_is_asked_for_its_room() -> None:
         host.attach(queue, limit=1)
     host.run()
     assert host.dispatch.spare(queue) == 256
+
+
+# A length of 0
+
+
+@pytest.mark.parametrize("consumers", [0, 1])
+@pytest.mark.parametrize("more", [{}, {"max_length": 5}, {"max_length_bytes": 1}])
+def test_a_length_of_nothing_keeps_nothing(consumers: int, more: dict[str, int]) -> None:
+    """Row F5: everything is dead-lettered, whatever the other limit says, also behind a consumer that has all it may."""
+    host = Host()
+    queue = host.declare(keeps_none=True, dead_letter=True, **more)
+    for _ in range(consumers):
+        host.attach(queue, limit=2)
+        host.run()
+        assert append(host, queue, 2).code == Code.OK
+        assert offsets(host.run()) == [0, 1]
+    dead = len(host.dead)
+    assert append(host, queue, 3).code == Code.OK
+    assert offsets(host.run()) == []
+    assert (queue.ready(), len(host.dead) - dead) == (0, 3)
+
+
+@pytest.mark.parametrize("overflow", [Overflow.REJECT_PUBLISH, Overflow.REJECT_PUBLISH_DLX])
+def test_a_length_of_nothing_refuses_everything(overflow: Overflow) -> None:
+    """Row F5: but for what a consumer waits for."""
+    host = Host()
+    queue = host.declare(keeps_none=True, overflow=overflow)
+    assert append(host, queue, 1).code == Code.FULL
+    host.attach(queue, limit=2)
+    host.run()
+    assert append(host, queue, 2).code == Code.OK
+    assert offsets(host.run()) == [0, 1]
+    assert append(host, queue, 1).code == Code.FULL
+
+
+def test_what_comes_back_to_a_length_of_nothing_goes() -> None:
+    """Row F5: the queue does not become longer by a consumer's end."""
+    host = Host()
+    queue = host.declare(keeps_none=True, dead_letter=True)
+    consumer = host.attach(queue, limit=2)
+    host.run()
+    append(host, queue, 2)
+    assert offsets(host.run()) == [0, 1]
+    for command in host.dispatch.detach(consumer):
+        host.do(command)
+    host.run()
+    assert (queue.ready(), len(host.dead)) == (0, 2)
+
+
+def test_a_length_of_nothing_can_be_given_and_taken_back() -> None:
+    """Row F5: as by a policy."""
+    host = Host()
+    queue = host.declare()
+    append(host, queue, 3)
+    host.declare(keeps_none=True)
+    host.run()
+    append(host, queue, 1)
+    assert queue.ready() == 0
+    host.declare()
+    append(host, queue, 2)
+    assert queue.ready() == 2

@@ -150,17 +150,117 @@ def test_sessions_gather_nothing_that_is_not_permitted(
     assert node[0].broker.routes.subscription_count == (1 if kept else 0)
 
 
-def test_a_will_of_a_removed_users_session_is_published(node: Node) -> None:
-    """The session ends, and the will with it, as after any other end."""
+REVOKED = [
+    (BERT,),
+    (replace(ANNA, enabled=False), BERT),
+    (replace(ANNA, publish=("x/#",)), BERT),
+]
+REVOCATIONS = ["removed", "disabled", "not permitted"]
+
+
+def will_of(delay: int = 0, topic: str = "w") -> wire.Will:
+    props = ((wire.WILL_DELAY_INTERVAL, delay),) if delay else ()
+    return wire.Will(topic, b"gone", 1, retain=True, properties=props)
+
+
+def wills(listener: Client) -> list[bytes]:
+    """Wills that have come."""
+    return [packet.payload for packet in drain(listener)]
+
+
+@pytest.mark.parametrize("after", REVOKED, ids=REVOCATIONS)
+@pytest.mark.parametrize("way", ["ended", "expired", "delayed", "taken over", "session ended"])
+def test_a_will_that_is_not_permitted_any_more_is_not_published(
+    node: Node, after: tuple[User, ...], way: str
+) -> None:
+    """Review finding 11: the permission counts that its client has when the will is published."""
     listener = node.connect(0, "l")
     listener.subscribe("w")
-    will = wire.Will("w", b"gone", properties=((wire.WILL_DELAY_INTERVAL, 500),))
-    connect(node, "anna", "a", props=LASTING, will=will).drop()
-    assert drain(listener) == []
-    change(node, BERT)
-    assert [packet.payload for packet in drain(listener)] == [b"gone"]
+    delay = 0 if way in ("ended", "taken over") else 500 if way == "delayed" else 5000
+    anna = connect(node, "anna", "a", props=LASTING, will=will_of(delay))
+    if delay:
+        anna.drop()
+    change(node, *after)
+    if way == "taken over":
+        connect(node, "bert", "a")
+    elif way == "session ended":
+        node.connect(0, "a")
+    elif way == "ended":
+        anna.drop()
+    node.advance(2000)
+    node.run()
+    assert wills(listener) == []
+    assert node[0].broker.retained_message(b"w") is None
+    assert node[0].broker.drops["no_permission"] == 1
+    assert node[0].broker.wills == 0
+
+
+def test_a_will_that_is_permitted_again_is_published(node: Node) -> None:
+    """Review finding 11: what was revoked meanwhile does not count, nor a new password."""
+    listener = node.connect(0, "l")
+    listener.subscribe("w")
+    connect(node, "anna", "a", props=LASTING, will=will_of(delay=500)).drop()
+    change(node, replace(ANNA, publish=()), BERT)
+    change(node, replace(ANNA, publish=("w",), hash=ANNA.hash + "x"), BERT)
     node.advance(600)
-    assert drain(listener) == []
+    assert wills(listener) == [b"gone"]
+
+
+@pytest.mark.parametrize("allow", ["loopback", "never"])
+def test_wills_of_anonymous_clients_take_their_permissions(node: Node, allow: str) -> None:
+    """Review finding 11: those of anonymous access, while there is any."""
+    listener = connect(node, "bert", "l")
+    listener.subscribe("w")
+    node.connect(0, "a", props=LASTING, will=will_of(delay=500)).drop()
+    anonymous = {"allow": allow, "publish": ("w",), "subscribe": ("#",)}
+    argon2 = {"time_cost": 1, "memory_cost": 8192}
+    node[0].permissions.configure(Auth.model_validate({"anonymous": anonymous, "argon2": argon2}))
+    node.advance(600)
+    assert wills(listener) == ([b"gone"] if allow == "loopback" else [])
+
+
+def test_a_deleted_user_does_not_become_the_holder_of_a_certificate(node: Node) -> None:
+    """Review finding 11: who never was a user has the permissions of anonymous clients, whoever was one has none."""
+    authentication = node[0].authentication
+    assert authentication.will_policy("a", "device", without_user=True) is not None
+    assert authentication.will_policy("a", "device", without_user=False) is None
+    policy = authentication.will_policy("a", "anna", without_user=True)
+    assert policy is not None
+    assert policy.may_publish("w")
+
+
+@pytest.mark.parametrize("users", [(ANNA, BERT), (BERT,)])
+def test_a_will_after_a_restart_takes_the_permission_of_then(
+    node: Node, users: tuple[User, ...]
+) -> None:
+    """Review finding 11: what its user lost while the node was down counts."""
+    connect(node, "anna", "a", props=LASTING, will=will_of(delay=500))
+    node.run()
+    node.advance(1)
+    node.kill(0)
+    node.users = users
+    node.start(0)
+    node.run()
+    node[0].timer()
+    assert node[0].session("a").will is not None
+    listener = node.connect(0, "l")
+    listener.subscribe("w")
+    node.advance(600)
+    assert wills(listener) == ([b"gone"] if ANNA in users else [])
+    assert node[0].broker.drops["no_permission"] == (0 if ANNA in users else 1)
+
+
+def test_wills_wait_until_it_is_known_who_there_is(node: Node) -> None:
+    """Review finding 11: a shard that has just started knows no users yet."""
+    listener = node.connect(0, "l")
+    listener.subscribe("w")
+    connect(node, "anna", "a", props=LASTING, will=will_of(delay=500)).drop()
+    node[0].authentication.revision = -1
+    node.advance(600)
+    assert wills(listener) == []
+    change(node, ANNA, BERT)
+    node.advance(1)
+    assert wills(listener) == [b"gone"]
 
 
 def test_who_is_half_way_in_starts_again(node: Node) -> None:

@@ -157,6 +157,32 @@ def test_a_message_published_elsewhere_keeps_everything(make_node: MakeNode) -> 
     assert contents(node) == [{}, {}]
 
 
+@pytest.mark.parametrize(
+    ("interval", "waited", "left"), [(1, 0, 1), (2, 0, 2), (2, 1.4, 1), (9, 3.2, 6)]
+)
+@pytest.mark.parametrize("shard", [0, 1])
+def test_what_is_left_of_a_messages_time_is_rounded_up(
+    make_node: MakeNode, shard: int, interval: int, waited: float, left: int
+) -> None:
+    """Row F3: of a retained message, and of one that waited in a session; at once it is what was received."""
+    node = make_node(2)
+    lasting = ((wire.SESSION_EXPIRY_INTERVAL, 100),)
+    live = node.connect(shard, "live")
+    live.subscribe("t", qos=1)
+    away = node.connect(shard, "away", props=lasting)
+    away.subscribe("t", qos=1)
+    away.drop()
+    expiry = ((wire.MESSAGE_EXPIRY_INTERVAL, interval),)
+    node.connect(0, "p").publish("t", b"x", qos=1, retain=True, props=expiry)
+    assert [each.property(wire.MESSAGE_EXPIRY_INTERVAL) for each in drain(live)] == [interval]
+    node.advance(waited)
+    late = node.connect(shard, "late")
+    late.subscribe("t", qos=1)
+    away = node.connect(shard, "away", clean=False, props=lasting)
+    for client in (late, away):
+        assert [each.property(wire.MESSAGE_EXPIRY_INTERVAL) for each in drain(client)] == [left]
+
+
 def test_limits_refuse_new_topics_only(make_node: MakeNode) -> None:
     """The message is delivered and counted as not kept; what is kept may change and go."""
     node = make_node(2, {"broker": {"max_retained_messages": 2}})

@@ -32,6 +32,7 @@ WILLS = st.builds(
     st.binary(max_size=30),
     st.integers(0, 2**32 - 1),
     st.none() | st.integers(0, 2**32 - 1),
+    st.booleans(),
 )
 
 

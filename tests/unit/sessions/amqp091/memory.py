@@ -176,12 +176,6 @@ class MemoryBroker:
             result = Authenticated(user if self.users.get(user) == password else None)
         self.answer(lambda: done(result))
 
-    def update_secret(
-        self, client: Client, secret: bytes, done: Callable[[Authenticated], None]
-    ) -> None:
-        held = secret == self.users[client.user]
-        self.answer(lambda: done(Authenticated(client.user if held else None)))
-
     def permissions(self, user: str, vhost: str) -> Permissions | None:
         return self.grants.get((user, vhost))
 

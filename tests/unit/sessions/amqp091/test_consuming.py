@@ -15,6 +15,7 @@ from fluxmq.protocols.amqp091.methods import (
     BasicQos,
     BasicQosOk,
     ChannelClose,
+    ChannelOpen,
     QueueDeclare,
     QueueDelete,
     QueueDeleteOk,
@@ -305,6 +306,39 @@ def test_who_wants_to_know_is_told_of_the_end_of_a_queue() -> None:
     assert peer.one() == BasicCancel("t", True)
     peer.send(1, BasicAck(2, True), QueueDeclare("q"), BasicConsume("q", "t"))
     assert peer.got() == [DECLARED, BasicConsumeOk("t")], "tags may be settled all the same"
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("no_wait", [False, True])
+def test_who_deletes_a_queue_is_answered_before_its_consumers_are_cancelled(
+    slow: bool, no_wait: bool
+) -> None:
+    """Row F6: queue.delete-ok is what a client waits for that has consumers of the queue on the same channel."""
+    broker = MemoryBroker()
+    told = ["consumer_cancel_notify"]
+    peer = consuming(broker, 0, BasicConsume("q", "t"), BasicConsume("q", "u"), capabilities=told)
+    peer.send(2, ChannelOpen(), BasicConsume("q", "v"), QueueDeclare("r"), BasicConsume("r", "t"))
+    peer.receive()
+    broker.slow = slow
+    peer.send(1, QueueDelete("q", no_wait=no_wait))
+    broker.release()
+    answers = [item for number, item in peer.receive() if number == 1]
+    expected = [BasicCancel("t", True), BasicCancel("u", True)]
+    assert answers == (expected if no_wait else [QueueDeleteOk(0), *expected])
+    broker.slow = False
+    peer.send(2, QueueDelete("r"))
+    assert peer.got(2)[-2:] == [QueueDeleteOk(0), BasicCancel("t", True)]
+
+
+def test_a_deletion_that_is_refused_cancels_nobody() -> None:
+    """Row F6: and consumers that end later are told at once."""
+    broker = MemoryBroker()
+    peer = consuming(broker, 0, BasicConsume("q", "t"), capabilities=["consumer_cancel_notify"])
+    peer.receive()
+    peer.send(2, ChannelOpen(), QueueDelete("q", if_unused=True))
+    assert peer.got(2)[-1].reply_code == 406  # type: ignore[union-attr]
+    Peer(broker).send(1, QueueDelete("q"))
+    assert peer.one() == BasicCancel("t", True)
 
 
 def test_a_queue_that_goes_while_a_consumer_is_attached() -> None:

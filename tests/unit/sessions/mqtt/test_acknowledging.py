@@ -58,14 +58,16 @@ def test_qos_1_in_any_order(node: Node, order: str) -> None:
 def test_acknowledged_twice_or_never_sent(node: Node) -> None:
     """Neither opens the window further than it is."""
     client = subscriber(node, 1, 10, window=2)
-    first, second = drain(client)
+    first, _ = drain(client)
     for packet_id in (first.packet_id, first.packet_id, 999):
         client.send(wire.acknowledge(PUBACK, packet_id))
     assert len(drain(client)) == 1
     assert inflight(node) == 2
-    client.send(wire.acknowledge(PUBREC, second.packet_id))
+    client.send(wire.acknowledge(PUBREC, 999))
     (answer,) = drain(client)
     assert (answer.kind, answer.reason) == (PUBREL, 0x92)
+    client.send(wire.acknowledge(PUBCOMP, 999))
+    assert drain(client) == []
     assert inflight(node) == 2
 
 
@@ -226,3 +228,68 @@ def test_packets_that_clients_do_not_send(node: Node, version: int, packet: byte
         ]
     else:
         assert found == []
+
+
+WRONG = [
+    (1, (), PUBREC, 0),
+    (1, (), PUBREC, 0x80),
+    (1, (), PUBCOMP, 0),
+    (2, (), PUBACK, 0),
+    (2, (), PUBACK, 0x80),
+    (2, (), PUBCOMP, 0),
+    (2, (), PUBCOMP, 0x92),
+    (2, (PUBREC,), PUBACK, 0),
+]
+
+
+@pytest.mark.parametrize(("qos", "before", "kind", "reason"), WRONG)
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("position", [0, 1])
+def test_the_wrong_kind_ends_the_connection(
+    node: Node,
+    qos: int,
+    before: tuple[int, ...],
+    kind: int,
+    reason: int,
+    version: int,
+    position: int,
+) -> None:
+    """Row F7: PUBREC for QoS 1, PUBACK for QoS 2, PUBCOMP before PUBREC are protocol errors: their message would be
+    waited for without end."""
+    client = subscriber(node, qos, 3, version=version)
+    packet_id = drain(client)[position].packet_id
+    for each in before:
+        client.send(wire.acknowledge(each, packet_id))
+        assert [packet.kind for packet in drain(client)] == [PUBREL]
+    client.send(wire.acknowledge(kind, packet_id, reason if version == 5 else None))
+    answers = [(packet.kind, packet.reason) for packet in drain(client)]
+    assert answers == ([(wire.DISCONNECT, 0x82)] if version == 5 else [])
+    assert client.closed
+    assert node[0].broker.errors[0x82] == 1
+
+
+def test_the_wrong_kind_in_a_run_of_answers(node: Node) -> None:
+    """Row F7: what was right in front of it counts."""
+    client = node.connect(0, "c", props=((wire.SESSION_EXPIRY_INTERVAL, 1000),))
+    client.subscribe("t", qos=2)
+    publisher = node.connect(0, "p")
+    for qos in (1, 1, 2):
+        publisher.publish("t", b"%d" % qos, qos=qos)
+    ids = [packet.packet_id for packet in drain(client)]
+    client.send(*(wire.acknowledge(PUBACK, packet_id) for packet_id in ids))
+    assert [(packet.kind, packet.reason) for packet in drain(client)] == [(wire.DISCONNECT, 0x82)]
+    again = node.connect(0, "c", clean=False, props=((wire.SESSION_EXPIRY_INTERVAL, 1000),))
+    assert [packet.qos for packet in drain(again)] == [2]
+
+
+def test_a_right_answer_given_again_is_none_of_the_wrong_kind(node: Node) -> None:
+    """Row F7: a client that repeats itself goes on."""
+    client = subscriber(node, 2, 3)
+    ids = [packet.packet_id for packet in drain(client)]
+    for packet_id in (ids[0], ids[1], ids[0]):
+        client.send(wire.acknowledge(PUBREC, packet_id))
+    assert [packet.kind for packet in drain(client)] == [PUBREL] * 3
+    for packet_id in (ids[0], ids[0]):
+        client.send(wire.acknowledge(PUBCOMP, packet_id))
+    assert client.ping() == []
+    assert inflight(node) == 2

@@ -91,6 +91,23 @@ def test_limits_are_told(make_node: MakeNode) -> None:
     assert [packet.reason for packet in drain(client)] == [0x95]
 
 
+@pytest.mark.parametrize("size", range(1, 20))
+def test_no_answer_to_connect_is_larger_than_its_client_takes(node: Node, size: int) -> None:
+    """Row F8: it is refused where that fits, else closed; whoever has the client id stays."""
+    other = node.connect(0, "c", props=((wire.SESSION_EXPIRY_INTERVAL, 1000),))
+    client = node.client(0)
+    client.maximum_packet_size = size
+    client.send(wire.connect(5, "c", props=((wire.MAXIMUM_PACKET_SIZE, size),)))
+    answers = drain(client)
+    assert all(packet.kind == wire.CONNACK and packet.size <= size for packet in answers)
+    if answers and not answers[0].reason:
+        assert size >= 16, "which is what it takes to say what the limits are"
+        return
+    assert [packet.reason for packet in answers] == ([0x95] if size >= 5 else [])
+    assert client.ended(1)
+    assert other.ping() == []
+
+
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_second_connect(node: Node, version: int) -> None:
     client = node.connect(0, "c", version=version)
@@ -192,6 +209,19 @@ def test_scram(node: Node) -> None:
     assert node[0].session("c").principal == "anna"
     assert client.ping() == []
     assert node[0].authentication.results["scram-sha-256", "success"] == 1
+
+
+@pytest.mark.parametrize("size", [4, 16, 40])
+def test_scram_takes_packets_that_large(node: Node, size: int) -> None:
+    """Row F8: a challenge that the client would not take is not sent."""
+    client = node.client(0)
+    props = (METHOD, Scram().opening(), (wire.MAXIMUM_PACKET_SIZE, size))
+    client.maximum_packet_size = size
+    client.send(wire.connect(5, "c", props=props))
+    reasons = [(packet.kind, packet.reason) for packet in drain(client)]
+    assert reasons == ([(wire.CONNACK, 0x95)] if size > 4 else [])
+    assert client.ended(1)
+    assert node[0].broker.sessions == {}
 
 
 def test_scram_begun_by_the_server(node: Node) -> None:

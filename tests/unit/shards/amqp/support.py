@@ -340,6 +340,7 @@ class Consumer:
         self.payloads: list[bytes] = []
         self.cancellations = 0
         self.answers: list[Any] = []
+        values.setdefault("asker", queue.owner or "some connection")
         wanted = ConsumerWanted(queue, "tag", "member", 1000, **values)
         node.amqp(shard).broker.consume(wanted, self, self.answers.append)
         node.run()
@@ -379,6 +380,7 @@ class AmqpClient:
         name: str = "anna",
         vhost: str = "/",
         heartbeat: int = 0,
+        capabilities: Sequence[str] = (),
     ) -> None:
         self.node = node
         self.shard = shard
@@ -396,7 +398,7 @@ class AmqpClient:
             assert handoff.send(node[shard].acceptor, [handed]) == 1
         assert [each.name for each in self.read()] == ["connection.start"]
         response = f"\0{name}\0{PASSWORD}"
-        told = {"capabilities": {"connection.blocked": True}}
+        told = {"capabilities": {"connection.blocked": True, **dict.fromkeys(capabilities, True)}}
         self.send(
             0,
             "connection.start-ok",

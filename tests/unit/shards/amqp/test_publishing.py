@@ -234,6 +234,55 @@ def test_subscribers_of_topics_get_what_is_published_to_the_topic_exchange(
     assert publisher.answers()[-1][:2] == (ACK, 4)
 
 
+@pytest.mark.parametrize("also", [(), ("home.hall", "$queue.work", "$dlq.work", "$queue.new")])
+def test_the_topic_exchange_reaches_no_queue_by_its_address(
+    make_amqp: MakeAmqp, also: tuple[str, ...]
+) -> None:
+    """Review finding 5: write permission on `amq.topic` appends to no queue that is not bound to it."""
+    queues = ({"name": "work", "dlq": {"enabled": True}},)
+    node = make_amqp(2, queues=queues, auth={"anonymous": {"subscribe": ("#", "$else/#")}})
+    node.queue("mine")
+    watcher = node.connect(0, "watcher")
+    watcher.subscribe("$else/#", qos=1)
+    publisher = Publisher(node)
+    for key in ("$queue.work", "$dlq.work", "$queue.mine", "$queue.new", "$else.where", "$"):
+        assert publisher.publish("amq.topic", key, b"1", also=also) == 0
+    node.settle()
+    assert [node.engine(name).ready() for name in ("work", "$dlq/work", "mine")] == [0, 0, 0]
+    assert node.engine("new") is None, "nor is a queue made"
+    assert messages(watcher) == []
+
+
+def test_bindings_of_the_topic_exchange_match_whatever_key(make_amqp: MakeAmqp) -> None:
+    """Review finding 5: who may bind a queue decides what it gets, also of keys that begin with `$`."""
+    node = make_amqp()
+    node.queue("victim")
+    bound = node.queue("bound")
+    node.bind("amq.topic", "bound", "$queue.#")
+    node.exchange("front", "fanout", arguments={"alternate-exchange": "amq.topic"})
+    node.exchange("through", "fanout")
+    onward = Binding("/", "through", "amq.topic", "exchange")
+    assert node.change(Bind(onward)) is None
+    publisher = Publisher(node)
+    for exchange in ("amq.topic", "front", "through"):
+        assert publisher.publish(exchange, "$queue.victim", exchange.encode()) == 1
+    assert contents(node, bound) == [b"amq.topic", b"front", b"through"]
+    assert node.engine("victim").ready() == 0
+
+
+def test_dead_letters_for_the_topic_exchange_reach_no_queue_by_its_address(
+    make_amqp: MakeAmqp,
+) -> None:
+    """Review finding 5: neither does a dead-letter routing key."""
+    node = make_amqp()
+    node.queue("victim")
+    told = {"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "$queue.victim"}
+    node.queue("dying", arguments={**told, "x-message-ttl": 1000})
+    Publisher(node).publish("", "dying", b"1")
+    node.advance(3)
+    assert [node.engine(name).ready() for name in ("dying", "victim")] == [0, 0]
+
+
 def test_what_mqtt_publishes_reaches_the_queues_bound_to_the_topic_exchange(
     make_amqp: MakeAmqp,
 ) -> None:
@@ -328,7 +377,8 @@ def test_what_is_left_of_a_messages_time_is_told_to_subscribers(make_amqp: MakeA
     subscriber = node.connect(0, "s")
     subscriber.subscribe("a/b", qos=1)
     publisher = Publisher(node)
-    for milliseconds, seconds in ((90_000, 90), (1, 0), (0, 0)):
+    # Row F3: no message that is there says 0.
+    for milliseconds, seconds in ((90_000, 90), (1_500, 2), (1_000, 1), (1, 1), (0, 1)):
         publisher.publish("amq.topic", "a.b", b"1", expiry_ms=milliseconds)
         (packet,) = drain(subscriber)
         subscriber.acknowledge(packet)

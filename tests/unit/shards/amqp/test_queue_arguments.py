@@ -139,3 +139,42 @@ def test_a_consumers_timeout_gives_its_messages_to_others(make_amqp: MakeAmqp, s
     assert other.payloads == [b"b"]
     node.advance(15)
     assert other.payloads == [b"b", b"a"]
+
+
+@pytest.mark.parametrize("key", ["max-length", "max-length-bytes"])
+@pytest.mark.parametrize("by", ["argument", "policy"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_length_of_nothing_drops_or_dead_letters_everything(
+    make_amqp: MakeAmqp, key: str, by: str, kind: str
+) -> None:
+    """Row F5: with drop-head nothing is kept, and what waits for nobody is confirmed and dead-lettered as `maxlen`."""
+    node = make_amqp(2)
+    letters = node.queue("letters")
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "letters"}
+    limit = {f"x-{key}": 0} if by == "argument" else {}
+    queue = node.queue("q", type=kind, arguments={**dead, **limit})
+    if by == "policy":
+        pattern = Policy("/", "p", "^q$", "queues", 0, {key: 0})
+        node.control.change(SetPolicy(pattern))
+        node.settle()
+    publisher = Publisher(node, 1)
+    publisher.publish("", "q", b"a", b"b")
+    assert publisher.answers()[-1][0] == "basic.ack"
+    node.settle()
+    assert node.engine("q").ready() == 0
+    assert contents(node, letters) == [b"a", b"b"]
+    consumer = Consumer(node, queue)
+    publisher.publish("", "q", b"c")
+    node.settle()
+    assert consumer.payloads == [b"c"], "given to who waits for it"
+
+
+@pytest.mark.parametrize("key", ["max-length", "max-length-bytes"])
+def test_a_length_of_nothing_refuses_everything(make_amqp: MakeAmqp, key: str) -> None:
+    """Row F5: with reject-publish, of a run each message."""
+    node = make_amqp(2)
+    node.queue("q", arguments={f"x-{key}": 0, "x-overflow": "reject-publish"})
+    publisher = Publisher(node, 1)
+    publisher.publish("", "q", b"a", b"b")
+    assert [name for name, _, _ in publisher.answers()] == ["basic.nack"]
+    assert node.engine("q").ready() == 0

@@ -373,12 +373,35 @@ def test_what_cannot_be_checked_now_is_not_refused(make_amqp: MakeAmqp) -> None:
     assert told == [Authenticated(None, again=True)] * 3
 
 
-def test_a_new_secret_is_checked_as_a_password(make_amqp: MakeAmqp) -> None:
+def test_a_new_secret_ends_nothing(make_amqp: MakeAmqp) -> None:
+    """Row F4: clients refresh tokens, with whatever they have by then."""
     node = make_amqp(1, (user(),))
     client = AmqpClient(node)
-    client.send(0, "connection.update-secret", new_secret="secret", reason="renewed")
-    client.verified()
-    assert [each.name for each in client.read()] == ["connection.update-secret-ok"]
-    client.send(0, "connection.update-secret", new_secret="wrong", reason="renewed")
-    client.verified()
-    assert [each.name for each in client.read()] == ["connection.close"]
+    for secret in ("secret", "a-new-token"):
+        client.send(0, "connection.update-secret", new_secret=secret, reason="renewed")
+        assert [each.name for each in client.read()] == ["connection.update-secret-ok"]
+    client.send(1, "channel.open")
+    assert [each.name for each in client.read()] == ["channel.open-ok"]
+    assert sum(node[0].authentication.results.values()) == 1, "it is no login"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize("shard", [0, 1])
+def test_who_deletes_a_queue_is_answered_before_its_consumers(
+    make_amqp: MakeAmqp, durable: bool, shard: int
+) -> None:
+    """Row F6: wherever the queue is hosted."""
+    node = make_amqp(2, (user(),))
+    node.queue("q", durable=durable)
+    client = AmqpClient(node, shard, capabilities=["consumer_cancel_notify"])
+    client.send(1, "channel.open")
+    client.send(1, "basic.consume", queue="q", consumer_tag="t")
+    client.read()
+    node.control.held = True
+    client.send(1, "queue.delete", queue="q")
+    node.settle()
+    assert node.engine("q") is None
+    assert client.read() == [], "it is there until control has decided"
+    node.control.held = False
+    node.control.work()
+    assert [each.name for each in client.read()] == ["queue.delete-ok", "basic.cancel"]

@@ -41,14 +41,21 @@ class Somebody:
         self.attached: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]]
         self.attached = []
         self.at_once: int | None = None
+        self.by_address: list[bool] = []
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Remember."""
         assert done is not None
         assert identity is not None
         self.appends.append((batch, identity, done))
+        self.by_address.append(by_address)
         if self.at_once is not None:
             done(self.at_once)
         return True
@@ -189,6 +196,13 @@ def test_an_answer_of_nobody_knows_is_no_success_and_no_refusal(case: Case) -> N
     assert two.bodies == [b"1"]
     two.appends[0][2](0)
     assert case.said == [(b"1", 0)]
+
+
+def test_every_leader_is_told_what_came_by_address(case: Case) -> None:
+    """Review finding 9: the leader may be another node's, and refuses what is sent to the address of an exclusive queue."""
+    case.host.append("q", b"1", lambda _reason: None, by_address=True)
+    case.append(b"2")
+    assert [case.lead(peer).by_address for peer in (1, 2)] == [[True, False]] * 2
 
 
 def test_it_is_sent_again_with_the_identity_it_had(case: Case) -> None:

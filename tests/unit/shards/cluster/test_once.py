@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fluxmq.queues.origins import Identity
+from fluxmq.shards import frames
 from fluxmq.shards.queues.once import Once
 from fluxmq.shards.queues.ports import MOVED, Attached, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, RemoteHost
@@ -86,6 +87,15 @@ def test_an_append_crosses_with_its_identity_and_is_not_kept(host: RemoteHost) -
     assert len(link_of(host).frames) == 1  # who asked asks whoever leads by now
     host.on_appended([number], [])  # what a former life answers concerns nobody
     assert said == [MOVED]
+
+
+@pytest.mark.parametrize("by_address", [False, True])
+def test_an_append_crosses_with_the_way_it_came(host: RemoteHost, by_address: bool) -> None:
+    """Review finding 9: the queue's host refuses what is sent to the address of an exclusive queue."""
+    host.serve()
+    Once(host).append("q", b"batch", None, IDENTITY, by_address)
+    kind = frames.APPEND_BY_ADDRESS if by_address else frames.APPEND
+    assert [frame[0] for frame in link_of(host).frames] == [kind]
 
 
 def test_answers_of_a_host_that_stays_are_handed_on(host: RemoteHost) -> None:

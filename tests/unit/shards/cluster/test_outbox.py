@@ -491,6 +491,17 @@ def test_a_shard_without_a_group_of_its_own_asks_the_leader(begin: Begin) -> Non
     assert choice.somebody.bodies == [b"a"]
 
 
+def test_what_is_sent_to_a_name_of_the_brokers_is_for_the_leader_to_refuse(begin: Begin) -> None:
+    """Review finding 9: an outbox would not remember that an MQTT client had sent it to the queue's address."""
+    life = begin()
+    choice = Choice(life)
+    choice.here = False
+    choice.host.append("amq.gen-1", b"a", None, by_address=True)
+    choice.host.append("q", b"b", None, by_address=True)
+    choice.host.append("amq.gen-1", b"c", None)
+    assert (choice.somebody.bodies, choice.somebody.by_address) == ([b"a"], [True])
+
+
 def test_an_append_keeps_the_name_that_it_came_with(begin: Begin) -> None:
     choice = Choice(begin())
     choice.leader.append("q", b"a", None, Identity(9, 44, 40))

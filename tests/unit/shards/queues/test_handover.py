@@ -387,10 +387,15 @@ class Host:
 
     def __init__(self) -> None:
         self.taken: list[str] = []
+        self.by_address: list[str] = []
 
-    def append(self, queue: str, batch: bytes, done: Any, identity: Any = None) -> bool:
+    def append(
+        self, queue: str, batch: bytes, done: Any, identity: Any = None, by_address: bool = False
+    ) -> bool:
         """Note it."""
         self.taken.append(queue)
+        if by_address:
+            self.by_address.append(queue)
         return True
 
     def attach(self, wanted: Wanted, port: Any, done: Any) -> None:
@@ -415,6 +420,15 @@ def test_what_waits_is_bounded() -> None:
     waiting.hand_on(host)
     assert "".join(host.taken) == "abcdddddd"
     assert not waiting.crowded
+
+
+def test_what_waits_keeps_the_way_it_came() -> None:
+    """Review finding 9: the new host refuses what is sent to the address of an exclusive queue."""
+    waiting, host = Departed(complete=False), Host()
+    waiting.append("a", b"", None)
+    waiting.append("b", b"", None, None, True)
+    waiting.hand_on(host)
+    assert (host.taken, host.by_address) == (["a", "b"], ["b"])
 
 
 def test_consumers_that_wait_are_bounded() -> None:

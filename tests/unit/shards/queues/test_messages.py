@@ -115,6 +115,23 @@ def test_delayed_messages_come_in_their_time(make_queues: MakeQueues) -> None:
     assert offsets(consume(client)) == [0]
 
 
+@pytest.mark.parametrize(
+    ("interval", "waited", "left"), [(1, 0, 1), (2, 0, 2), (2, 0.5, 2), (9, 3.2, 6)]
+)
+@pytest.mark.parametrize("shard", [0, 1])
+def test_what_is_left_of_the_publishers_expiry_is_rounded_up(
+    make_queues: MakeQueues, shard: int, interval: int, waited: float, left: int
+) -> None:
+    """Row F3: out of a queue as well; 1 does not become 0, nor 2 become 1."""
+    node = make_queues({"name": "work"}, workers=2)
+    expiry = [(wire.MESSAGE_EXPIRY_INTERVAL, interval)]
+    node.connect(0, "publisher").publish("$queue/work", b"1", qos=1, props=expiry)
+    node.advance(waited)
+    one = node.connect(shard, "one")
+    one.subscribe("$queue/work", qos=1)
+    assert [each.property(wire.MESSAGE_EXPIRY_INTERVAL) for each in drain(one)] == [left]
+
+
 def test_expiry_of_the_publisher(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     publisher = node.connect(0, "publisher")

@@ -20,7 +20,12 @@ class Taking:
         self.batches: list[bytes] = []
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: object = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: object = None,
+        by_address: bool = False,
     ) -> bool:
         """Keep the batch and answer."""
         assert queue == "q"
