@@ -102,8 +102,7 @@ def is_gone(channel: Any, name: str) -> bool:
     try:
         channel.queue_declare(name, passive=True)
     except ChannelClosedByBroker as closed:
-        assert closed.reply_code == 404
-        return True
+        return bool(closed.reply_code == 404)
     channel.close()
     return False
 
