@@ -40,7 +40,8 @@ class AmqpLimits:
 
     ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
     wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
-    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed.
+    is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed. ``product`` and its
+    version are announced in connection.start.
     """
 
     frame_max: int = 131_072
@@ -53,6 +54,8 @@ class AmqpLimits:
     max_transaction_bytes: int = 64 << 20
     max_transaction_messages: int = 100_000
     node_name: str = "fluxmq@localhost"
+    product: str = "RabbitMQ"
+    product_version: str = "3.10.8"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,8 @@ class AmqpBroker:
             handshake_timeout=listener.connect_timeout if listener is not None else 10.0,
             max_consumers=amqp.max_consumers_per_channel,
             max_transaction_bytes=amqp.max_transaction_bytes,
+            product=amqp.product,
+            product_version=amqp.product_version,
         )
 
     def now(self) -> float:
