@@ -101,6 +101,7 @@ class Cluster:
         )
         self._own = Hello(self.node, shard, workers, epoch, "shard")
         self._security = Security.of(cluster)
+        self.guard = self._security.guard
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """What was a group's here, and lets go of its address."""
