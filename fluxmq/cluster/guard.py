@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
 from fluxmq.logs import RateLimited, get_logger
@@ -59,7 +59,7 @@ class Guard:
         self._said = RateLimited(_log, per_second=0.2, burst=5)
 
     def refuse(
-        self, reason: str, key: str, message: str, level: int = logging.WARNING, **details: str
+        self, reason: str, key: str, message: str, level: int = logging.WARNING, **details: Any
     ) -> None:
         """Count a refusal, and log some. ``key``: those with the same share a rate."""
         self.refused[reason] += 1
