@@ -32,8 +32,8 @@ IN_PLACE_ONLY = {
 EVERYDAY = {
     "fluxmq/raft": ("*",),
     "fluxmq/cluster": (
-        *("connection", "dialled", "http2", "http2_frames", "http2_sending", "http2_streams"),
-        *("raft_messages", "sockets", "wire"),
+        *("connection", "dialled", "guard", "http2", "http2_frames", "http2_sending"),
+        *("http2_streams", "raft_messages", "sockets", "wire"),
     ),
     "fluxmq/metrics": ("instruments",),
     "fluxmq/shards/cluster": (

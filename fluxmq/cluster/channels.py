@@ -36,6 +36,15 @@ STREAMS_PER_SOCKET_MAX: Final = 128
 SOCKETS_MAX: Final = 2048
 """Connections to one endpoint: of nine other nodes with 64 shards each, for streams and for calls, and then some."""
 
+STRANGERS_MAX: Final = 512
+"""Of those, from addresses that are none of a configured member's: the rest is kept for members, whoever else comes."""
+
+HANDSHAKES_MAX: Final = 1024
+"""TLS handshakes under way at one endpoint: all shards of nine nodes that come back at once, and then some."""
+
+STRANGERS_HANDSHAKES_MAX: Final = 128
+"""Of those, with addresses of no member: each costs computing time, and may take `GREETING_SECONDS`."""
+
 WRITE_BUFFER_BYTES: Final = 1 << 20
 """Of what waits to be written by the kernel: behind it streams wait, where what they have is counted."""
 

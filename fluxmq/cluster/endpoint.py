@@ -1,6 +1,6 @@
 """An address on which other nodes are listened to: streams are taken or refused, calls answered.
 
-Whoever speaks is known before anything it says is read: by its certificate where there is TLS, by its greeting, by the list
+A connection is let in by where it comes from (`door`). Whoever speaks is known before anything it says is read: by its certificate where there is TLS, by its greeting, by the list
 of nodes, and by what the address is for.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 import errno
 import logging
 import socket as sockets
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -25,9 +25,11 @@ from fluxmq.cluster.channels import (
     STREAMS_PER_SOCKET_MAX,
 )
 from fluxmq.cluster.connection import Connection, Hello, Listener
+from fluxmq.cluster.door import Door, Visit
 from fluxmq.cluster.errors import CallRefused, EndpointError, MalformedStream, SecurityError
 from fluxmq.cluster.generated.cluster_pb2 import Answer, Question
 from fluxmq.cluster.grpc_fields import Status, answer, metadata_of
+from fluxmq.cluster.guard import CALL, CONNECTION, HANDSHAKE, STREAM
 from fluxmq.cluster.http2_sending import Fields
 from fluxmq.cluster.security import Security
 from fluxmq.cluster.sockets import Socket, Wire
@@ -36,6 +38,11 @@ from fluxmq.logs import RateLimited, get_logger
 
 CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
 """Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; raises CallRefused with the reason."""
+
+ACCEPT_AGAIN_SECONDS: Final = 0.2
+"""Before connections are taken again when the process, or the machine, has no descriptor or memory for one."""
+NOT_ACCEPTED: Final = "a connection between nodes was not accepted"
+_SHORT_OF: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 QUESTION_BYTES_MAX: Final = 2 << 20
 """A question with its name, a good deal longer than any is."""
@@ -63,6 +70,8 @@ class Endpoint:
         self._listener = listener
         self._accept = accept
         self._calls = dict(calls or {})
+        self.door = Door(security.hosts)
+        self._guard = security.guard
         self._open = False
         self._serving: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -78,26 +87,18 @@ class Endpoint:
         """Listen. Raises EndpointError naming the address. With port 0 one is chosen: see ``address`` then."""
         host, _, port = self.address.rpartition(":")
         loop = asyncio.get_running_loop()
-        tls = self._security.server_context
-        more: dict[str, Any] = {"ssl": tls} if tls is not None else {}
-        if more:
-            more["ssl_handshake_timeout"] = channels.GREETING_SECONDS
-            more["ssl_shutdown_timeout"] = CLOSING_SECONDS
         try:
             self._security.check_address(self.address)
             bare = host.removeprefix("[").removesuffix("]")
-            if bare:
-                more |= {"host": bare, "port": int(port), "reuse_address": True}
-            else:
-                more["sock"] = _on_every_address(int(port))
-            server = await loop.create_server(self._came, backlog=_BACKLOG, **more)
+            listening = await _listen(bare, int(port)) if bare else [_on_every_address(int(port))]
         except SecurityError as error:
             raise EndpointError(str(error)) from error
         except OSError as error:
             raise EndpointError(f"{self.address} cannot be listened on: {error}") from error
-        self.address = f"{host}:{server.sockets[0].getsockname()[1]}"
+        self.address = f"{host}:{listening[0].getsockname()[1]}"
         self._open = True
-        self._serving = loop.create_task(self._serve(server))
+        self.door.look()
+        self._serving = loop.create_task(self._serve(listening))
 
     async def stop(self) -> None:
         """End every stream and call, and free the address. Their listeners have been told when this returns."""
@@ -106,13 +107,20 @@ class Endpoint:
             self._stopping.set()
             await asyncio.wait([serving])
 
-    async def _serve(self, server: Any) -> None:
+    async def _serve(self, listening: Sequence[sockets.socket]) -> None:
         """Until ``stop``, or the end of the event loop."""
+        loop = asyncio.get_running_loop()
+        accepting = [loop.create_task(self._accept_from(each)) for each in listening]
         try:
             await self._stopping.wait()
         finally:
             self._open = False
-            server.close()
+            for task in accepting:
+                task.cancel()
+            await asyncio.wait(accepting)
+            for each in listening:
+                each.close()
+            await self.door.close()
             ended: list[asyncio.Future[None]] = [each.ended for each in self._streams]
             for connection in list(self._streams):
                 connection.close()
@@ -126,24 +134,81 @@ class Endpoint:
 
     # Connections
 
-    def _came(self) -> Any:
+    async def _accept_from(self, listening: sockets.socket) -> None:
+        """Take what comes on a listening socket, without end."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                made, address = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in _SHORT_OF:
+                    self._guard.refuse(CONNECTION, "accept", NOT_ACCEPTED, problem=str(error))
+                    await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue  # else it was gone before it was taken
+            self._let_in(made, str(address[0]))
+            await asyncio.sleep(0)  # whoever comes in crowds keeps nobody from their turn
+
+    def _let_in(self, made: sockets.socket, address: str) -> None:
+        """Welcome a connection, or close it."""
+        visit = self.door.enter(address, self._security.tls)
+        if isinstance(visit, str):
+            made.close()
+            known = "known" if self.door.knows(address) else "unknown"
+            self._guard.refuse(
+                CONNECTION, known, NOT_ACCEPTED, address=self.address, peer=address, problem=visit
+            )
+            return
+        task = asyncio.get_running_loop().create_task(self._welcome(made, address, visit))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _welcome(self, made: sockets.socket, address: str, visit: Visit) -> None:
+        """Shake hands, where there is TLS; a connection that was let in counts until it ends."""
+
+        def left(socket: Socket) -> None:
+            visit.leave()
+            self._sockets.discard(socket)
+
         streams = (STREAMS_PER_SOCKET_MAX, self._opened)
-        socket = Socket(False, *streams, self._made, self._sockets.discard)
+        socket: Any = Socket(False, *streams, self._made, left, self._guard)
         socket.patience, socket.idle_max = channels.GREETING_SECONDS, channels.IDLE_SECONDS
-        return socket
+        tls = self._security.server_context
+        more: dict[str, Any] = {"ssl": tls} if tls is not None else {}
+        if more:
+            more["ssl_handshake_timeout"] = channels.GREETING_SECONDS
+            more["ssl_shutdown_timeout"] = CLOSING_SECONDS
+        loop = asyncio.get_running_loop()
+        try:
+            made.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(lambda: socket, made, **more)
+        except OSError as error:  # those of TLS as well, and of time that has run out
+            visit.leave()
+            self._guard.refuse(
+                HANDSHAKE,
+                "",
+                "another node, or somebody else, did not come through the TLS handshake",
+                logging.INFO,
+                address=self.address,
+                peer=address,
+                problem=str(error) or "it took too long",
+            )
+        except BaseException:
+            visit.leave()
+            raise
+        else:
+            visit.shaken()
 
     def _made(self, socket: Socket) -> bool:
-        if len(self._sockets) >= channels.SOCKETS_MAX or not self._open:
-            return False
-        self._sockets.add(socket)
-        return True
+        if self._open:
+            self._sockets.add(socket)
+        return self._open
 
     def _opened(self, wire: Wire, fields: Fields) -> None:
         """A stream was opened: take it, or refuse it."""
         found = dict(fields)
         path = found.get(":path")
         if path not in (CONNECT, ASK) or found.get(":method") != "POST":
-            wire.refuse(Status.UNIMPLEMENTED, "there is no such call here")
+            self.refuse(wire, "", "there is no such call here", Status.UNIMPLEMENTED)
             return
         hello = self._greeted(wire, fields)
         if hello is None:
@@ -183,22 +248,24 @@ class Endpoint:
         if why:
             self.refuse(wire, hello.node, why)
             return None
+        wire.socket.trusted = True
         return hello
 
-    def refuse(self, wire: Wire, node: str, why: str) -> None:
+    def refuse(
+        self, wire: Wire, node: str, why: str, status: Status = Status.PERMISSION_DENIED
+    ) -> None:
         """Say why, here and there."""
         self.refused += 1
-        known = node if node in self._security.members else ""
-        self._refusals.event(
-            logging.WARNING,
-            known,
+        self._guard.refuse(
+            STREAM,
+            node if node in self._security.members else "",
             "another node was refused",
             address=self.address,
             node=node,
             peer=wire.socket.peer,
-            problem=why[:PROBLEM_CHARS_MAX],
+            problem=why,
         )
-        wire.refuse(Status.PERMISSION_DENIED, why[:PROBLEM_CHARS_MAX])
+        wire.refuse(status, why[:PROBLEM_CHARS_MAX])
 
     # Calls
 
@@ -212,10 +279,12 @@ class Endpoint:
         handler = self._calls.get(question.name)
         if handler is None:
             why = f"there is no call {question.name!r} here"[:PROBLEM_CHARS_MAX]
+            self._guard.refused[CALL] += 1
             wire.refuse(Status.FAILED_PRECONDITION, why)
             return None
         if len(self._answering) >= channels.CALLS_MAX:
             why = f"{channels.CALLS_MAX} calls are being answered already"
+            self._guard.refused[CALL] += 1
             wire.refuse(Status.RESOURCE_EXHAUSTED, why)
             return None
         task = asyncio.get_running_loop().create_task(self._answer(handler, hello, question, wire))
@@ -320,17 +389,43 @@ class _Asking:
             self._room.set_result(None)
 
 
+async def _listen(host: str, port: int) -> list[sockets.socket]:
+    """Listening sockets on all addresses that a host has here. Raises OSError if there is none."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
+    made: list[sockets.socket] = []
+    problem: OSError | None = None
+    for family, _, _, _, address in dict.fromkeys(found):
+        try:
+            each = sockets.create_server(address[:2], family=family, backlog=_BACKLOG)
+        except OSError as error:
+            problem = error
+            if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                continue  # of a family that this machine does not speak
+            for open_one in made:
+                open_one.close()
+            raise
+        each.setblocking(False)
+        made.append(each)
+    if not made:
+        raise problem or OSError(errno.EADDRNOTAVAIL, f"{host} has no address here")
+    return made
+
+
 def _on_every_address(port: int) -> sockets.socket:
     """A listening socket on all addresses of the machine. Raises OSError."""
+    made: sockets.socket | None = None
     if sockets.has_dualstack_ipv6():
         try:
-            return sockets.create_server(
+            made = sockets.create_server(
                 ("", port), family=sockets.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
             )
         except OSError as error:
             if error.errno != errno.EAFNOSUPPORT:
                 raise
-    return sockets.create_server(("", port), backlog=_BACKLOG)
+    made = made or sockets.create_server(("", port), backlog=_BACKLOG)
+    made.setblocking(False)
+    return made
 
 
 def _chunk(body: bytes) -> bytes:

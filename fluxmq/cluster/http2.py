@@ -16,6 +16,7 @@ from fluxmq.cluster.http2_frames import (
     CONTINUATION,
     CUT_SHORT_MAX,
     DATA,
+    ENABLE_PUSH,
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
@@ -23,18 +24,23 @@ from fluxmq.cluster.http2_frames import (
     FRAME_BYTES_DEFAULT,
     FRAME_BYTES_MAX,
     FRAME_SIZE_ERROR,
-    GOAWAY,
+    GOAWAY_BYTES_MIN,
     HEAD,
+    HEADER_TABLE_MAX,
     HEADER_TABLE_SIZE,
     HEADERS,
     HEADERS_BYTES_MAX,
     IDLE_FRAMES_MAX,
     INITIAL_WINDOW_SIZE,
     LONG,
+    MAX_CONCURRENT_STREAMS,
     MAX_FRAME_SIZE,
+    OF_CONNECTION,
     PADDED,
     PING,
     PREFACE,
+    PRIORITY,
+    PRIORITY_BYTES,
     PROTOCOL_ERROR,
     PUSH_PROMISE,
     REFUSED_STREAM,
@@ -65,6 +71,7 @@ class Http2(Sending):
         self.heard_goodbye = False
         self._streams_max = streams_max
         self._preface = b"" if client else PREFACE
+        self._expects_settings = True
         self._rest = b""
         self._data_left = 0
         self._data_stream: Stream | None = None
@@ -76,6 +83,7 @@ class Http2(Sending):
         self._taken = 0
         self._cut_short = 0
         self._idle_frames = 0
+        self._turned_away = 0
         self._decoder = Decoder(HEADERS_BYTES_MAX)
 
     @property
@@ -85,7 +93,11 @@ class Http2(Sending):
 
     def calm(self) -> None:
         """Some time has passed: what came too often in it is counted anew."""
-        self._cut_short = self._idle_frames = 0
+        self._cut_short = self._idle_frames = self._turned_away = 0
+
+    def turned_away(self) -> None:
+        """A stream was refused: too many of them end the connection, as too many that are cut short."""
+        self._turned_away += 1
 
     def receive(self, data: bytes) -> list[Event]:
         """What has come. Raises Http2Error: then the connection is of no use any more, and ``take`` has the farewell."""
@@ -115,8 +127,8 @@ class Http2(Sending):
             number &= WINDOW_MAX
             if length > FRAME_BYTES_MAX:
                 raise Http2Error(FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-            if self._block_of and (kind != CONTINUATION or number != self._block_of):
-                raise Http2Error(PROTOCOL_ERROR, "headers are not continued")
+            if self._block_of or self._expects_settings:
+                self._check_order(kind, flags, number)
             if kind == DATA and not flags & PADDED:
                 at += HEAD.size
                 self._begin_data(number, length, bool(flags & END_STREAM), events)
@@ -138,6 +150,14 @@ class Http2(Sending):
         self._preface = self._preface[length:]
         return length
 
+    def _check_order(self, kind: int, flags: int, number: int) -> None:
+        """Settings come first, and nothing comes between the parts of headers (RFC 9113, 3.4 and 6.10)."""
+        if self._block_of and (kind != CONTINUATION or number != self._block_of):
+            raise Http2Error(PROTOCOL_ERROR, "headers are not continued")
+        if self._expects_settings and (kind != SETTINGS or flags & ACK):
+            raise Http2Error(PROTOCOL_ERROR, "it does not begin with its settings")
+        self._expects_settings = False
+
     def _frame(self, kind: int, flags: int, number: int, body: bytes, events: list[Event]) -> None:
         if kind == HEADERS:
             self._on_headers(flags, number, _unpadded(body, flags), events)
@@ -150,24 +170,36 @@ class Http2(Sending):
             self._begin_data(number, len(inner), bool(flags & END_STREAM), events, padding)
             if inner:
                 self._payload(inner, 0, len(inner), events)
-        elif kind == SETTINGS:
-            self._on_settings(flags, body, events)
-        elif kind == PING:
-            _exactly(body, 8)
-            if flags & ACK:
-                return
-            self._count_idle()
-            self._out.append(frame(PING, ACK, 0, body))
+        elif kind in OF_CONNECTION:
+            if number:
+                raise Http2Error(PROTOCOL_ERROR, f"a frame of the connection on stream {number}")
+            self._on_connection(kind, flags, body, events)
         elif kind == WINDOW_UPDATE:
             self._on_window(number, body, events)
         elif kind == RST_STREAM:
             self._on_reset(number, body, events)
-        elif kind == GOAWAY:
-            self.heard_goodbye = True
-            events.append((EventKind.GOODBYE, None, [("", body[8:].decode("utf-8", "replace"))]))
+        elif kind == PRIORITY:
+            if not number:
+                raise Http2Error(PROTOCOL_ERROR, "a priority of no stream")
+            _exactly(body, PRIORITY_BYTES)
         elif kind == PUSH_PROMISE:
             raise Http2Error(PROTOCOL_ERROR, "a push that nobody asked for")
-        # Priorities, and kinds that are not known, say nothing here (RFC 9113, 5.5).
+        # What priorities say, and kinds that are not known, is nothing here (RFC 9113, 5.5).
+
+    def _on_connection(self, kind: int, flags: int, body: bytes, events: list[Event]) -> None:
+        """A frame that is of no stream."""
+        if kind == SETTINGS:
+            self._on_settings(flags, body, events)
+        elif kind == PING:
+            _exactly(body, 8)
+            if not flags & ACK:
+                self._count_idle()
+                self._out.append(frame(PING, ACK, 0, body))
+        else:
+            if len(body) < GOAWAY_BYTES_MIN:
+                raise Http2Error(FRAME_SIZE_ERROR, "a goodbye that is too short")
+            self.heard_goodbye = True
+            events.append((EventKind.GOODBYE, None, [("", body[8:].decode("utf-8", "replace"))]))
 
     # Data
 
@@ -239,7 +271,9 @@ class Http2(Sending):
 
     def _on_headers(self, flags: int, number: int, body: bytes, events: list[Event]) -> None:
         if flags & WITH_PRIORITY:
-            body = body[5:]
+            if len(body) < PRIORITY_BYTES:
+                raise Http2Error(FRAME_SIZE_ERROR, "headers without the priority they announce")
+            body = body[PRIORITY_BYTES:]
         if not number or (not self.client and not number & 1):
             raise Http2Error(PROTOCOL_ERROR, f"headers on stream {number}")
         self._block_of, self._block, self._block_flags = number, b"", flags
@@ -270,6 +304,8 @@ class Http2(Sending):
                 self._check_known(number)
                 return
             self._last = number
+            if self._turned_away > CUT_SHORT_MAX:
+                raise Http2Error(ENHANCE_YOUR_CALM, f"{CUT_SHORT_MAX} streams were refused")
             if len(self.streams) >= self._streams_max:
                 self._count_idle()
                 self._out.append(frame(RST_STREAM, 0, number, LONG.pack(REFUSED_STREAM)))
@@ -277,6 +313,10 @@ class Http2(Sending):
             stream = self._stream(number)
         elif stream.ended_there:
             raise Http2Error(STREAM_CLOSED, "headers behind its end")
+        elif stream.answered and not ends:
+            self._break(stream, Http2Error(PROTOCOL_ERROR, "trailers that do not end it"), events)
+            return
+        stream.answered = not self.client or not _is_interim(fields)
         events.append((EventKind.HEADERS, stream, fields))
         if ends:
             self._end_there(stream, events)
@@ -285,6 +325,7 @@ class Http2(Sending):
 
     def _on_settings(self, flags: int, body: bytes, events: list[Event]) -> None:
         if flags & ACK:
+            _exactly(body, 0)
             return
         if len(body) % SETTING.size:
             raise Http2Error(FRAME_SIZE_ERROR, "settings of a wrong length")
@@ -297,7 +338,14 @@ class Http2(Sending):
                     raise Http2Error(PROTOCOL_ERROR, "a frame size that is none")
                 self._frame_max = min(value, FRAME_BYTES_MAX)
             elif key == HEADER_TABLE_SIZE:
-                self._encoder.header_table_size = min(value, 4096)
+                last = min(value, HEADER_TABLE_MAX)
+                least = self._table_least
+                self._table_least = last if least < 0 else min(least, last)
+                self._table_last = last
+            elif key == MAX_CONCURRENT_STREAMS:
+                self._peer_streams_max = value
+            elif key == ENABLE_PUSH and value > int(not self.client):
+                raise Http2Error(PROTOCOL_ERROR, "a setting of pushes that is none")
         # Before anything that only the new settings allow: the other side holds to them what comes behind this (6.5.3).
         self._out.append(frame(SETTINGS, ACK, 0, b""))
         for stream in list(self.streams.values()):
@@ -368,6 +416,11 @@ class Http2(Sending):
         self._idle_frames += 1
         if self._idle_frames > IDLE_FRAMES_MAX:
             raise Http2Error(ENHANCE_YOUR_CALM, "nothing but frames that want an answer")
+
+
+def _is_interim(fields: Fields) -> bool:
+    """Whether an answer's headers only announce others (RFC 9113, 8.1)."""
+    return any(key == ":status" and value.startswith("1") for key, value in fields)
 
 
 def _unpadded(body: bytes, flags: int) -> bytes:

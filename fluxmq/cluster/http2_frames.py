@@ -52,6 +52,13 @@ INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 
+OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
+"""Kinds that concern the connection, and no stream (RFC 9113, 6.5, 6.7 and 6.8)."""
+PRIORITY_BYTES: Final = 5
+GOAWAY_BYTES_MIN: Final = 8
+HEADER_TABLE_MAX: Final = 4096
+"""Bytes of the table that headers are packed with, however much more the other side offers."""
+
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 1 << 20
 """Longest frame that is taken, and sent where the other side takes it. What is urgent waits for one such frame at most."""
@@ -66,7 +73,7 @@ HEADERS_BYTES_MAX: Final = 16 << 10
 some hundred bytes, and read of strangers."""
 CUT_SHORT_MAX: Final = 1000
 """Streams of one connection that the other side may cut short between two calls of ``calm``: nobody who is well does so
-(CVE-2023-44487)."""
+(CVE-2023-44487). As many may be refused."""
 IDLE_FRAMES_MAX: Final = 10_000
 """Frames that ask for an answer and carry no message, likewise (CVE-2019-9512 and 9515)."""
 

@@ -63,6 +63,9 @@ class Sending:
         self._window_of_streams = WINDOW_DEFAULT
         self._frame_max = FRAME_BYTES_DEFAULT
         self._encoder = Encoder()
+        self._table_least = -1
+        self._table_last = -1
+        self._peer_streams_max = WINDOW_MAX
         settings = {
             ENABLE_PUSH: 0,
             INITIAL_WINDOW_SIZE: call_window,
@@ -86,8 +89,13 @@ class Sending:
         out.clear()
         return joined
 
+    @property
+    def full(self) -> bool:
+        """Whether as many streams are open as the other side takes."""
+        return len(self.streams) >= self._peer_streams_max
+
     def open(self, fields: Fields, ends: bool = False) -> Stream:
-        """Open a stream with headers (client only)."""
+        """Open a stream with headers (client only); not if ``full``."""
         number = self._next
         self._next += 2
         stream = self._stream(number)
@@ -98,6 +106,8 @@ class Sending:
         """Send headers, or with ``ends`` trailers, behind which nothing is sent."""
         if stream.ended_here:
             return
+        if self._table_least >= 0:
+            self._resize()
         block = self._encoder.encode(list(fields))
         flags = END_HEADERS | (END_STREAM if ends else 0)
         self._out.append(frame(HEADERS, flags, stream.number, block))
@@ -168,6 +178,15 @@ class Sending:
         """Tell the other side that this one ends the connection."""
         body = LONG.pack(self._last) + LONG.pack(code) + why.encode()[:200]
         self._out.append(frame(GOAWAY, 0, 0, body))
+
+    def _resize(self) -> None:
+        """Take the table sizes that were asked for since the last block: the least and the last say all (RFC 7541, 4.2)."""
+        least, last = self._table_least, self._table_last
+        self._table_least = self._table_last = -1
+        if least < last:
+            self._encoder.header_table_size = least
+        if last != self._encoder.header_table_size:
+            self._encoder.header_table_size = last
 
     def _stream(self, number: int) -> Stream:
         stream = Stream(number, self._window_of_streams, self._call_window, self._message_max)

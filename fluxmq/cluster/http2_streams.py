@@ -40,13 +40,14 @@ Event = tuple[EventKind, "Stream | None", Any]
 
 class Stream:
     """A stream. ``waiting``: what no window is open for. ``ended_here``, ``ended_there``: nothing more is sent, or comes; ``ending``: but for what waits.
-    ``left``: bytes that may come; ``window``: that may be sent. ``wide``: its messages are taken at once. ``owner``: for
+    ``answered``: what comes now in headers are trailers, which end it. ``left``: bytes that may come; ``window``: that may be sent. ``wide``: its messages are taken at once. ``owner``: for
     whoever has it."""
 
     __slots__ = (
         "_head",
         "_missing",
         "_pieces",
+        "answered",
         "ended_here",
         "ended_there",
         "ending",
@@ -68,6 +69,7 @@ class Stream:
         self.message_max = message_max
         self.owner: Any = None
         self.wide = False
+        self.answered = False
         self.unread = 0
         self.waiting: deque[bytes] = deque()
         self.waiting_at = 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fluxmq.cluster.errors import SecurityError
+from fluxmq.cluster.guard import Guard
 from fluxmq.settings.clustering import Cluster
 from fluxmq.settings.values import is_loopback
 
@@ -20,7 +21,8 @@ _PEM: Final = b"-----BEGIN "
 
 
 class Security:
-    """What a node needs to know of others. ``members``: the names of the other nodes; ``own``: this one's."""
+    """What a node needs to know of others. ``members``: the names of the other nodes; ``own``: this one's; ``hosts``: where they
+    are, as the settings say; ``guard``: what all connections of this process have in common."""
 
     def __init__(
         self,
@@ -31,10 +33,13 @@ class Security:
         certificate: str = "",
         key: str = "",
         authority: str = "",
+        hosts: Iterable[str] = (),
     ) -> None:
         """``certificate``, ``key``, ``authority``: files in PEM format; none for plaintext. Raises SecurityError."""
         self.own = own
         self.members = frozenset(members) - {own}
+        self.hosts = frozenset(hosts)
+        self.guard = Guard()
         self.tls = bool(certificate)
         self._allow_plaintext = allow_plaintext
         self.server_context: ssl.SSLContext | None = None
@@ -50,17 +55,20 @@ class Security:
     def of(cls, cluster: Cluster) -> Security:
         """As the settings want it. Raises SecurityError when a file cannot be read or is none of a certificate."""
         transport = cluster.transport
-        members = {*transport.peers, *cluster.raft.peers}
-        for group in cluster.raft.groups.values():
-            members.update(group.peers)
+        peers = [transport.peers, cluster.raft.peers]
+        peers += [group.peers for group in cluster.raft.groups.values()]
+        members = {node for each in peers for node in each}
+        hosts = {address.rpartition(":")[0] for each in peers for address in each.values()}
         if not transport.tls_enabled:
-            return cls(cluster.node_id, members, allow_plaintext=transport.allow_plaintext)
+            plaintext = transport.allow_plaintext
+            return cls(cluster.node_id, members, allow_plaintext=plaintext, hosts=hosts)
         return cls(
             cluster.node_id,
             members,
             certificate=_pem("tls_cert_file", transport.tls_cert_file),
             key=_pem("tls_key_file", transport.tls_key_file),
             authority=_pem("tls_ca_file", transport.tls_ca_file),
+            hosts=hosts,
         )
 
     def check_address(self, address: str) -> None:

@@ -27,6 +27,7 @@ from fluxmq.cluster.channels import (
 )
 from fluxmq.cluster.errors import MalformedStream, StreamEnded
 from fluxmq.cluster.grpc_fields import Status, refusal, trailers
+from fluxmq.cluster.guard import ENDED, PROTOCOL, UNREAD, Guard
 from fluxmq.cluster.http2 import Http2
 from fluxmq.cluster.http2_frames import CANCEL, INTERNAL_ERROR, NO_ERROR, Http2Error
 from fluxmq.cluster.http2_sending import Fields
@@ -42,9 +43,13 @@ STREAMS_OF_A_SERVER_MAX: Final = 0
 """Streams that whoever was dialled may open."""
 UNREAD_BYTES_MAX: Final = 128 << 20
 """Written and not taken by the other side, beyond which nothing more is heard of it: far more than streams write before they wait,
-so that it is answers to pings and the like."""
+so that it is answers to pings and the like. Of all connections of a process: `guard.UNREAD_TOTAL_MAX`."""
+UNREAD_COUNTED: Final = 64 << 10
+"""Fewer bytes that wait on a connection are not counted for all of them together, so that nothing is done per write."""
 CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
 """Bytes of an answer that may come before somebody reads them: a message of any length, and some more."""
+
+NOT_HTTP2: Final = "what came between nodes is not HTTP/2 as it should be"
 
 _log = get_logger("fluxmq.cluster")
 _problems = RateLimited(_log, per_second=1.0, burst=5)
@@ -128,7 +133,8 @@ class Wire:
             self._close(trailers(status, why))
 
     def refuse(self, status: Status, why: str) -> None:
-        """Answer with nothing but this."""
+        """Answer with nothing but this. Whoever is refused too often is sent away."""
+        self.socket.http2.turned_away()
         self._close(refusal(status, why))
 
     def _close(self, fields: Fields) -> None:
@@ -150,8 +156,9 @@ class Socket:
         opened: Callable[[Wire, Fields], None] | None = None,
         made: Callable[[Socket], bool] | None = None,
         closed: Callable[[Socket], None] | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """``made`` is told when the connection is there (and TLS with it), and says whether it is wanted."""
+        """``guard``: that of the process. ``made`` is told when the connection is there (and TLS with it), and says whether it is wanted."""
         self.patience = GREETING_SECONDS
         """Seconds until something must have come that is HTTP/2."""
         self.idle_max = IDLE_SECONDS
@@ -160,6 +167,10 @@ class Socket:
         self.http2 = Http2(client, streams_max, MESSAGE_LIMIT, **window)
         self.paused = False
         self.open = False
+        self.trusted = client
+        """Whether the other side is known: by its address for whoever dials, by a greeting that is believed for whoever is dialled."""
+        self._guard = guard or Guard()
+        self._counted = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.peer = ""
         self._opened = opened
@@ -190,6 +201,8 @@ class Socket:
         """Open a stream. Raises StreamEnded when the connection has ended, or is about to."""
         if not self.usable:
             raise StreamEnded(self._why or "the other side ends the connection")
+        if self.http2.full:
+            raise StreamEnded("the other side takes no more streams on this connection")
         stream = self.http2.open(fields)
         stream.owner = owner
         self.flush()
@@ -204,6 +217,24 @@ class Socket:
                 if not data:
                     return
             self._transport.write(data)
+            self._count()
+
+    def unread(self) -> int:
+        """Bytes that wait to be written, and count for the process."""
+        held = 0 if self.ended.done() else int(self._transport.get_write_buffer_size())
+        self._counted = held if held > UNREAD_COUNTED else 0
+        return self._counted
+
+    def overfull(self, why: str) -> None:
+        """The process holds too much that nobody reads, and this connection most of it."""
+        self._counted = 0
+        self.abort(why)
+
+    def _count(self) -> None:
+        """Say how much waits, if that is much, or was."""
+        before = self._counted
+        if self.unread() != before:
+            self._guard.holds(self, self._counted)
 
     def close(self) -> None:
         """End the connection, with what is open on it."""
@@ -250,20 +281,16 @@ class Socket:
             self.abort("this side was away")
             return
         if self.paused and self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
-            self.abort("it asks, and reads no answers")
+            why = "it asks, and reads no answers"
+            self._guard.refuse(UNREAD, "", ENDED, peer=self.peer, problem=why)
+            self.abort(why)
             return
         self._heard = True
         try:
             events = self.http2.receive(data)
         except Http2Error as error:
             self._why = str(error)[:PROBLEM_CHARS_MAX]
-            _problems.event(
-                logging.WARNING,
-                "http2",
-                "what came between nodes is not HTTP/2 as it should be",
-                peer=self.peer,
-                problem=self._why,
-            )
+            self._guard.refuse(PROTOCOL, "", NOT_HTTP2, peer=self.peer, problem=self._why)
             self.flush()
             self.open = False
             self._transport.close()
@@ -284,6 +311,7 @@ class Socket:
     def resume_writing(self) -> None:
         """There is room again."""
         self.paused = False
+        self._count()
         for stream in list(self.http2.streams.values()):
             self._tell(EventKind.WRITABLE, stream, None)
 
@@ -295,6 +323,8 @@ class Socket:
             self._direct = -1
         if self._look is not None:
             self._look.cancel()
+        self._counted = 0
+        self._guard.holds(self, 0)
         why = self._why or (
             f"the connection was lost: {exc}" if exc else "the connection has ended"
         )
@@ -348,6 +378,7 @@ class Socket:
         self._looked = now
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
         self.http2.calm()
+        self._count()
         self._quiet = 0 if self._heard else self._quiet + 1
         self._heard = False
         busy = bool(self.http2.streams)
@@ -383,7 +414,7 @@ async def connect(security: Security, address: str, node: str) -> Socket:
             if tls is not None:
                 more = {"ssl": tls, "ssl_shutdown_timeout": CLOSING_SECONDS}
             _, made = await asyncio.get_running_loop().create_connection(
-                _dialling,
+                lambda: _dialling(security),
                 host.removeprefix("[").removesuffix("]"),
                 int(port),
                 **more,
@@ -399,5 +430,5 @@ async def connect(security: Security, address: str, node: str) -> Socket:
     return socket
 
 
-def _dialling() -> Any:
-    return Socket(client=True)
+def _dialling(security: Security) -> Any:
+    return Socket(client=True, guard=security.guard)

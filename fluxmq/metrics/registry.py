@@ -314,6 +314,18 @@ _DECLARED: Final = (
         _C,
         "Messages of other nodes that were not understood; each ends its stream.",
     ),
+    Metric(
+        "fluxmq_cluster_refused_total",
+        _C,
+        "What was refused or ended at the addresses for other nodes: connections not accepted, TLS handshakes that failed,"
+        " streams and calls refused, connections that broke HTTP/2 (protocol) or did not read (unread).",
+        ("reason",),
+    ),
+    Metric(
+        "fluxmq_cluster_unread_bytes",
+        _G,
+        "Bytes written to other nodes that wait for them, of connections with much of it; above 512 MiB some are ended.",
+    ),
     # Sessions and retained messages on disk
     Metric("fluxmq_state_failed", _G, "1 when a commit failed: nothing more is kept on disk."),
     Metric("fluxmq_state_full", _G, "1 while the disk has no room: what needs it is refused."),

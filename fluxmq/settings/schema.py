@@ -22,7 +22,7 @@ from fluxmq.settings.clustering import Cluster
 from fluxmq.settings.listeners import Endpoint, Listener, Server, TlsListener
 from fluxmq.settings.queues import Queue, QueueManager
 from fluxmq.settings.section import Section
-from fluxmq.settings.values import Duration, Size, TopicFilter
+from fluxmq.settings.values import Announced, Duration, Size, TopicFilter, Version
 
 Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
 
@@ -95,6 +95,10 @@ class Session(Section):
 class Amqp(Section):
     """What AMQP 0.9.1 clients may send and ask for."""
 
+    product: Announced = "RabbitMQ"
+    """Product in the greeting: clients ask for RabbitMQ's extensions of known meaning only where they find its name."""
+    product_version: Version = "3.10.8"
+    """Version in the greeting: the one of that product whose behaviour is served; FluxMQ's own is ``fluxmq_version`` there."""
     frame_max: Annotated[int, Field(ge=4096, le=16 << 20)] = 131_072
     """Bytes of the largest frame, told to clients, who may ask for less."""
     channel_max: Annotated[int, Field(ge=1, le=65_535)] = 2047

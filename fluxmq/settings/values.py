@@ -267,3 +267,33 @@ FilePath = Annotated[str, Kind("file")]
 
 TopicFilter = Annotated[str, AfterValidator(check_filter), Kind("topic filter")]
 """An MQTT topic filter."""
+
+
+def _announced(text: str) -> str:
+    if not 1 <= len(text) <= ANNOUNCED_MAX or not (text.isascii() and text.isprintable()):
+        raise ValueError(f"is not 1 to {ANNOUNCED_MAX} printable ASCII characters")
+    return text
+
+
+def _version(text: str) -> str:
+    numbers = text.split(".")
+    known = 2 <= len(numbers) <= 4 and all(
+        number.isascii() and number.isdigit() and len(number) <= VERSION_DIGITS_MAX
+        for number in numbers
+    )
+    if not known:
+        raise ValueError("is not a version; write two to four numbers, like 3.10.8")
+    return text
+
+
+ANNOUNCED_MAX = 64
+"""Characters of a name that every client is greeted with: as long as a name may sensibly be."""
+
+VERSION_DIGITS_MAX = 9
+"""Digits of one number of a version: clients read them into 32 bits."""
+
+Announced = Annotated[str, AfterValidator(_announced)]
+"""A name that clients are greeted with."""
+
+Version = Annotated[str, AfterValidator(_version), Kind("version")]
+"""Numbers with dots between them, as clients compare them."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pika
@@ -71,6 +74,43 @@ def test_a_queue_of_a_connection_is_reached_from_other_nodes(cluster: Cluster) -
     # What a node has for itself does not keep others from hearing of what comes behind it.
     declare(second, "behind")
     assert routes(first, "behind")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"auto_delete": True},
+        {"durable": True, "auto_delete": True},
+        {"durable": True, "arguments": {"x-expires": 600_000}},
+        {"durable": True, "arguments": {"x-queue-type": "quorum"}},
+        {"durable": True, "arguments": {"x-queue-type": "stream"}},
+    ],
+    ids=["transient", "auto-delete", "durable auto-delete", "expiring", "quorum", "stream"],
+)
+def test_a_queue_is_declared_by_two_nodes_at_once(cluster: Cluster, values: dict[str, Any]) -> None:
+    """F1: whoever comes second gets the first one's queue, wherever it is, and uses it."""
+    first, second, _ = cluster.nodes
+    name = f"both-{'-'.join(map(str, values))}-{len(str(values))}"
+    with connected(first) as one, connected(second) as other:
+        channels = [one.channel(), other.channel()]
+        together = threading.Barrier(len(channels))
+        found: list[str] = []
+
+        def ask(channel: Any) -> None:
+            together.wait(PATIENCE)
+            began = time.monotonic()
+            found.append(channel.queue_declare(name, **values).method.queue)
+            assert time.monotonic() - began < PATIENCE / 10
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(ask, channels))
+        assert found == [name, name]
+        for channel in channels:
+            channel.confirm_delivery()
+            channel.basic_publish("", name, b"m", mandatory=True)
+        assert channels[1].queue_declare(name, **values).method.message_count == 2
+        channels[0].queue_delete(name)
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(

@@ -389,4 +389,28 @@ MUTATIONS = [
         "            enough = 0\n",
         OF_COLLECTING + "test_traffic_that_leaves_nothing_is_never_stopped",
     ),
+    Mutation(
+        "amqp_home_of_the_wish",
+        "A queue that was there before and cannot be reached is an error of the channel, not of the connection.",
+        "fluxmq/shards/amqp/broker.py",
+        "        queue = self.topology.queue(wanted.vhost, wanted.name)\n        if queue is None:",
+        "        queue = wanted\n        if queue is None:",
+        "tests/unit/shards/amqp/test_broker.py::test_a_queue_whose_home_does_not_answer_is_said_to_be_down",
+    ),
+    Mutation(
+        "amqp_host_looked_up_once",
+        "Whoever waits for a queue's host follows the queue.",
+        "fluxmq/shards/amqp/broker.py",
+        "ask(self._host(now or queue), told)",
+        "ask(self._host(queue), told)",
+        "tests/unit/shards/amqp/test_broker.py::test_a_queue_that_is_declared_again_elsewhere_is_asked_there",
+    ),
+    Mutation(
+        "amqp_other_owners_queue",
+        "Another connection's exclusive queue of the same name is another queue.",
+        "fluxmq/shards/amqp/broker.py",
+        "        if now is not None and now.owner != queue.owner:\n",
+        "        if False:\n",
+        "tests/unit/shards/amqp/test_broker.py::test_who_waits_for_a_queue_takes_no_other_for_it",
+    ),
 ]

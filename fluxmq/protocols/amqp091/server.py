@@ -1,5 +1,9 @@
 """What the server says of itself in connection.start, and what a client announces in connection.start-ok.
 
+The product and version in there are those whose behaviour is served. Some clients decide by them: kombu how the prefetch of
+a channel is meant (RabbitMQ from 3.3 to 3.x counts for each consumer unless ``global`` is set), NServiceBus whether it works
+with the broker at all (RabbitMQ from 3.10 on). Most go by ``capabilities``.
+
 Source: AMQP 0-9-1 section 1.4.2.2; capabilities: https://www.rabbitmq.com/consumer-cancel.html#capabilities and RabbitMQ 3.10.
 """
 
@@ -11,8 +15,9 @@ from typing import Final
 from fluxmq.protocols.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN
 from fluxmq.protocols.amqp091.tables import Table
 
-PRODUCT: Final = "FluxMQ"
 PLATFORM: Final = "Python"
+COPYRIGHT: Final = "Copyright (c) the FluxMQ authors"
+INFORMATION: Final = "Served by FluxMQ; product and version are those whose behaviour it serves"
 LOCALES: Final = b"en_US"
 
 CAPABILITIES: Final = (
@@ -29,13 +34,16 @@ CAPABILITIES: Final = (
 """Extensions of the protocol that are served, by RabbitMQ's names."""
 
 
-def server_properties(version: str, cluster_name: str) -> Table:
-    """The table of connection.start."""
+def server_properties(product: str, version: str, own_version: str, cluster_name: str) -> Table:
+    """The table of connection.start: whose behaviour is served, and under ``fluxmq_version`` what serves it."""
     return {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
         "cluster_name": cluster_name,
+        "copyright": COPYRIGHT,
+        "fluxmq_version": own_version,
+        "information": INFORMATION,
         "platform": PLATFORM,
-        "product": PRODUCT,
+        "product": product,
         "version": version,
     }
 

@@ -182,58 +182,60 @@ def declare_queue(channel: Channel, method: QueueDeclare, name: str) -> None:
         client.owner if method.exclusive else "",
         _group_for(broker, method, name, kind),
     )
-    if asked(lambda: topology.check_queue(wanted)):
-        if method.auto_delete:
-            # Its last consumer may have gone just now, and its end be on the way: what is asked for behind that, it outlives.
-            again = partial(declared_again, channel, method, name)
-            broker.change([DeclareQueue(wanted)], channel.later(method, again))
-        else:
-            describe(channel, method, existing_queue(channel, name))
+    known = asked(lambda: topology.check_queue(wanted))
+    if known and not method.auto_delete:
+        describe(channel, method, existing_queue(channel, name))
         return
+    # A queue that deletes itself is declared even if it is known: its last consumer may have gone just now, and its end be on
+    # the way. The declaration comes behind that end, and outlives it.
     exchange = method.arguments.get(DEAD_LETTER_KEY)
-    if isinstance(exchange, str):
+    if isinstance(exchange, str) and not known:
         access.need_read(channel, QUEUE, name)
         access.need_write(channel, EXCHANGE, exchange)
     if method.exclusive:
         client.exclusive = True
-    answer = partial(declared, channel, method.no_wait, name)
+    answer = partial(declared, channel, method, name)
     broker.change([DeclareQueue(wanted)], channel.later(method, answer))
 
 
-def declared(channel: Channel, no_wait: bool, name: str, refusal: Refusal | None) -> None:
-    """The queue was made, or not. Raises AmqpError."""
+def declared(channel: Channel, method: QueueDeclare, name: str, refusal: Refusal | None) -> None:
+    """The queue was made, or there was an equal one by then, with messages perhaps; or neither. Raises AmqpError."""
     if refusal is not None:
         raise error_from(refusal)
-    channel.last_queue = name
-    if not no_wait:
-        channel.send(QueueDeclareOk(name, 0, 0))
+    queue = channel.handler.broker.topology.queue(channel.client.vhost, name)
+    if queue is None:
+        described(channel, method, name, True, None)
+    else:
+        describe(channel, method, queue, made=True)
 
 
-def declared_again(
-    channel: Channel, method: QueueDeclare, name: str, refusal: Refusal | None
-) -> None:
-    """A queue that deletes itself is there still, or again. Raises AmqpError."""
-    if refusal is not None:
-        raise error_from(refusal)
-    describe(channel, method, existing_queue(channel, name))
-
-
-def describe(channel: Channel, method: QueueDeclare, queue: Queue) -> None:
-    """Answer with what is in a queue that is there."""
+def describe(channel: Channel, method: QueueDeclare, queue: Queue, made: bool = False) -> None:
+    """Answer with what is in a queue that is there. ``made``: this method has had it declared."""
     if method.no_wait:
         channel.last_queue = queue.name
         return
-    answer = channel.later(method, partial(described, channel, queue))
-    channel.handler.broker.queue_status(queue, answer)
+    answer = partial(described, channel, method, queue.name, made)
+    channel.handler.broker.queue_status(queue, channel.later(method, answer))
 
 
-def described(channel: Channel, queue: Queue, status: QueueStatus | None) -> None:
-    """Its numbers came, or it cannot be asked. Raises AmqpError."""
+def described(
+    channel: Channel, method: QueueDeclare, name: str, made: bool, status: QueueStatus | None
+) -> None:
+    """Its numbers came, or it has ended meanwhile, or it cannot be asked. Raises AmqpError."""
     if status is None:
-        node = channel.handler.broker.limits.node_name
-        raise error_from(refusals.unavailable(queue, node))
-    channel.last_queue = queue.name
-    channel.send(QueueDeclareOk(queue.name, _count(status.ready), _count(status.consumers)))
+        broker, vhost = channel.handler.broker, channel.client.vhost
+        queue = broker.topology.queue(vhost, name)
+        if queue is not None:
+            raise error_from(refusals.unavailable(queue, broker.limits.node_name))
+        if method.passive:
+            raise error_from(not_found(QUEUE, name, vhost))
+        if not made:
+            declare_queue(channel, method, name)
+            return
+        status = QueueStatus(0, 0)  # it was made, and ended right behind that
+    channel.last_queue = name
+    if not method.no_wait:
+        channel.send(QueueDeclareOk(name, _count(status.ready), _count(status.consumers)))
 
 
 def _count(number: int) -> int:

@@ -44,7 +44,9 @@ def begin(handler: Handler, client: Client) -> None:
     if not client.deadline:  # else it counts from accepting, by the listener's own setting
         client.deadline = handler.broker.now() + limits.handshake_timeout
     handler.reschedule(client)
-    properties = server_properties(__version__, limits.node_name)
+    properties = server_properties(
+        limits.product, limits.product_version, __version__, limits.node_name
+    )
     offered = mechanisms(external=bool(client.certificate_name))
     start = ConnectionStart(0, 9, properties, offered, LOCALES)
     client.connection.append(frame(0, start))

@@ -41,7 +41,8 @@ class AmqpLimits:
     ``frame_max`` and ``channel_max`` are offered in connection.tune, so is ``heartbeat`` (0: none unless the client
     wants some). ``handshake_timeout``: from the header to connection.open. ``close_timeout``: how long connection.close-ok
     is waited for. ``max_transaction_...``: what one channel's transaction may hold until it is committed;
-    ``max_incomplete_bytes``: what all channels of a connection hold together, incomplete messages included.
+    ``max_incomplete_bytes``: what all channels of a connection hold together, incomplete messages included. ``product`` and its
+    version are announced in connection.start.
     """
 
     frame_max: int = 131_072
@@ -55,6 +56,8 @@ class AmqpLimits:
     max_transaction_messages: int = 100_000
     max_incomplete_bytes: int = 128 << 20
     node_name: str = "fluxmq@localhost"
+    product: str = "RabbitMQ"
+    product_version: str = "3.10.8"
 
 
 @dataclass(frozen=True, slots=True)

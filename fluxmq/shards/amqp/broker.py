@@ -28,6 +28,7 @@ from fluxmq.routing.topology.changes import (
 from fluxmq.routing.topology.records import Exchange, Queue
 from fluxmq.routing.topology.refusals import NOT_FOUND, Refusal, precondition
 from fluxmq.routing.topology.topology import Topology
+from fluxmq.sessions.amqp091 import refusals
 from fluxmq.sessions.amqp091.channel import Channel
 from fluxmq.sessions.amqp091.client import Client
 from fluxmq.sessions.amqp091.handler import Handler
@@ -120,6 +121,8 @@ class AmqpBroker:
             max_consumers=amqp.max_consumers_per_channel,
             max_transaction_bytes=amqp.max_transaction_bytes,
             max_incomplete_bytes=amqp.max_incomplete_bytes,
+            product=amqp.product,
+            product_version=amqp.product_version,
         )
 
     def now(self) -> float:
@@ -200,14 +203,34 @@ class AmqpBroker:
 
         self._client.change(list(changes), answered)
 
-    def _when_there(self, queue: Queue, done: Callable[[Refusal | None], None]) -> None:
-        """Wait for the queue's host, which declares it where messages are kept: its answer comes behind that."""
+    def _when_there(self, wanted: Queue, done: Callable[[Refusal | None], None]) -> None:
+        """Wait for the host of the queue that was declared, which makes it where messages are kept.
+
+        An equal queue that was there before stays in its own group, which may be another one than was asked for. One that
+        ended since was there for a moment, as with any other end right behind a declaration.
+        """
+        queue = self.topology.queue(wanted.vhost, wanted.name)
+        if queue is None:
+            done(None)
+            self._broker.schedule()
+            return
 
         def told(status: Status) -> None:
-            there = status.outcome == Outcome.OK
-            done(None if there else consuming.refusal_of(queue, status.outcome))
+            gone = status.outcome == Outcome.NO_QUEUE and self._has_gone(queue)
+            if status.outcome == Outcome.OK or gone:
+                done(None)
+            elif status.outcome == Outcome.UNAVAILABLE and queue.group != wanted.group:
+                # It was there before, and its home cannot be reached: as a passive declaration says.
+                done(refusals.unavailable(queue, self.limits.node_name))
+            else:
+                done(consuming.refusal_of(queue, status.outcome))
 
         self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
+
+    def _has_gone(self, queue: Queue) -> bool:
+        """Whether a queue is no longer in the topology; another connection's exclusive queue of its name is another queue."""
+        now = self.topology.queue(queue.vhost, queue.name)
+        return now is None or now.owner != queue.owner
 
     def _ask(
         self,
@@ -216,7 +239,10 @@ class AmqpBroker:
         done: Callable[[Status], None],
         again: frozenset[Outcome],
     ) -> None:
-        """Ask a queue's host, and again while it answers so and may answer better: its shard starts, its group moves."""
+        """Ask a queue's host, and again while it answers so and may answer better: its shard starts, its group moves.
+
+        The host is looked up each time: meanwhile the queue may move to another group, or end and be declared again elsewhere.
+        """
         self._ask_until(queue, ask, done, again, self.now() + PATIENCE_SECONDS)
 
     def _ask_until(
@@ -230,8 +256,7 @@ class AmqpBroker:
         """One such attempt. The next is made anew: two functions that name each other would stay as garbage."""
 
         def told(status: Status) -> None:
-            there = self.topology.queue(queue.vhost, queue.name) is not None
-            if status.outcome in again and there and self.now() < deadline:
+            if status.outcome in again and not self._has_gone(queue) and self.now() < deadline:
                 self._later(
                     AGAIN_SECONDS, lambda: self._ask_until(queue, ask, done, again, deadline)
                 )
@@ -239,7 +264,11 @@ class AmqpBroker:
             done(status)
             self._broker.schedule()
 
-        ask(self._host(queue), told)
+        now = self.topology.queue(queue.vhost, queue.name)
+        if now is not None and now.owner != queue.owner:
+            told(Status(Outcome.NO_QUEUE))
+        else:
+            ask(self._host(now or queue), told)
 
     def group_for(
         self,

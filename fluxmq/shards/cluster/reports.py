@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fluxmq.cluster.guard import REASONS
 from fluxmq.control.clusters import LEARNER, UNKNOWN, VOTER, MemberRow, RaftRow
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.raft.types import Status
@@ -101,6 +102,10 @@ class ClusterReports:
         malformed = cluster.links.malformed.events
         malformed += sum(replica.carrier.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
+        guard = cluster.guard
+        for reason in REASONS:
+            yield "fluxmq_cluster_refused_total", {"reason": reason}, guard.refused[reason]
+        yield "fluxmq_cluster_unread_bytes", {}, guard.unread_bytes
         yield "fluxmq_raft_snapshots_installed_total", {}, cluster.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, cluster.scrub.bytes
         yield "fluxmq_cluster_append_timeouts_total", {}, cluster.append_timeouts

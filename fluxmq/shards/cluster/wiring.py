@@ -111,6 +111,7 @@ class Cluster:
             clock, len(self.peers) + 1, lambda: iter(self.links.links.values())
         )
         self._security = Security.of(cluster)
+        self.guard = self._security.guard
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """What was a group's here, and lets go of its address."""

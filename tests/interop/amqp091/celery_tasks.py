@@ -1,6 +1,7 @@
 """A Celery application as its documentation begins one; the worker of the tests runs it by its name.
 
-Environment: CELERY_URL, CELERY_QUEUE (the default queue, of this run alone), CELERY_QUEUE_TYPE (classic or quorum).
+Environment: CELERY_URL, CELERY_QUEUE (the default queue, of this run alone), CELERY_QUEUE_TYPE (quorum, or anything else for classic),
+CELERY_MULTIPLIER (messages taken in advance for each thread).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ app.conf.update(
     task_default_routing_key=QUEUE,
     task_acks_late=True,
     task_track_started=True,
-    worker_prefetch_multiplier=4,
+    worker_prefetch_multiplier=int(os.environ.get("CELERY_MULTIPLIER", "4")),
     broker_connection_retry_on_startup=True,
     broker_transport_options={"confirm_publish": True},
     result_expires=60,

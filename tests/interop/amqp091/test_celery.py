@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import celery
+import pika
 import pytest
 from celery import chain, group
 from celery.exceptions import TaskRevokedError
@@ -22,6 +25,10 @@ from tests.broker import REPOSITORY
 from tests.interop.amqp091.conftest import AmqpBroker
 
 DEADLINE_S = 30.0
+LATER_S = 10.0
+"""How late tasks for later are: an ordinary one that waits for them is noticed on a slow machine as well."""
+PREFETCH_MULTIPLIER = 4
+"""Messages that a worker takes in advance for each of its threads."""
 MODULE = "tests.interop.amqp091.celery_tasks"
 
 
@@ -46,21 +53,15 @@ class Application:
         return self.app.control.ping(timeout=1.0)
 
 
-@pytest.fixture(scope="module", params=["classic", "quorum"])
-def application(
-    amqp: AmqpBroker, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Application]:
-    """A worker on queues of this kind, running."""
-    kind = str(request.param)
-    queue = f"celery-{kind}-{os.getpid()}"
-    environment = {"CELERY_URL": amqp.url, "CELERY_QUEUE": queue, "CELERY_QUEUE_TYPE": kind}
-    log = tmp_path_factory.mktemp("celery") / f"{kind}.log"
-    command = [sys.executable, "-m", "celery", "-A", MODULE, "worker", "--pool=threads"]
-    command += ["--concurrency=4", "--loglevel=INFO", f"--hostname=interop-{kind}@%h"]
-    with log.open("wb") as output:
-        worker = subprocess.Popen(
-            command, env={**os.environ, **environment}, cwd=REPOSITORY, stdout=output, stderr=output
-        )
+def queue_of(kind: str) -> str:
+    """The default queue of this run's tasks."""
+    return f"celery-{kind}-{os.getpid()}"
+
+
+@contextmanager
+def new_client(amqp: AmqpBroker, kind: str) -> Iterator[Any]:
+    """A program that calls tasks."""
+    queue = queue_of(kind)
     exchange = "topic" if kind == "quorum" else "direct"
     client = celery.Celery("client", broker=amqp.url, backend="rpc://", set_as_current=False)
     client.conf.update(
@@ -68,7 +69,7 @@ def application(
         task_default_exchange=queue,
         task_default_exchange_type=exchange,
         task_default_routing_key=queue,
-        task_create_missing_queue_type=kind,
+        task_create_missing_queue_type="quorum" if kind == "quorum" else "classic",
         broker_transport_options={"confirm_publish": True},
         result_expires=60,
     )
@@ -76,18 +77,48 @@ def application(
     client.conf.task_queues = [
         Queue(queue, Exchange(queue, exchange), routing_key=queue, queue_arguments=arguments)
     ]
-    found = Application(client, kind, log)
-    try:
-        end = time.monotonic() + DEADLINE_S
-        while not found.workers():
-            assert worker.poll() is None, log.read_text()
-            assert time.monotonic() < end, log.read_text()
+    yield client
+    client.close()
+
+
+@contextmanager
+def running_worker(amqp: AmqpBroker, kind: str, *options: str) -> Iterator[Application]:
+    """A worker on queues of this kind, and a program that calls its tasks."""
+    environment = {"CELERY_URL": amqp.url, "CELERY_QUEUE": queue_of(kind)}
+    environment |= {"CELERY_QUEUE_TYPE": kind, "CELERY_MULTIPLIER": str(PREFETCH_MULTIPLIER)}
+    command = [sys.executable, "-m", "celery", "-A", MODULE, "worker", "--pool=threads"]
+    command += ["--loglevel=INFO", f"--hostname=interop-{kind}@%h", *options]
+    with (
+        tempfile.TemporaryDirectory() as made,
+        new_client(amqp, kind) as client,
+    ):
+        log = Path(made) / f"{kind}.log"
+        with log.open("wb") as output:
+            worker = subprocess.Popen(
+                command,
+                env={**os.environ, **environment},
+                cwd=REPOSITORY,
+                stdout=output,
+                stderr=output,
+            )
+        found = Application(client, kind, log)
+        try:
+            end = time.monotonic() + DEADLINE_S
+            while not any(kind in host for answer in found.workers() for host in answer):
+                assert worker.poll() is None, log.read_text()
+                assert time.monotonic() < end, log.read_text()
+            yield found
+        finally:
+            worker.terminate()
+            worker.wait(DEADLINE_S)
+            print(log.read_text())
+
+
+@pytest.fixture(scope="module", params=["classic", "quorum"])
+def application(amqp: AmqpBroker, request: pytest.FixtureRequest) -> Iterator[Application]:
+    """A worker on queues of this kind, running."""
+    with running_worker(amqp, str(request.param), "--concurrency=4") as found:
         yield found
-    finally:
-        worker.terminate()
-        worker.wait(DEADLINE_S)
-        client.close()
-        print(log.read_text())
 
 
 def test_a_result(application: Application) -> None:
@@ -97,6 +128,46 @@ def test_a_result(application: Application) -> None:
 def test_many_results(application: Application) -> None:
     results = [application.task("add", number, 1) for number in range(50)]
     assert [each.get(timeout=DEADLINE_S) for each in results] == list(range(1, 51))
+
+
+class TransientQueue(Queue):  # type: ignore[misc]
+    """A reply queue as earlier versions of Celery declare it."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **{**options, "durable": False})
+
+
+@pytest.mark.parametrize("others", range(2))
+@pytest.mark.parametrize("replies", [Queue, TransientQueue], ids=["durable", "transient"])
+def test_results_of_a_program_that_begins_now(
+    amqp: AmqpBroker, application: Application, replies: Any, others: int
+) -> None:
+    """F1: it declares its reply queue on the connection that publishes and on the one that consumes.
+
+    Each goes to another shard, or both to one, as connections are spread: ``others`` are there before.
+    """
+    before = [pika.BlockingConnection(pika.URLParameters(amqp.url)) for _ in range(others)]
+    with new_client(amqp, application.kind) as client:
+        client.backend.Queue = replies
+        for number in range(3):
+            asked = client.send_task(f"{MODULE}.add", (number, 1))
+            assert asked.get(timeout=DEADLINE_S) == number + 1
+    for connection in before:
+        connection.close()
+
+
+def test_tasks_for_later_do_not_hold_up_others(amqp: AmqpBroker) -> None:
+    """F2: a worker takes more messages than its prefetch allows while it keeps some for later.
+
+    It does so by raising a limit that counts all consumers of its channel, which it asks for if the broker is RabbitMQ.
+    """
+    with running_worker(amqp, "later", "--concurrency=1") as worker:
+        held = [worker.task("when", countdown=LATER_S) for _ in range(4 * PREFETCH_MULTIPLIER)]
+        began = time.time()
+        ran = worker.task("when").get(timeout=DEADLINE_S)
+        assert ran - began < LATER_S / 2
+        times = [each.get(timeout=DEADLINE_S) for each in held]
+        assert min(times) > ran
 
 
 def test_an_error_is_told(application: Application) -> None:

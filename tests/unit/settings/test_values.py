@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from fluxmq.settings.values import (
+    ANNOUNCED_MAX,
+    Announced,
     Secret,
+    Version,
     addresses_clash,
     check_filter,
     format_duration,
@@ -192,3 +195,23 @@ def test_a_secret_is_never_printed_but_travels_as_json() -> None:
     assert hash(adapter.validate_python(secret)) == hash(secret)
     assert secret != "hunter2"
     assert secret.reveal() == "hunter2"
+
+
+@pytest.mark.parametrize("text", ["3.10", "3.10.8", "4.0.0.1", "0.0", "123456789.0"])
+def test_versions(text: str) -> None:
+    assert TypeAdapter(Version).validate_python(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "3", "3.", ".3", "3.x", "v3.10", "3.10-rc1", "1.2.3.4.5", "3.²"]
+)
+def test_what_is_no_version(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a version; write two to four numbers"):
+        TypeAdapter(Version).validate_python(text)
+
+
+@pytest.mark.parametrize("text", ["", "a" * (ANNOUNCED_MAX + 1), "Rabbit\nMQ", "Hase\N{RABBIT}"])
+def test_a_name_that_clients_are_not_greeted_with(text: str) -> None:
+    with pytest.raises(ValueError, match="is not 1 to 64 printable ASCII characters"):
+        TypeAdapter(Announced).validate_python(text)
+    assert TypeAdapter(Announced).validate_python("a" * ANNOUNCED_MAX)

@@ -14,10 +14,14 @@ from fluxmq.protocols.amqp091.tables import decode_table, encode_table
 
 
 def test_server_properties() -> None:
-    properties = server_properties("1.2.3", "node@host")
+    properties = server_properties("RabbitMQ", "3.10.8", "1.2.3", "node@host")
     assert decode_table(encode_table(properties)) == properties
-    assert properties["product"] == "FluxMQ"
-    assert properties["version"] == "1.2.3"
+    assert properties["product"] == "RabbitMQ"
+    assert properties["version"] == "3.10.8"
+    assert properties["fluxmq_version"] == "1.2.3"
+    assert properties["platform"] == "Python"
+    assert "FluxMQ" in str(properties["copyright"])
+    assert "FluxMQ" in str(properties["information"])
     assert properties["cluster_name"] == "node@host"
     assert properties["capabilities"] == {
         "publisher_confirms": True,

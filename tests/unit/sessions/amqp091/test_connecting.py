@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fluxmq import __version__
 from fluxmq.protocols.amqp091.constants import PROTOCOL_HEADER
 from fluxmq.protocols.amqp091.methods import (
     ChannelOpen,
@@ -20,6 +21,7 @@ from fluxmq.protocols.amqp091.methods import (
     frame,
 )
 from fluxmq.sessions.amqp091.client import Stage
+from fluxmq.sessions.amqp091.ports import AmqpLimits
 from tests.unit.sessions.amqp091.by_hand import body, greeted, opened, start_ok
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import ended
@@ -45,9 +47,22 @@ def test_the_start_says_what_is_offered() -> None:
     assert (start.version_major, start.version_minor) == (0, 9)
     assert start.mechanisms == b"PLAIN AMQPLAIN"
     assert start.locales == b"en_US"
-    assert start.server_properties["product"] == "FluxMQ"
+    assert start.server_properties["product"] == "RabbitMQ"
+    assert start.server_properties["version"] == "3.10.8"
+    assert start.server_properties["fluxmq_version"] == __version__
     assert start.server_properties["cluster_name"] == broker.limits.node_name
     assert start.server_properties["capabilities"]["basic.nack"] is True
+
+
+def test_the_start_names_another_product_if_it_is_to() -> None:
+    """F2: a setting says whose behaviour clients shall expect."""
+    peer = Peer(MemoryBroker(AmqpLimits(product="Other", product_version="1.0")), opened=False)
+    peer.raw(PROTOCOL_HEADER)
+    start = peer.one(0)
+    assert isinstance(start, ConnectionStart)
+    properties = start.server_properties
+    assert (properties["product"], properties["version"]) == ("Other", "1.0")
+    assert properties["fluxmq_version"] == __version__
 
 
 AMQPLAIN = b"\x05LOGINS\0\0\0\x05guest\x08PASSWORDS\0\0\0\x05guest"

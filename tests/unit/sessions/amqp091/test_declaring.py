@@ -25,7 +25,7 @@ from fluxmq.protocols.amqp091.methods import (
     QueuePurge,
     QueuePurgeOk,
 )
-from fluxmq.routing.topology.changes import AddVhost, SetVhostLimits
+from fluxmq.routing.topology.changes import AddVhost, DeleteQueue, SetVhostLimits
 from fluxmq.routing.topology.records import Vhost
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 from tests.unit.sessions.amqp091.scripts import (
@@ -354,6 +354,7 @@ def test_a_change_refused_by_who_decides_is_answered_as_one_refused_here() -> No
     broker.slow = True
     one.send(1, QueueDeclare("q", durable=True))
     two.send(1, QueueDeclare("q"))
+    broker.slow = False
     broker.release()
     assert one.one() == QueueDeclareOk("q", 0, 0)
     assert two.one() == closed(
@@ -361,3 +362,59 @@ def test_a_change_refused_by_who_decides_is_answered_as_one_refused_here() -> No
         "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'",
         QueueDeclare,
     )
+
+
+def test_a_queue_that_another_connection_declared_first_is_told_with_its_messages() -> None:
+    """F1: both declare at once; the one that comes second finds what the first has done since."""
+    broker = MemoryBroker()
+    one, two = Peer(broker), Peer(broker)
+    broker.slow = True
+    two.send(1, QueueDeclare("q"))
+    broker.slow = False
+    one.send(1, QueueDeclare("q"))
+    one.publish("", "q", b"first")
+    assert one.one() == QueueDeclareOk("q", 0, 0)
+    broker.release()
+    assert two.one() == QueueDeclareOk("q", 1, 0)
+
+
+def test_a_queue_that_ends_while_it_is_asked_for_is_declared_again() -> None:
+    """F1: a declaration finds a queue that expires at that moment; the client gets one all the same."""
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("q", arguments={"x-expires": 1000}))
+    peer.receive()
+    broker.slow = True
+    peer.send(1, QueueDeclare("q", arguments={"x-expires": 1000}))
+    broker.apply([DeleteQueue("/", "q", by_broker=True)])
+    broker.slow = False
+    broker.release()
+    assert peer.one() == QueueDeclareOk("q", 0, 0)
+    assert ("/", "q") in broker.queues
+
+
+def test_a_queue_that_ends_right_behind_its_declaration_was_declared() -> None:
+    """F1: the answer to a declaration that was made is no error, whatever became of the queue."""
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    broker.slow = True
+    peer.send(1, QueueDeclare("q", auto_delete=True))
+    broker.release()
+    broker.apply([DeleteQueue("/", "q", by_broker=True)])
+    broker.slow = False
+    broker.release()
+    assert peer.one() == QueueDeclareOk("q", 0, 0)
+    assert ("/", "q") not in broker.queues
+
+
+def test_a_queue_that_ends_while_it_is_looked_for_is_not_found() -> None:
+    """F1: a passive declaration makes nothing."""
+    broker = MemoryBroker()
+    peer = Peer(broker)
+    peer.send(1, QueueDeclare("q"))
+    peer.receive()
+    broker.slow = True
+    peer.send(1, QueueDeclare("q", passive=True))
+    broker.apply([DeleteQueue("/", "q", by_broker=True)])
+    broker.release()
+    assert peer.one() == closed(404, "no queue 'q' in vhost '/'", QueueDeclare)
