@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from typing import Any
 
 import pika
@@ -11,6 +12,7 @@ import pytest
 from fluxmq.admin.cli import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
+from tests.cluster.sides import Amqp, Mqtt
 from tests.conformance.client import eventually
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
@@ -71,6 +73,21 @@ def test_a_queue_of_a_connection_is_reached_from_other_nodes(cluster: Cluster) -
     # What a node has for itself does not keep others from hearing of what comes behind it.
     declare(second, "behind")
     assert routes(first, "behind")
+
+
+def test_a_queue_of_a_connection_is_closed_to_mqtt_on_every_node(cluster: Cluster) -> None:
+    """Review finding 9: who asks is told to the node that hosts the queue; replies from other nodes arrive."""
+    with ExitStack() as stack:
+        owner = Amqp(cluster.nodes[0], stack).channel()
+        queue = owner.queue_declare("", exclusive=True).method.queue
+        for node in cluster.nodes:
+            client = Mqtt(node, stack).client()
+            for address in (f"$queue/{queue}", f"$share/g/$queue/{queue}"):
+                assert client.subscribe(address, qos=1, granted=False).reasons == [0x87]
+            assert client.publish(f"$queue/{queue}", b"injected", qos=1) == 0x87
+            assert Amqp(node, stack).publish(queue, node.name.encode())
+        bodies = [owner.basic_get(queue, auto_ack=True)[2] for _ in range(4)]
+        assert bodies == [*(node.name.encode() for node in cluster.nodes), None]
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
