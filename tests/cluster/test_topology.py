@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pika
@@ -14,6 +15,7 @@ import pytest
 from fluxmq.admin.cli import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
+from tests.cluster.sides import Amqp, Mqtt
 from tests.conformance.client import eventually
 
 SETTINGS: dict[str, Any] = {"queues": [{"name": "of-settings"}]}
@@ -111,6 +113,21 @@ def test_a_queue_is_declared_by_two_nodes_at_once(cluster: Cluster, values: dict
             channel.basic_publish("", name, b"m", mandatory=True)
         assert channels[1].queue_declare(name, **values).method.message_count == 2
         channels[0].queue_delete(name)
+
+
+def test_a_queue_of_a_connection_is_closed_to_mqtt_on_every_node(cluster: Cluster) -> None:
+    """Review finding 9: who asks is told to the node that hosts the queue; replies from other nodes arrive."""
+    with ExitStack() as stack:
+        owner = Amqp(cluster.nodes[0], stack).channel()
+        queue = owner.queue_declare("", exclusive=True).method.queue
+        for node in cluster.nodes:
+            client = Mqtt(node, stack).client()
+            for address in (f"$queue/{queue}", f"$share/g/$queue/{queue}"):
+                assert client.subscribe(address, qos=1, granted=False).reasons == [0x87]
+            assert client.publish(f"$queue/{queue}", b"injected", qos=1) == 0x87
+            assert Amqp(node, stack).publish(queue, node.name.encode())
+        bodies = [owner.basic_get(queue, auto_ack=True)[2] for _ in range(4)]
+        assert bodies == [*(node.name.encode() for node in cluster.nodes), None]
 
 
 def test_what_is_declared_on_one_node_is_on_all_also_on_those_that_were_away(
