@@ -8,6 +8,8 @@ HTTP2 = "fluxmq/cluster/"
 KEEPER = "fluxmq/shards/queues/raft_keeper.py"
 OF_HTTP2 = "tests/unit/cluster/test_http2.py::"
 OF_STREAMS = "tests/integration/test_cluster_transport.py::"
+OF_STRANGERS = "tests/integration/test_cluster_strangers.py::"
+OF_BOUNDS = "tests/unit/cluster/test_http2_bounds.py::"
 OF_FOLLOWING = "tests/unit/shards/cluster/test_following.py::"
 
 MUTATIONS = [
@@ -70,9 +72,9 @@ MUTATIONS = [
     Mutation(
         "transport_sockets_unbounded",
         "An endpoint has a bounded number of connections.",
-        HTTP2 + "endpoint.py",
-        "if len(self._sockets) >= channels.SOCKETS_MAX or not self._open:",
-        "if not self._open:",
+        HTTP2 + "door.py",
+        "        if self.inside >= channels.SOCKETS_MAX:",
+        "        if False:",
         OF_STREAMS + "test_connections_are_counted_while_they_last_and_no_longer",
     ),
     Mutation(
@@ -113,7 +115,7 @@ MUTATIONS = [
         HTTP2 + "http2.py",
         "                self._table_last = last\n",
         "                self._table_last = last\n                self._encoder.header_table_size = last\n",
-        OF_HTTP2 + "test_table_sizes_between_two_headers_cost_nothing",
+        OF_BOUNDS + "test_table_sizes_between_two_headers_cost_nothing",
     ),
     Mutation(
         "transport_least_table_size_untold",
@@ -121,7 +123,7 @@ MUTATIONS = [
         HTTP2 + "http2_sending.py",
         "        if least < last:\n",
         "        if False:\n",
-        OF_HTTP2 + "test_the_other_side_is_told_of_tables_that_shrank_and_grew",
+        OF_BOUNDS + "test_the_other_side_is_told_of_tables_that_shrank_and_grew",
     ),
     Mutation(
         "transport_refused_without_end",
@@ -129,7 +131,7 @@ MUTATIONS = [
         HTTP2 + "sockets.py",
         "        self.socket.http2.turned_away()\n",
         "",
-        OF_STREAMS + "test_a_client_whose_calls_are_unknown_is_sent_away",
+        OF_STRANGERS + "test_a_client_whose_calls_are_unknown_is_sent_away",
     ),
     Mutation(
         "transport_strangers_take_all",
@@ -145,7 +147,7 @@ MUTATIONS = [
         HTTP2 + "endpoint.py",
         "visit = self.door.enter(address, self._security.tls)",
         "visit = self.door.enter(address, False)",
-        OF_STREAMS + "test_strangers_do_not_keep_members_out",
+        OF_STRANGERS + "test_strangers_do_not_keep_members_out",
     ),
     Mutation(
         "transport_unread_without_end",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fluxmq.cluster.guard import REASONS
+from fluxmq.cluster.guard import REASONS, Guard
 from fluxmq.control.clusters import LEARNER, UNKNOWN, VOTER, MemberRow, RaftRow
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.raft.types import Status
@@ -89,8 +89,9 @@ def _members(
 class ClusterReports:
     """Reads one shard's part in the cluster when somebody asks."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, guard: Guard) -> None:
         self._cluster = cluster
+        self._guard = guard
 
     def samples(self) -> Iterator[Sample]:
         """Every metric of replicated groups and of streams to other nodes."""
@@ -102,10 +103,9 @@ class ClusterReports:
         malformed = cluster.links.malformed.events
         malformed += sum(replica.carrier.malformed.events for replica in replicas)
         yield "fluxmq_cluster_malformed_messages_total", {}, malformed
-        guard = cluster.guard
         for reason in REASONS:
-            yield "fluxmq_cluster_refused_total", {"reason": reason}, guard.refused[reason]
-        yield "fluxmq_cluster_unread_bytes", {}, guard.unread_bytes
+            yield "fluxmq_cluster_refused_total", {"reason": reason}, self._guard.refused[reason]
+        yield "fluxmq_cluster_unread_bytes", {}, self._guard.unread_bytes
         yield "fluxmq_raft_snapshots_installed_total", {}, cluster.snapshots.installed
         yield "fluxmq_raft_scrubbed_bytes_total", {}, cluster.scrub.bytes
         yield "fluxmq_cluster_append_timeouts_total", {}, cluster.append_timeouts

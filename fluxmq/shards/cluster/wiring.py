@@ -111,7 +111,6 @@ class Cluster:
             clock, len(self.peers) + 1, lambda: iter(self.links.links.values())
         )
         self._security = Security.of(cluster)
-        self.guard = self._security.guard
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
         """What was a group's here, and lets go of its address."""
@@ -119,7 +118,7 @@ class Cluster:
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
         self.links: NodeLinks
-        self.reports = ClusterReports(self)
+        self.reports = ClusterReports(self, self._security.guard)
         self.orders = ClusterOrders(self)
         files, paths = Files(), DataPaths(settings.storage.data_dir)
         self.members = GroupMembers(self, files, paths, service.open, service.leave)

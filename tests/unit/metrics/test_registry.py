@@ -8,7 +8,7 @@ import fluxmq
 from fluxmq.metrics.registry import DROP_REASONS, METRICS, Kind, Scope, find, labels_problem
 
 # Names that look like a metric's and are something else.
-OTHER_NAMES = {"fluxmq_hot"}
+OTHER_NAMES = {"fluxmq_hot", "fluxmq_version"}
 
 
 def literals():
