@@ -37,6 +37,7 @@ from fluxmq.storage.directory import DataPaths, Placement, read_placement
 from fluxmq.storage.errors import StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.state_moving import redistribute
 from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
@@ -144,7 +145,7 @@ class Relocation:
         """Bring a group back as its log has it, and put all of it into a snapshot. Raises StorageError."""
         shared, _ = self._log(shard, kind)
         options = segment_options(self._settings)
-        cache, segments = BatchCache(CACHE_BYTES), OpenSegments(self._files)
+        cache, segments = BatchCache(CACHE_BYTES), OpenSegments(OpenFiles(self._files))
         stores = DiskStores(self._files, self._paths, name, options, cache, segments)
         group = Group(
             name,

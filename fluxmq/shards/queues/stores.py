@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.names import BUFFERED, microseconds
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.directory import DataPaths, remove_unknown
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.directory import DataPaths, delete_directory, remove_unknown
+from fluxmq.storage.errors import Exhausted, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.log_state import LogState
@@ -47,6 +47,8 @@ class DiskStores:
         self._logs: dict[int, QueueLog] = {}
         self._states: dict[str, LogState] = {}
         self._settle = settle
+        self._left: dict[str, None] = {}
+        """Directories of deleted queues that could not be removed for want of a descriptor."""
         self.recovering = False
 
     def restore(self, states: dict[str, LogState]) -> None:
@@ -68,6 +70,7 @@ class DiskStores:
 
     def open(self, queue_id: int, name: str) -> QueueLog:
         """The log of a queue."""
+        self._left.pop(self._paths.queue(self._group, name), None)  # it takes what is there
         log = QueueLog.open(
             self._files,
             self._paths.queue(self._group, name),
@@ -88,11 +91,17 @@ class DiskStores:
         if log is not None:
             if self._settle is not None and not self.recovering:
                 self._settle()
-            log.delete()
+            try:
+                log.delete()
+            except Exhausted:
+                self._left[log.directory] = None
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
         """What has to be synced for a checkpoint, by queue."""
         found: dict[str, tuple[QueueLog, Unsynced]] = {}
+        for directory in list(self._left):
+            delete_directory(self._files, directory)
+            del self._left[directory]
         try:
             for log in self._logs.values():
                 found[log.queue] = (log, log.unsynced())
