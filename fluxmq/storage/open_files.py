@@ -21,6 +21,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from fluxmq.storage.errors import AwaitsSync, StorageError
@@ -283,10 +284,10 @@ class OpenFiles:
         """Sync some files here and now. Raises StorageError; the file it failed on says so at every later sync."""
         files = self.oldest_unsynced()
         try:
+            writes = [file.writes for file in files]
             for file in files:
-                writes = file.writes
                 file.sync()
-                file.note_synced(writes)
+            note_synced(zip(files, writes, strict=True))
         finally:
             for file in files:
                 file.give_back()
@@ -295,3 +296,9 @@ class OpenFiles:
         """Close the spare descriptors: the shard ends."""
         while self._spares:
             self.files.close(self._spares.pop())
+
+
+def note_synced(files: Iterable[tuple[OpenFile, int]]) -> None:
+    """Note of files, the one used longest ago first, how many of their writes are synced."""
+    for file, writes in reversed(list(files)):
+        file.note_synced(writes)

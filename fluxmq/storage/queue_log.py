@@ -140,8 +140,8 @@ class QueueLog:
             queue,
             options,
             state or LogState(0, 0, ()),
-            cache or BatchCache(),
-            segments or OpenSegments(OpenFiles(files)),
+            BatchCache() if cache is None else cache,
+            OpenSegments(OpenFiles(files)) if segments is None else segments,
             settle,
         )
         if not recovering:

@@ -26,7 +26,7 @@ from fluxmq.shards.queues.names import BUFFERED, LOCAL
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
-from fluxmq.storage.open_files import WRITE_OUT_BYTES, OpenFile, OpenFiles
+from fluxmq.storage.open_files import WRITE_OUT_BYTES, OpenFile, OpenFiles, note_synced
 from fluxmq.storage.queue_log import QueueLog, Unsynced
 from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
 
@@ -213,8 +213,7 @@ class Checkpoints:
         files = [(file, file.writes) for file in table.oldest_unsynced()]
         try:
             synced = await loop.run_in_executor(self._executor, _sync, [file for file, _ in files])
-            for file, writes in files[:synced]:
-                file.note_synced(writes)
+            note_synced(islice(files, synced))
         finally:
             for file, _ in files:
                 file.give_back()

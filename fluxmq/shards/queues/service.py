@@ -483,7 +483,8 @@ class QueueService:
             full = not hosted.group.write() or hosted.shared.full or low
             if hosted.group.full != full:
                 hosted.group.full = full
-                problem = hosted.group.writes.problem
+                shared = hosted.shared
+                problem = shared.problem if shared.full else hosted.group.writes.problem
                 if not full:
                     what = "appends are taken again"
                 elif not low and isinstance(problem, OutOfDescriptors):

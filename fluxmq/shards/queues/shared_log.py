@@ -60,6 +60,8 @@ class SharedLog:
         self.failed = ""
         self.full = False
         """Whether what is buffered waits for space on the disk: nothing more is taken then."""
+        self.problem: Exhausted | None = None
+        """What was used up when a write had to wait last."""
         self.busy = False
         """Whether a sync is under way."""
         self.awaited = 0.0
@@ -112,6 +114,7 @@ class SharedLog:
             if not self.full:
                 wanted = "a descriptor" if isinstance(error, OutOfDescriptors) else "space"
                 _log.warning("the log waits for %s", wanted, extra={"problem": str(error)})
+            self.problem = error
             self.full = True  # what is buffered waits; nobody is answered meanwhile
         except StorageError as error:
             self._fail(str(error))
