@@ -24,6 +24,7 @@ from fluxmq._hot.reactor import Reactor
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
+from fluxmq.control.descriptors import shares_here
 from fluxmq.control.launch import (
     Launch,
     bind_to_parent,
@@ -116,7 +117,12 @@ class Worker:
             self.reactor,
             self.later,
             self.broker.count_drop,
-            disk=disk_beside(launch.node_cores, launch.cores, launch.spare_cores),
+            disk=disk_beside(
+                launch.node_cores,
+                launch.cores,
+                launch.spare_cores,
+                shares_here(settings, launch.workers).storage,
+            ),
         )
         self._join_cluster()
         self.broker.queues = self.queues

@@ -481,8 +481,9 @@ class QueueService:
         low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
             full = not hosted.group.write() or hosted.shared.full or low
-            if hosted.group.full != full:
-                hosted.group.full = full
+            hosted.group.full = full
+            if hosted.told_full != full:  # an append may have found it full before
+                hosted.told_full = full
                 shared = hosted.shared
                 problem = shared.problem if shared.full else hosted.group.writes.problem
                 if not full:
