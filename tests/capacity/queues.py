@@ -22,7 +22,8 @@ import psutil
 from perf import amqp
 from tests.broker import HOST, Broker, free_ports, start_broker
 
-CONNECTIONS = 8
+CONNECTIONS = 64
+"""Each has one declaration under way at a time: what many ask for meanwhile is written together."""
 WINDOW = 100
 """Commands of one connection that are sent before the first is answered."""
 TIMEOUT = 600.0

@@ -49,8 +49,8 @@ MUTATIONS = [
         "queue_full_refuses",
         "A full disk refuses publishers and ends no group.",
         QUEUES + "writing.py",
-        "        except DiskFull:\n            self.refused[queue_id] = None\n",
-        "        except DiskFull:\n            raise\n",
+        "        except Exhausted as problem:\n            self._refuse(queue_id, problem)\n        else:\n",
+        "        except Exhausted:\n            raise\n        else:\n",
         OF_DISKS + "test_a_full_disk_refuses_publishers_and_consumers_go_on",
     ),
     Mutation(

@@ -370,8 +370,11 @@ def test_a_file_is_used_again_without_a_descriptor(tmp_path: Path) -> None:
         made.commit()
         for operation in opened:
             made.files.fail_always(operation, errno.EMFILE)
-        fill(made, group, 61, 90)
-        assert log.stats.files_recycled > recycled
+        for index in range(61, 200):
+            fill(made, group, index, index)
+            log.release(group, index)
+        assert log.stats.files_recycled > recycled + 2
         made.files.work_again()
         made.again()
-        assert made.contents()["default"][-1][0] == 90
+        fill(made, group, 200, 201)
+        assert made.contents()["default"][-1][0] == 201
