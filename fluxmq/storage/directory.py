@@ -21,7 +21,6 @@ queues come from users: as directory names they are percent-encoded, and a long 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -340,18 +339,11 @@ def delete_directory(files: Files, path: str) -> None:
     Raises StorageError; nothing happens when it is not there.
     """
     parent, _, name = path.rpartition("/")
-    doomed = f"{parent}/{_DELETED}0-{name}"
+    number = 0
+    while files.exists(doomed := f"{parent}/{_DELETED}{number}-{name}"):
+        number += 1  # one of that name was half removed
     try:
-        try:
-            files.rename(path, doomed)
-        except WriteFailed as error:
-            cause = error.__cause__
-            if not isinstance(cause, OSError) or cause.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-            # One of that name was half removed before. With many queues the directory takes long to list.
-            number = sum(each.startswith(_DELETED) for each in files.listdir(parent))
-            doomed = f"{parent}/{_DELETED}{number}-{name}"
-            files.rename(path, doomed)
+        files.rename(path, doomed)
     except FileMissing:
         return
     files.reach("directory.delete")

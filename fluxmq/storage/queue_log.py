@@ -74,6 +74,7 @@ class QueueLog:
         cache: BatchCache,
         segments: OpenSegments,
         settle: Callable[[], None] | None,
+        name_synced: bool,
     ) -> None:
         self.directory = directory
         self.queue = queue
@@ -99,12 +100,13 @@ class QueueLog:
         self._reader = LogReader(files, cache, segments, options.index_bytes)
         self._head = HeadFile(self._table, directory)
         self._head_moved = True
-        # Files of rolled segments that no checkpoint has synced; changes of names in the directory, and those synced.
+        # Files of rolled segments that no checkpoint has synced; changes of names in the directory since it was opened, and
+        # those synced. The names of segments in `state` are synced, or a snapshot would not have them; others are written again.
         self._rolled: dict[str, OpenFile] = {}
-        self._names = 1
-        self._names_synced = 0
+        self._names = self._names_synced = 0
         self._recovering = True
         self._made = False
+        self._name_synced = name_synced
         # Whether `cut` was called and is not done; segments that were given up, and are to be removed.
         self._cutting = False
         self._gone: list[Extent] = []
@@ -124,13 +126,14 @@ class QueueLog:
         segments: OpenSegments | None = None,
         recovering: bool = False,
         settle: Callable[[], None] | None = None,
+        name_synced: bool = False,
     ) -> QueueLog:
         """Open or make the log in a directory.
 
         `state`: from the last snapshot; None for a queue that is declared now. With `recovering` entries will be appended
         again and `cut` must be called after the last; without, it is called here: `state` is then all there is, and other
         files in the directory are removed. If something is used up that it needs, the log is `incomplete`, and the next
-        `flush` does it. The name of the directory is not synced. `settle` is called before segments are removed. `cache` and
+        `flush` does it. The name of a new directory is synced only with `name_synced`. `settle` is called before segments are removed. `cache` and
         `segments` are shared by the logs of a shard. Raises StorageError.
         """
         assert len(queue.encode()) <= QUEUE_NAME_BYTES_MAX, "checked when the queue is declared"
@@ -143,6 +146,7 @@ class QueueLog:
             BatchCache() if cache is None else cache,
             OpenSegments(OpenFiles(files)) if segments is None else segments,
             settle,
+            name_synced,
         )
         if not recovering:
             with contextlib.suppress(Exhausted):
@@ -269,7 +273,7 @@ class QueueLog:
 
     def _write(self) -> None:
         if not self._made:
-            self._files.make_directory(self.directory, synced=False)
+            self._files.make_directory(self.directory, synced=self._name_synced)
             self._made = True
         for base, segment in list(self._closing.items()):
             self._files.reach("segment.roll")

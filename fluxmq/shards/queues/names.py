@@ -121,6 +121,8 @@ class QueueNames:
         self.local_groups = local_groups
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
+        self.capturing: dict[str, tuple[bytes, ...]] = {}
+        """Topic filters of the queues that have some."""
         self.changed = True
         self.undeclared: Callable[[str], None] = lambda _name: None
         """Called when it is decided that a queue is no more, or was replaced by another of its name."""
@@ -150,6 +152,9 @@ class QueueNames:
     def _know(self, info: QueueInfo) -> None:
         if self._queues.get(info.name) != info:
             self._queues[info.name] = info
+            self.capturing.pop(info.name, None)
+            if info.topics:
+                self.capturing[info.name] = info.topics
             self.changed = True
 
     def declare(self, info: QueueInfo, config: QueueConfig) -> None:
@@ -197,6 +202,7 @@ class QueueNames:
     def remove(self, name: str) -> None:
         """A queue is gone."""
         if self._queues.pop(name, None) is not None:
+            self.capturing.pop(name, None)
             self.changed = True
 
     def find(self, name: str) -> QueueInfo | None:

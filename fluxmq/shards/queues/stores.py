@@ -49,6 +49,8 @@ class DiskStores:
         self._settle = settle
         self._left: dict[str, None] = {}
         """Directories of deleted queues that could not be removed for want of a descriptor."""
+        self._removed = False
+        """Whether a directory was removed of which a new one might take the name before that is durable."""
         self.recovering = False
 
     def restore(self, states: dict[str, LogState]) -> None:
@@ -66,7 +68,8 @@ class DiskStores:
             log.cut()
         # What was deleted just before a crash may be there again.
         known = [log.queue for log in self._logs.values()]
-        remove_unknown(self._files, self._paths.queues(self._group), known)
+        if remove_unknown(self._files, self._paths.queues(self._group), known):
+            self._removed = True
 
     def open(self, queue_id: int, name: str) -> QueueLog:
         """The log of a queue."""
@@ -81,7 +84,9 @@ class DiskStores:
             segments=self._segments,
             recovering=self.recovering,
             settle=self._settle,
+            name_synced=self._removed,
         )
+        self._removed = False
         self._logs[queue_id] = log
         return log
 
@@ -91,6 +96,7 @@ class DiskStores:
         if log is not None:
             if self._settle is not None and not self.recovering:
                 self._settle()
+            self._removed = True
             try:
                 log.delete()
             except Exhausted:
