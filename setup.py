@@ -43,9 +43,9 @@ EVERYDAY = {
     "fluxmq/shards/durable": ("kept_links", "links", "retained_rows"),
     "fluxmq/queues": ("*",),
     "fluxmq/storage": (
-        *("batch_cache", "head", "log_reader", "queue_log", "segment_index", "segments", "syncer"),
-        *("wal", "wal_cache", "wal_files", "wal_groups", "wal_mark", "wal_options", "wal_records"),
-        *("wal_supply", "wal_writer"),
+        *("batch_cache", "head", "log_reader", "open_files", "queue_log", "segment_index"),
+        *("segments", "syncer", "wal", "wal_cache", "wal_files", "wal_groups", "wal_mark"),
+        *("wal_options", "wal_records", "wal_supply", "wal_writer"),
     ),
     "fluxmq/shards/queues": (
         *("answers", "asked", "clients", "consumers", "consuming", "counts", "ephemeral", "gates"),

@@ -218,7 +218,7 @@ class Broker:
         options += [f"--subscribe={each}" for each in subscribe]
         self.control("user", "add", name, "--password-stdin", *options, stdin=f"{password}\n")
 
-    def stop(self, check: bool = True) -> int:
+    def stop(self, check: bool = True, within: float = STOP_DEADLINE) -> int:
         """SIGTERM, wait, and (when checking) insist on exit code 0; killed after the deadline."""
         if self.process is None or self.stopped:
             return 0
@@ -228,7 +228,7 @@ class Broker:
             children = psutil.Process(self.process.pid).children()
             self.process.send_signal(signal.SIGTERM)
         try:
-            code = self.process.wait(STOP_DEADLINE)
+            code = self.process.wait(within)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = self.process.wait(10)
@@ -241,12 +241,18 @@ class Broker:
 
 
 def start_broker(
-    directory: Path, *, workers: int = 1, settings: Settings | None = None, tls: bool = False
+    directory: Path,
+    *,
+    workers: int = 1,
+    settings: Settings | None = None,
+    tls: bool = False,
+    open_files: int = 0,
+    within: float = START_DEADLINE,
 ) -> Broker:
     """Start a broker with MQTT, WebSocket and HTTP listeners (TLS on request) and wait for it.
 
-    `settings` is laid over the configuration written to `directory`, None removing a key. The caller
-    stops it; `running_broker` does so by itself.
+    `settings` is laid over the configuration written to `directory`, None removing a key. `open_files`: the limit of open
+    files of each of its processes, 0: as it is here. `within`: seconds it may take. The caller stops it; `running_broker` does so by itself.
     """
     port, ws_port, http_port, tls_port = free_ports(4)
     config: dict[str, Any] = {
@@ -277,6 +283,8 @@ def start_broker(
     output = directory / "broker.log"
     command = [sys.executable, "-m", "fluxmq.supervisor.main"]
     command += ["--config", str(path), "--workers", str(workers)]
+    if open_files:
+        command = ["prlimit", f"--nofile={open_files}:{open_files}", *command]
     with output.open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY)
     broker = Broker(
@@ -290,7 +298,7 @@ def start_broker(
         output=output,
         process=process,
     )
-    broker.wait_ready()
+    broker.wait_ready(within)
     return broker
 
 

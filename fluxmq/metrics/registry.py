@@ -180,7 +180,12 @@ _DECLARED: Final = (
     # Replication groups and their log
     Metric("fluxmq_groups", _G, "Replication groups of this shard, by state.", ("state",)),
     Metric("fluxmq_groups_released_total", _C, "Groups that left this shard for another one."),
-    Metric("fluxmq_group_disk_full", _G, "1 while the disk is too full to take messages."),
+    Metric(
+        "fluxmq_group_disk_full", _G, "1 while space or descriptors are too few to take messages."
+    ),
+    Metric(
+        "fluxmq_queue_files_open", _G, "Files of queues' logs that are open, by state.", ("state",)
+    ),
     Metric("fluxmq_checkpoints_total", _C, "Checkpoints of groups taken."),
     Metric("fluxmq_checkpoints_failed_total", _C, "Checkpoints that could not be taken."),
     Metric(

@@ -230,7 +230,8 @@ class Machine:
     def _raise_version(self, version: int) -> Result:
         if version > VERSION:
             raise CommandError(f"the group works as version {version}, this program as {VERSION}")
-        self._behave_as(max(self.version, version))
+        if version > self.version:  # else it is asked for to wait for what comes before
+            self._behave_as(version)
         return _OK
 
     def _behave_as(self, version: int) -> None:

@@ -61,7 +61,8 @@ class Listener(Endpoint):
     """A protocol over plain TCP."""
 
     max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """Connections open at once on this listener; more are closed at once and counted."""
+    """Connections open at once on this listener; more are closed at once and counted. The limit of open files may allow fewer
+    over all listeners: the start says how many."""
     connect_timeout: Timeout = 10.0
     """Time from accepting a connection to its complete CONNECT, or to connection.open of AMQP (TLS and WebSocket
     handshakes included)."""

@@ -25,6 +25,7 @@ from fluxmq.cluster.errors import ClusterError
 from fluxmq.control import memory
 from fluxmq.control.client import ControlClient
 from fluxmq.control.conversation import Handlers
+from fluxmq.control.descriptors import shares_here
 from fluxmq.control.launch import (
     Launch,
     bind_to_parent,
@@ -125,7 +126,12 @@ class Worker:
             self.later,
             self.broker.count_drop,
             self.clock.now,
-            disk_beside(launch.node_cores, launch.cores, launch.spare_cores),
+            disk_beside(
+                launch.node_cores,
+                launch.cores,
+                launch.spare_cores,
+                shares_here(settings, launch.workers).storage,
+            ),
         )
         self._join_cluster()
         self.broker.queues = self.queues

@@ -357,8 +357,9 @@ def delete_directory(files: Files, path: str) -> None:
     Raises StorageError; nothing happens when it is not there.
     """
     parent, _, name = path.rpartition("/")
-    number = sum(each.startswith(_DELETED) for each in files.listdir(parent))
-    doomed = f"{parent}/{_DELETED}{number}-{name}"
+    number = 0
+    while files.exists(doomed := f"{parent}/{_DELETED}{number}-{name}"):
+        number += 1  # one of that name was half removed
     try:
         files.rename(path, doomed)
     except FileMissing:

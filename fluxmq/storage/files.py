@@ -20,7 +20,14 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar
 
-from fluxmq.storage.errors import FileMissing, ReadFailed, StorageError, WriteFailed, storage_error
+from fluxmq.storage.errors import (
+    FileMissing,
+    ReadFailed,
+    StorageError,
+    WriteFailed,
+    is_out_of_descriptors,
+    storage_error,
+)
 from fluxmq.storage.failpoints import Failpoints
 
 Buffer = bytes | bytearray | memoryview
@@ -47,16 +54,24 @@ class Files:
     def __init__(self, failpoints: Failpoints | None = None) -> None:
         self._failpoints = Failpoints() if failpoints is None else failpoints
         self._names: dict[int, str] = {}
+        self.make_room: Callable[[], bool] = lambda: False
+        """Closes a descriptor that can be spared when there is none for a call; False when none can. In any thread."""
 
     def call(
         self, operation: str, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Make one system call. Raises DiskFull, FileMissing, ReadFailed or WriteFailed for an OSError."""
-        try:
-            return function(*args, **kwargs)
-        except OSError as error:
-            reading = operation in _READING
-            raise storage_error(operation, path, error, reading=reading) from error
+        """Make one system call. Raises Exhausted, FileMissing, ReadFailed or WriteFailed for an OSError.
+
+        When the process has no descriptor for it, one that can be spared is closed and the call made again.
+        """
+        while True:
+            try:
+                return function(*args, **kwargs)
+            except OSError as error:
+                if is_out_of_descriptors(operation, error) and self.make_room():
+                    continue
+                reading = operation in _READING
+                raise storage_error(operation, path, error, reading=reading) from error
 
     def reach(self, failpoint: str) -> None:
         """Pass a named place, at which a test may kill the process."""
@@ -75,6 +90,10 @@ class Files:
         fd = self.call("create" if create else "open", path, os.open, path, flags, 0o640)
         self._names[fd] = path
         return fd
+
+    def renamed(self, fd: int, path: str) -> None:
+        """Note that the file of a descriptor has this path now."""
+        self._names[fd] = path
 
     def close(self, fd: int) -> None:
         """Close a descriptor. Nothing is synced by it."""
@@ -189,14 +208,28 @@ class Files:
     # Names
 
     def fsync_directory(self, path: str) -> None:
-        """Make creations, renames and removals in a directory survive a power cut."""
+        """Make creations, renames and removals in a directory survive a power cut.
+
+        Raises OutOfDescriptors before anything is synced, so that it may be tried again; no other error may.
+        """
+        fd = self.open_directory(path)
+        try:
+            self.fsync_names(fd)
+        finally:
+            del self._names[fd]
+            os.close(fd)
+
+    def open_directory(self, path: str) -> int:
+        """Open a directory for `fsync_names`."""
         fd = self.call(
             "open directory", path, os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         )
-        try:
-            self.call("fsync_directory", path, os.fsync, fd)
-        finally:
-            os.close(fd)
+        self._names[fd] = path
+        return fd
+
+    def fsync_names(self, fd: int) -> None:
+        """Do as `fsync_directory` for an open directory, with no need of a descriptor."""
+        self.call("fsync_directory", self.path_of(fd), os.fsync, fd)
 
     def rename(self, path: str, target: str) -> None:
         """Give a file another name, replacing what bore it; not synced."""
@@ -210,15 +243,19 @@ class Files:
         """Remove an empty directory; not synced."""
         self.call("remove_directory", path, os.rmdir, path)
 
-    def make_directory(self, path: str) -> None:
-        """Make a directory, with those above it, and sync the names; nothing when it is there."""
+    def make_directory(self, path: str, *, synced: bool = True) -> None:
+        """Make a directory, with those above it, and sync the names; nothing when it is there.
+
+        Not `synced`: its own name is left to whoever syncs the directory above, those of others are synced as ever.
+        """
         if self.exists(path):
             return
         parent = os.path.dirname(path)
         if parent and parent != path:
             self.make_directory(parent)
         self.call("make_directory", path, os.makedirs, path, 0o750, exist_ok=True)
-        self.fsync_directory(parent or ".")
+        if synced:
+            self.fsync_directory(parent or ".")
 
     def symlink(self, target: str, path: str) -> None:
         """Make a symbolic link, which fails when the name is taken; not synced."""

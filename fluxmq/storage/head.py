@@ -11,40 +11,41 @@ from __future__ import annotations
 from fluxmq.model.segments import HEAD_BYTES, HEAD_NAME, SLOT_BYTES, Head, newest_head
 from fluxmq.storage.errors import FileMissing
 from fluxmq.storage.files import Files
+from fluxmq.storage.open_files import OpenFile, OpenFiles
 
 
 class HeadFile:
     """The head of one log, as its only writer has it."""
 
-    def __init__(self, files: Files, directory: str) -> None:
-        self._files = files
-        self._path = f"{directory}/{HEAD_NAME}"
-        self._fd = -1
-        self._sequence = 0
+    def __init__(self, table: OpenFiles, directory: str) -> None:
+        self._files = table.files
+        self._file = OpenFile(table, f"{directory}/{HEAD_NAME}")
+        self._sequence = -1
 
     def write(self, start: int, committed: int, segment: int, position: int, time: int) -> None:
         """Say what may be read, see `Head`. Raises StorageError; the older slot is whole then."""
-        if self._fd < 0:
-            self._open()
+        fd = self._file.opened()
+        if self._sequence < 0:
+            newest, whole = self._begin(fd)
+            self._sequence = 0 if newest is None else newest.sequence
+            if whole and newest == Head(self._sequence, start, committed, segment, position, time):
+                return  # as after every orderly stop
         head = Head(self._sequence + 1, start, committed, segment, position, time)
-        self._files.pwritev(self._fd, [head.encode()], head.slot_position)
+        self._files.pwritev(fd, [head.encode()], head.slot_position)
         self._sequence += 1
 
-    def _open(self) -> None:
-        fd = self._files.open_(self._path, create=True)
+    def _begin(self, fd: int) -> tuple[Head | None, bool]:
+        """What the file says before the first write, and whether it says so still."""
         data = self._files.pread(fd, HEAD_BYTES, 0)
-        newest = newest_head(data)
-        self._sequence = 0 if newest is None else newest.sequence
-        if len(data) < HEAD_BYTES:
+        whole = len(data) >= HEAD_BYTES
+        if not whole:
             # Both slots exist from the start, so that later writes never need space.
             self._files.pwritev(fd, [bytes(2 * SLOT_BYTES)], 0)
-        self._fd = fd
+        return newest_head(data), whole
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd >= 0:
-            self._files.close(self._fd)
-            self._fd = -1
+        self._file.release()
 
 
 def read_head(files: Files, directory: str) -> Head | None:

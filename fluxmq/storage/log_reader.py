@@ -16,6 +16,7 @@ from fluxmq.model.segments import BATCH_HEADER_BYTES, PAGE_BYTES, IndexEntries
 from fluxmq.storage.batch_cache import BatchCache, Window
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.segment_index import (
     Extent,
     checked_span,
@@ -35,26 +36,26 @@ WALKED_MESSAGES_MAX: Final = 256
 """How far behind the walked part of a stretch an offset is looked for there; farther ahead the index is quicker."""
 
 OPEN_SEGMENTS_MAX: Final = 256
-"""Segments open for reading in a shard, so that old messages of many queues do not use up descriptors."""
+"""Segments that a shard reads at once, so that old messages of many queues do not use up places, nor their indexes memory."""
 
 
 class OpenSegment:
-    """A segment open for reading, with its index once that was needed."""
+    """A segment that was read lately, with its index once that was needed."""
 
-    __slots__ = ("entries", "fd", "sealed")
+    __slots__ = ("entries", "file", "sealed")
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
         self.entries: IndexEntries | None = None
         # Whether `entries` is the whole index of the sealed segment.
         self.sealed = False
 
 
 class OpenSegments:
-    """The segments that a shard's logs have open for reading: the latest used, up to a number."""
+    """The segments that a shard's logs read: the latest used, up to a number. Their files are in a table with all others."""
 
-    def __init__(self, files: Files, open_max: int = OPEN_SEGMENTS_MAX) -> None:
-        self._files = files
+    def __init__(self, table: OpenFiles, open_max: int = OPEN_SEGMENTS_MAX) -> None:
+        self.table = table
         self._open_max = open_max
         self._open: OrderedDict[str, OpenSegment] = OrderedDict()
 
@@ -62,22 +63,26 @@ class OpenSegments:
         return len(self._open)
 
     def get(self, path: str) -> OpenSegment:
-        """Return a segment, opened if it is not. Raises StorageError."""
+        """Return a segment."""
         segment = self._open.get(path)
         if segment is not None:
             self._open.move_to_end(path)
             return segment
-        segment = self._open[path] = OpenSegment(self._files.open_(path, readonly=True))
+        segment = self._open[path] = OpenSegment(OpenFile(self.table, path, readonly=True))
         if len(self._open) > self._open_max:
             _, oldest = self._open.popitem(last=False)
-            self._files.close(oldest.fd)
+            oldest.file.release()
         return segment
+
+    def descriptor(self, path: str) -> int:
+        """Return a segment's descriptor, good until another file is opened. Raises StorageError."""
+        return self.get(path).file.opened()
 
     def drop(self, path: str) -> None:
         """Close a segment, if it is open: it will be removed, or has changed."""
         segment = self._open.pop(path, None)
         if segment is not None:
-            self._files.close(segment.fd)
+            segment.file.release()
 
     def close(self) -> None:
         """Close all."""
@@ -148,7 +153,7 @@ class LogReader:
 
     def _window(self, extent: Extent, position: int, offset: int) -> Window:
         """Read a stretch that begins with a whole batch; nothing in it is checked yet but that batch's header."""
-        fd = self._segments.get(extent.path).fd
+        fd = self._segments.descriptor(extent.path)
         size = max(0, min(WINDOW_BYTES, extent.end - position))
         data = self._files.pread(fd, size, position)
         if len(data) >= BATCH_HEADER_BYTES:
@@ -203,7 +208,7 @@ class LogReader:
             if not load_growing(self._files, extent, entries):
                 entries = None
         if entries is None:
-            entries = rebuild(self._files, segment.fd, extent, self._interval)
+            entries = rebuild(self._files, segment.file.opened(), extent, self._interval)
         segment.entries = entries
         segment.sealed = extent.hash is not None
         return entries
@@ -211,13 +216,18 @@ class LogReader:
     def offset_at(self, extent: Extent, time: int) -> int | None:
         """Return the offset of the segment's first message not before `time` (µs), None if there is none."""
         relative, position = self._index(extent, False).by_time(time)
-        fd = self._segments.get(extent.path).fd
+        # Files are opened on the way: this one stays open.
+        file = self._segments.get(extent.path).file.shared()
         try:
+            fd = file.opened()
+            try:
+                return self._offset_at(fd, extent, position, extent.base_offset + relative, time)
+            except StorageError:
+                entries = self._index(extent, True)
+            relative, position = entries.by_time(time)
             return self._offset_at(fd, extent, position, extent.base_offset + relative, time)
-        except StorageError:
-            entries = self._index(extent, True)
-        relative, position = entries.by_time(time)
-        return self._offset_at(fd, extent, position, extent.base_offset + relative, time)
+        finally:
+            file.give_back()
 
     def _offset_at(
         self, fd: int, extent: Extent, position: int, offset: int, time: int

@@ -12,11 +12,16 @@ and only now moves the head, which so never goes back for a reader outside.
 
 **Removal** moves the head's start first and unlinks then, so that a reader that finds a file gone can see why.
 
+**Descriptors** are held only by what is used: segments, indexes and head are in the shard's table of open files, and closed for
+those of other logs. What cannot be done for want of descriptors or space is done by a later `flush`: a new log's directory
+and first head, the removal of files, and whatever was not written.
+
 One thread uses a log; `Unsynced.sync` alone may run in another.
 """
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -37,14 +42,15 @@ from fluxmq.model.segments import (
 )
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import delete_directory
-from fluxmq.storage.errors import Corruption, StorageError
+from fluxmq.storage.errors import AwaitsSync, Corruption, Exhausted, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import HeadFile, read_head
 from fluxmq.storage.log_options import BatchTooLarge, OffsetOutOfRange, SegmentOptions
 from fluxmq.storage.log_reader import LogReader, OpenSegments, first_not_before
 from fluxmq.storage.log_state import LogState, SegmentState
+from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.segment_index import Extent
-from fluxmq.storage.segments import OpenFile, SegmentWriter, sealed_extent
+from fluxmq.storage.segments import SegmentWriter, sealed_extent
 from fluxmq.storage.shape import check_growing, check_sealed
 from fluxmq.storage.unsynced import Unsynced
 
@@ -68,6 +74,7 @@ class QueueLog:
         cache: BatchCache,
         segments: OpenSegments,
         settle: Callable[[], None] | None,
+        name_synced: bool,
     ) -> None:
         self.directory = directory
         self.queue = queue
@@ -75,6 +82,7 @@ class QueueLog:
         self.trimmed_bytes = 0
         """Bytes of files removed since the log was opened."""
         self._files = files
+        self._table = segments.table
         self._start = state.start
         self._next = state.next_offset
         self._sealed = [segment for segment in state.segments if segment.sealed]
@@ -90,13 +98,18 @@ class QueueLog:
         self._cache = cache
         self._recent = cache.recent()
         self._reader = LogReader(files, cache, segments, options.index_bytes)
-        self._head = HeadFile(files, directory)
+        self._head = HeadFile(self._table, directory)
         self._head_moved = True
-        # Files of rolled segments that no checkpoint has synced; changes of names in the directory, and those synced.
+        # Files of rolled segments that no checkpoint has synced; changes of names in the directory since it was opened, and
+        # those synced. The names of segments in `state` are synced, or a snapshot would not have them; others are written again.
         self._rolled: dict[str, OpenFile] = {}
-        self._names = 1
-        self._names_synced = 0
+        self._names = self._names_synced = 0
         self._recovering = True
+        self._made = False
+        self._name_synced = name_synced
+        # Whether `cut` was called and is not done; segments that were given up, and are to be removed.
+        self._cutting = False
+        self._gone: list[Extent] = []
         self._failed: StorageError | None = None
         self._settle = settle
 
@@ -113,31 +126,35 @@ class QueueLog:
         segments: OpenSegments | None = None,
         recovering: bool = False,
         settle: Callable[[], None] | None = None,
+        name_synced: bool = False,
     ) -> QueueLog:
         """Open or make the log in a directory.
 
         `state`: from the last snapshot; None for a queue that is declared now. With `recovering` entries will be appended
         again and `cut` must be called after the last; without, it is called here: `state` is then all there is, and other
-        files in the directory are removed. `settle` is called before segments are removed. `cache` and `segments` are shared by the logs of a shard. Raises StorageError.
+        files in the directory are removed. If something is used up that it needs, the log is `incomplete`, and the next
+        `flush` does it. The name of a new directory is synced only with `name_synced`. `settle` is called before segments are removed. `cache` and
+        `segments` are shared by the logs of a shard. Raises StorageError.
         """
         assert len(queue.encode()) <= QUEUE_NAME_BYTES_MAX, "checked when the queue is declared"
-        files.make_directory(directory)
         log = cls(
             files,
             directory,
             queue,
             options,
             state or LogState(0, 0, ()),
-            cache or BatchCache(),
-            segments or OpenSegments(files),
+            BatchCache() if cache is None else cache,
+            OpenSegments(OpenFiles(files)) if segments is None else segments,
             settle,
+            name_synced,
         )
         if not recovering:
-            log.cut()
+            with contextlib.suppress(Exhausted):
+                log.cut()
         return log
 
     def _writer(self, state: SegmentState) -> SegmentWriter:
-        return SegmentWriter(self._files, self.directory, state, self.options.index_bytes)
+        return SegmentWriter(self._table, self.directory, state, self.options.index_bytes)
 
     # What there is
 
@@ -209,7 +226,7 @@ class QueueLog:
             segment = None
         if segment is None:
             segment = SegmentWriter.begin(
-                *(self._files, self.directory, self.queue, batch, self.options.index_bytes),
+                *(self._table, self.directory, self.queue, batch, self.options.index_bytes),
                 self._segment_bytes,
             )
             self._growing = segment
@@ -237,10 +254,27 @@ class QueueLog:
     def flush(self) -> None:
         """Write what was appended and move the head; nothing is synced. Raises StorageError.
 
-        After DiskFull it may be called again, and writes what is still missing.
+        After Exhausted it may be called again, and does what is still missing.
         """
         if self._failed is not None:
             raise self._failed
+        if self._cutting:
+            self.cut()
+            return
+        if self._gone:
+            self._clear_away()
+        self._write()
+        self._move_head()
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something is to be done by `flush` although nothing may wait to be written."""
+        return self._cutting or bool(self._gone)
+
+    def _write(self) -> None:
+        if not self._made:
+            self._files.make_directory(self.directory, synced=self._name_synced)
+            self._made = True
         for base, segment in list(self._closing.items()):
             self._files.reach("segment.roll")
             segment.flush()
@@ -256,7 +290,6 @@ class QueueLog:
             self._unwritten.clear()
             self._written_offset = self._next
             self._head_moved = True
-        self._move_head()
 
     def _move_head(self) -> None:
         if self._recovering or not self._head_moved:
@@ -328,7 +361,8 @@ class QueueLog:
     def trim(self, start: int, *, purge: bool = False) -> None:
         """Give up everything before an offset; whole segments below it are removed from the disk. Raises StorageError.
 
-        Nothing happens when it is not beyond `start_offset`. Which segments go follows from the arguments alone. The
+        After Exhausted everything is given up, and the log is `incomplete`. Nothing happens when the offset is not beyond
+        `start_offset`. Which segments go follows from the arguments alone. The
         segment that grows goes only if all of it is given up, and it is large or this is a `purge`.
         """
         assert start <= self._next, "only what exists is given up"
@@ -356,11 +390,17 @@ class QueueLog:
                 if path in self._rolled
             )
         if not self._recovering:
-            self._move_head()
-            if self._settle is not None:
-                self._settle()
-            self._files.reach("segment.trim")
-            self._unlink(removed)
+            self._gone += removed
+            self._clear_away()
+
+    def _clear_away(self) -> None:
+        """Remove the files of segments that were given up."""
+        self._move_head()
+        if self._settle is not None:
+            self._settle()
+        self._files.reach("segment.trim")
+        self._unlink(self._gone)
+        self._gone.clear()
 
     def _is_large(self, segment: SegmentWriter) -> bool:
         full = segment.bytes_max or self.options.segment_bytes
@@ -457,9 +497,11 @@ class QueueLog:
     def cut(self) -> None:
         """End a recovery: make the files what the log consists of, and check that they are. Raises Corruption.
 
-        Files of other segments are removed, the last segment is truncated behind its last batch, the head set.
+        Files of other segments are removed, the last segment is truncated behind its last batch, the head set. After
+        Exhausted it is called again by the next `flush`.
         """
-        self.flush()
+        self._cutting = True
+        self._write_at_once()
         state = self.state()
         names = set(self._files.listdir(self.directory))
         wanted = {HEAD_NAME}
@@ -469,12 +511,27 @@ class QueueLog:
             check(self._files, self.directory, self.queue, segment, names)
             self._reader.forget(sealed_extent(self.directory, segment))
         self._recovering = False
-        self._move_head()
+        try:
+            self._move_head()
+        except Exhausted:
+            self._recovering = True
+            raise
         for name in names - wanted:
             if base_of(name) is not None or base_of(name, INDEX_SUFFIX) is not None:
                 self._files.unlink(f"{self.directory}/{name}")
                 self._names += 1
+        self._cutting = False
         self._files.reach("segment.cut")
+
+    def _write_at_once(self) -> None:
+        """Write what was appended; if files have to be synced for that, they are synced here."""
+        while True:
+            try:
+                self._write()
+            except AwaitsSync:
+                self._table.sync_oldest()
+            else:
+                return
 
     def close(self) -> None:
         """Close all files; what was not flushed is lost, nothing is synced."""

@@ -7,9 +7,6 @@ batches again writes the same bytes in the same places: that is what makes repla
 
 from __future__ import annotations
 
-import time
-from typing import Final
-
 from fluxmq._hot.batches import Batch
 from fluxmq.model.segments import (
     FOOTER_BYTES,
@@ -23,78 +20,10 @@ from fluxmq.model.segments import (
     index_name,
     segment_name,
 )
-from fluxmq.storage.errors import StorageError
-from fluxmq.storage.files import Buffer, Files
+from fluxmq.storage.files import Buffer
 from fluxmq.storage.log_state import SegmentState
+from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.segment_index import Extent, IndexWriter
-
-WRITE_OUT_BYTES: Final = 256 << 10
-"""What is written out at a time. Behind much more every write of the log would wait: the disk takes them in turn."""
-
-
-class OpenFile:
-    """A file that is written to, opened when first needed; closed when its last user releases it.
-
-    `writes` counts them, `synced` how many of them are known to be synced. `end` is where the last ended, `begun` up to where
-    bytes were written out; `aged` is where `end` was some time ago, for who looks after that.
-    """
-
-    __slots__ = (
-        *("_users", "aged", "begun", "end", "failure", "fd", "files", "path", "synced", "writes"),
-    )
-
-    def __init__(self, files: Files, path: str) -> None:
-        self.files = files
-        self.path = path
-        self.fd = -1
-        self.writes = 0
-        self.synced = 0
-        self.end = self.begun = self.aged = 0
-        self.failure: StorageError | None = None
-        """What went wrong when bytes were written out: a sync would not report it again."""
-        self._users = 1
-
-    def write(self, buffers: list[Buffer], position: int) -> None:
-        """Write at a position; the file is made if need be. Raises StorageError."""
-        if self.fd < 0:
-            self.fd = self.files.open_(self.path, create=True)
-            self.end = self.begun = self.aged = position
-        self.writes += 1
-        self.end = position + self.files.pwritev(self.fd, buffers, position)
-
-    def write_out(self, end: int) -> None:
-        """Have bytes up to `end` written out, all but a last piece, a piece at a time with as long a pause behind each.
-
-        In any one thread. Raises StorageError, now and at every later call.
-        """
-        if self.failure is not None:
-            raise self.failure
-        try:
-            while end - self.begun > WRITE_OUT_BYTES:
-                began = time.monotonic()
-                self.files.write_out(self.fd, self.begun, WRITE_OUT_BYTES)
-                self.begun += WRITE_OUT_BYTES
-                time.sleep(time.monotonic() - began)
-        except StorageError as error:
-            self.failure = error
-            raise
-
-    @property
-    def dirty(self) -> bool:
-        """Whether something was written that is not known to be synced."""
-        return self.synced < self.writes
-
-    def shared(self) -> OpenFile:
-        """Return it for one more user."""
-        self._users += 1
-        return self
-
-    def release(self) -> None:
-        """Say that one user needs it no more."""
-        self._users -= 1
-        if self._users == 0 and self.fd >= 0:
-            self.files.close(self.fd)
-            self.fd = -1
 
 
 class SegmentWriter:
@@ -103,7 +32,9 @@ class SegmentWriter:
     `length` and `next_offset` count everything appended, `written` and `written_offset` what is in the file.
     """
 
-    def __init__(self, files: Files, directory: str, state: SegmentState, interval: int) -> None:
+    def __init__(
+        self, table: OpenFiles, directory: str, state: SegmentState, interval: int
+    ) -> None:
         self.base_offset = state.base_offset
         self.next_offset = state.next_offset
         self.length = state.length
@@ -114,8 +45,8 @@ class SegmentWriter:
         self.bytes_max = state.bytes_max
         self.written = self.length
         self.written_offset = self.next_offset
-        self.file = OpenFile(files, f"{directory}/{segment_name(state.base_offset)}")
-        self.index_file = OpenFile(files, f"{directory}/{index_name(state.base_offset)}")
+        self.file = OpenFile(table, f"{directory}/{segment_name(state.base_offset)}")
+        self.index_file = OpenFile(table, f"{directory}/{index_name(state.base_offset)}")
         self._index = IndexWriter(
             interval, state.index_entries, state.index_position, state.index_check
         )
@@ -125,7 +56,7 @@ class SegmentWriter:
     @classmethod
     def begin(
         cls,
-        files: Files,
+        table: OpenFiles,
         directory: str,
         queue: str,
         first: Batch,
@@ -144,7 +75,7 @@ class SegmentWriter:
             chain_start(page),
             bytes_max=bytes_max,
         )
-        segment = cls(files, directory, state, interval)
+        segment = cls(table, directory, state, interval)
         segment._pending.append(page)
         segment.written = 0
         return segment

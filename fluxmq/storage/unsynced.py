@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fluxmq.storage.errors import FileMissing, StorageError
+from fluxmq.storage.errors import FileMissing, OutOfDescriptors, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_state import LogState
-from fluxmq.storage.segments import OpenFile
+from fluxmq.storage.open_files import OpenFile
 
 
 class Unsynced:
@@ -44,15 +44,20 @@ class Unsynced:
         self.failure: StorageError | None = None
 
     def sync(self) -> None:
-        """Sync it all, once; may be called in any one thread. Raises StorageError: the state is worth nothing then."""
+        """Sync it all, once; may be called in any one thread. Raises StorageError: the state is worth nothing then.
+
+        With OutOfDescriptors nothing has failed to be synced: the log goes on, and a later checkpoint begins again.
+        """
         try:
             for file, end in zip(self.files, self.ends, strict=True):
                 self._storage.reach("segment.sync")
                 file.write_out(end)
-                self._storage.fdatasync(file.fd)
+                file.sync()
             if self.names is not None:
                 self._storage.reach("segment.sync_directory")
                 self._sync_directory()
+        except OutOfDescriptors:
+            raise
         except StorageError as error:
             self.failure = error
             raise
@@ -69,5 +74,5 @@ class Unsynced:
         """Give the files back; if all was synced, note on them what was."""
         for file, writes in zip(self.files, self.writes, strict=True):
             if self.done:
-                file.synced = max(file.synced, writes)
-            file.release()
+                file.note_synced(writes)
+            file.give_back()

@@ -94,7 +94,7 @@ class WriteAheadLog:
         """Recover the log in `directory`, or begin one. What is recovered is durable when this returns.
 
         `syncer` is used by this log alone and closed by the caller, afterwards. `on_sync` gets each sync's seconds.
-        Raises Corruption, DiskFull, ReadFailed, WriteFailed.
+        Raises Corruption, Exhausted, ReadFailed, WriteFailed.
         """
         options = options or WalOptions()
         files.make_directory(directory)

@@ -100,6 +100,13 @@ def open_file(
     return LogFile(sequence, path, fd, files.size(fd), file_seed(key, sequence))
 
 
+def same_file(files: Files, directory: str, key: int, sequence: int, fd: int) -> LogFile:
+    """Return an open file that has got the name of a file of the log; it stays open, as the same descriptor."""
+    path = os.path.join(directory, file_name(sequence))
+    files.renamed(fd, path)
+    return LogFile(sequence, path, fd, files.size(fd), file_seed(key, sequence))
+
+
 def unpin(logs: list[LogFile], group: int, index: int) -> None:
     """Entries of a group from `index` on are void: they hold no file any longer."""
     for file in logs:

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from fluxmq.storage.errors import DiskFull, FileMissing
+from fluxmq.storage.errors import Exhausted, FileMissing
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 
@@ -76,10 +76,11 @@ class MarkFile:
         self._slot = 0
 
     def write(self, mark: Mark) -> None:
-        """Say how far the log is synced. On a full disk it is not said: an older mark is as true. Raises WriteFailed."""
+        """Say how far the log is synced. On a full disk, or without a descriptor for it, it is not said: an older mark is as
+        true. Raises WriteFailed."""
         last = self.after(mark.sequence, mark.position)
         if last.fd >= 0:
-            with contextlib.suppress(DiskFull):
+            with contextlib.suppress(Exhausted):
                 self._files.overwrite(last.fd, last.data, last.position)
 
     def after(self, sequence: int, end: int) -> MarkWrite:
@@ -87,7 +88,7 @@ class MarkFile:
         if self._fd < 0:
             try:
                 self._fd = self._files.open_(self._path, create=True)
-            except DiskFull:
+            except Exhausted:
                 return NO_MARK
         fields = _FIELDS.pack(_MAGIC, sequence, end)
         position = self._slot

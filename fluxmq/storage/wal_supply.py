@@ -3,8 +3,9 @@
 Responsible for files of full length, written once and durable under their names: made of zeroes, or old ones under new
 names. A thread does it, one task after the other. Knows nothing of records.
 
-A task that found the disk full is tried again later; any other failure is final, because what a failed sync of a
-directory left behind is unknown.
+A task that found the disk full, or no descriptor for what it makes, is tried again later; any other failure is final, because
+what a failed sync of a directory left behind is unknown. So the directory is open all the time, and a file that has got its
+name is not opened anew: once something has changed, a task needs no descriptor any more.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
-from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.errors import DiskFull, Exhausted, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.syncer import spread
-from fluxmq.storage.wal_files import LogFile, file_name, open_file
+from fluxmq.storage.wal_files import LogFile, file_name, open_file, same_file
 from fluxmq.storage.wal_options import WalOptions
 
 BESIDE: Final = "new.tmp"
@@ -32,9 +33,10 @@ class FileSupply:
     def __init__(
         self, files: Files, directory: str, key: int, options: WalOptions, wake: Callable[[], None]
     ) -> None:
-        """`wake` is called by the thread after each task."""
+        """`wake` is called by the thread after each task. Raises StorageError."""
         self.files = files
         self._directory = directory
+        self._directory_fd = files.open_directory(directory)
         self._key = key
         self._file_bytes = options.file_bytes
         self._background = options.background
@@ -44,8 +46,8 @@ class FileSupply:
         self._results: SimpleQueue[LogFile | StorageError | None] = SimpleQueue()
         self._helper: threading.Thread | None = None
         self.busy = False
-        self.full: DiskFull | None = None
-        """Why the last task could not be done."""
+        self.full: Exhausted | None = None
+        """Why the last task could not be done, for now."""
 
     def create(self, sequence: int) -> LogFile:
         """Make a file of zeroes, here and now."""
@@ -53,17 +55,19 @@ class FileSupply:
         beside = os.path.join(self._directory, BESIDE)
         fd = self.files.open_(beside, create=True)
         try:
-            self.files.truncate(fd, 0)
-            self.files.allocate_zeroed(fd, self._file_bytes)
-        except DiskFull:
-            self.files.truncate(fd, 0)
-            raise
-        finally:
+            try:
+                self.files.truncate(fd, 0)
+                self.files.allocate_zeroed(fd, self._file_bytes)
+            except DiskFull:
+                self.files.truncate(fd, 0)
+                raise
+            self.files.reach("wal.create")
+            self.files.rename(beside, path)
+            self._sync_names()
+            return same_file(self.files, self._directory, self._key, sequence, fd)
+        except StorageError:
             self.files.close(fd)
-        self.files.reach("wal.create")
-        self.files.rename(beside, path)
-        self._sync_names()
-        return self.open_(sequence)
+            raise
 
     def open_(self, sequence: int) -> LogFile:
         """An existing file."""
@@ -76,8 +80,7 @@ class FileSupply:
         self.files.rename(file.path, path)
         self.files.reach("wal.recycled")
         self._sync_names()
-        self.files.close(file.fd)
-        return self.open_(sequence)
+        return same_file(self.files, self._directory, self._key, sequence, file.fd)
 
     def remove(self, file: LogFile) -> None:
         """Remove a file that is no longer needed."""
@@ -88,8 +91,8 @@ class FileSupply:
 
     def _sync_names(self) -> None:
         try:
-            self.files.fsync_directory(self._directory)
-        except DiskFull as error:
+            self.files.fsync_names(self._directory_fd)
+        except Exhausted as error:
             raise WriteFailed(str(error)) from error
 
     # The thread
@@ -118,7 +121,7 @@ class FileSupply:
         """What the task gave, waiting for it. Raises WriteFailed (or ReadFailed) when it failed for good."""
         result = self._results.get()
         self.busy = False
-        if isinstance(result, DiskFull):
+        if isinstance(result, Exhausted):
             self.full = result
             return None
         if isinstance(result, StorageError):
@@ -126,11 +129,14 @@ class FileSupply:
         return result
 
     def close(self) -> None:
-        """Wait for the task under way and end the thread."""
+        """Wait for the task under way, end the thread, close the directory."""
         if self._helper is not None:
             self._tasks.put(None)
             self._helper.join()
             self._helper = None
+        if self._directory_fd >= 0:
+            self.files.close(self._directory_fd)
+            self._directory_fd = -1
 
     def _run(self) -> None:
         spread(self._cores)
@@ -164,7 +170,7 @@ class FileRow:
         self.recycled = 0
 
     @property
-    def full(self) -> DiskFull | None:
+    def full(self) -> Exhausted | None:
         """Why the next file could not be made; None when it is there or under way."""
         return self._supply.full
 

@@ -15,7 +15,7 @@ import os
 import select
 from collections.abc import Callable
 
-from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.errors import DiskFull, Exhausted, OutOfDescriptors, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal_cache import OVERHEAD_BYTES, RecentEntries
 from fluxmq.storage.wal_files import LogFile, unpin
@@ -133,8 +133,11 @@ class LogWriter:
             self.collect()
             self.tend()  # another file is needed, and may be there now
             if self.buffered_bytes > self._capacity(len(self._row.ready)):
-                if self._row.full is not None:
-                    raise DiskFull(str(self._row.full))
+                full = self._row.full
+                if isinstance(full, OutOfDescriptors):
+                    raise OutOfDescriptors(str(full))
+                if full is not None:
+                    raise DiskFull(str(full))
                 return 0
         self._writing, self._buffer = self._buffer, []
         self._writing_bytes, self.buffered_bytes = self.buffered_bytes, 0
@@ -361,7 +364,7 @@ class LogWriter:
             if self._row.used and self._capacity(0) >= HEADER_BYTES:
                 self.append(Record(CLOSED, 0, 0, 0, 0, b""))
                 self._write_all()
-        except (DiskFull, WriteFailed):
+        except (Exhausted, WriteFailed):
             self._buffer.clear()
         while self._syncing:
             self._wait()

@@ -29,6 +29,7 @@ from fluxmq._hot.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, N
 from fluxmq.auth.addresses import key_of_peer
 from fluxmq.control import launch as launching
 from fluxmq.control.conversation import Handlers
+from fluxmq.control.descriptors import shares_here
 from fluxmq.control.handoff import LISTENERS, Handoff
 from fluxmq.control.launch import Launch
 from fluxmq.control.messages import Hello, ProcessNumbers
@@ -116,7 +117,8 @@ class Acceptor:
         self._spare = SpareDescriptor()
         self._rates = AddressRates(settings.ratelimit.connection)
         self._pending = PendingConnections(pending_capacity(descriptors, launch.workers))
-        self._delivery = Delivery(launch.handoff_fds, table)
+        allowed = shares_here(settings, launch.workers)
+        self._delivery = Delivery(launch.handoff_fds, table, allowed.connections)
         self._limit = min(CONNECT_BYTES_MAX, settings.broker.max_connect_size)
         self._entrance = Entrance(self._limit, self._delivery.batches, _PLAIN)
         self._set_rates()
@@ -181,7 +183,8 @@ class Acceptor:
         """Handle what the kernel reported: awaited connections first, new ones last."""
         plain = self._listeners.get(_PLAIN)
         if plain is not None:
-            self._entrance.room = self._delivery.room(_PLAIN, plain.max_connections)
+            room = self._delivery.room(_PLAIN, plain.max_connections)
+            self._entrance.room = min(room, self._delivery.places)
         self._came = 0
         accepting = []
         for fd, _mask in events:
@@ -351,6 +354,9 @@ class Acceptor:
             self._refuse(fd, Reason.MAX_CONNECTIONS)
             return
         shard = self._shard_for(listener, verdict)
+        if not self._delivery.has_place(shard):
+            self._refuse(fd, Reason.DESCRIPTORS)
+            return
         if not self._delivery.put(shard, Handoff(fd, listener, peer, data), now):
             self._refuse(fd, Reason.SHARD_BUSY)
         elif listener == _PLAIN:

@@ -29,7 +29,7 @@ class Reason(enum.Enum):
     TOO_LARGE = "too_large"
     AMQP_VERSION = "amqp_version"
     SHARD_BUSY = "shard_busy"  # the shard is away or does not keep up, and its backlog is full
-    DESCRIPTORS = "descriptors"  # the process or the machine is out of descriptors
+    DESCRIPTORS = "descriptors"  # its shard, this process or the machine has no descriptor for it
     STOPPING = "stopping"
 
 

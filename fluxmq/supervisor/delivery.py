@@ -36,7 +36,8 @@ _QUEUED = termios.TIOCOUTQ  # SIOCOUTQ for sockets: bytes sent that the other en
 class Delivery:
     """The acceptor's ends towards all shards."""
 
-    def __init__(self, fds: Sequence[int], table: ProcessTable) -> None:
+    def __init__(self, fds: Sequence[int], table: ProcessTable, connections_max: int) -> None:
+        """``connections_max``: connections one shard has descriptors for."""
         self._sockets: list[socket.socket] = [handoff.adopt(fd) for fd in fds]
         self._table = table
         self._slots = _shard_slots(table, len(fds))
@@ -48,6 +49,9 @@ class Delivery:
         # Handed over per shard and listener, and perhaps not yet counted in the shard's row.
         self._uncounted = [[0] * len(LISTENERS) for _ in fds]
         self._estimate = [0] * len(LISTENERS)
+        self._connections_max = connections_max
+        self._held = [0] * len(fds)
+        """Connections of each shard, as ``_estimate`` has them of each listener."""
         self._fresh = False
         self._next = 0
         self.blocked: set[int] = set()  # shards whose socket was full
@@ -68,10 +72,10 @@ class Delivery:
         return waiting + sum(len(batch.fds) for batch in self.batches)
 
     def any_shard(self) -> int:
-        """The next shard in turn that serves; the next in turn when none does."""
+        """The next shard in turn that serves and has a place; the next in turn when none does."""
         for step in range(len(self._sockets)):
             shard = (self._next + step) % len(self._sockets)
-            if self._table.ready(self._slots[shard]):
+            if self._table.ready(self._slots[shard]) and self.has_place(shard):
                 break
         else:
             shard = self._next
@@ -86,7 +90,7 @@ class Delivery:
             fewest = self._load(best, wanted)
             for shard, slot in enumerate(self._slots):
                 load = self._load(shard, wanted)
-                if load < fewest and self._table.ready(slot):
+                if load < fewest and self._table.ready(slot) and self.has_place(shard):
                     best, fewest = shard, load
         return best
 
@@ -119,6 +123,21 @@ class Delivery:
             self.recount()
         return self.room(listener, maximum) > 0
 
+    @property
+    def places(self) -> int:
+        """How many more connections every shard has descriptors for, as far as is known."""
+        held = max(
+            held + len(batch.fds) for held, batch in zip(self._held, self.batches, strict=True)
+        )
+        return self._connections_max - held
+
+    def has_place(self, shard: int) -> bool:
+        """Whether a shard has a descriptor for one more connection; asked for at most once per turn."""
+        batch = self.batches[shard]
+        if self._held[shard] + len(batch.fds) >= self._connections_max and not self._fresh:
+            self.recount()
+        return self._held[shard] + len(batch.fds) < self._connections_max
+
     def recount(self) -> None:
         """Ask the table and the sockets how many connections there are.  Costs a call per shard."""
         self._fresh = True
@@ -131,6 +150,9 @@ class Delivery:
         for listener in range(len(LISTENERS)):
             on_their_way = sum(counts[listener] for counts in self._uncounted)
             self._estimate[listener] = self._table.connections(listener) + on_their_way
+        for shard, slot in enumerate(self._slots):
+            held = self._table.row(slot).connections
+            self._held[shard] = sum(held) + sum(self._uncounted[shard])
 
     def put(self, shard: int, connection: Handoff, now: float) -> bool:
         """Queue a connection for ``shard``; False when its backlog is full (the caller closes it)."""
@@ -168,6 +190,7 @@ class Delivery:
             while waiting and waiting[0][0] <= now - BACKLOG_SECONDS:
                 _, connection = waiting.popleft()
                 self._uncounted[shard][connection.listener] -= 1
+                self._held[shard] -= 1
                 expired.append(connection)
         return expired
 
@@ -218,6 +241,7 @@ class Delivery:
 
     def _count(self, shard: int, listener: int, count: int) -> None:
         self._estimate[listener] += count
+        self._held[shard] += count
         self._uncounted[shard][listener] += count
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from fluxmq import __version__, logs
 from fluxmq import settings as configuration
 from fluxmq._hot import COMPILED
+from fluxmq.control import descriptors
 from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK, LinkKind, raise_file_limit
 from fluxmq.settings import Settings, SettingsError
 from fluxmq.storage.errors import StorageError
@@ -110,6 +111,11 @@ def main(
     if options.check:
         for note in configuration.notes(settings, plan.workers):
             _say(f"note: {note}")
+        raise_file_limit()
+        allowed = descriptors.shares_here(settings, plan.workers)
+        _say(f"open files: {descriptors.spell(allowed, plan.workers)}")
+        for note in descriptors.notes(settings, allowed, plan.workers):
+            _say(f"note: {note}")
         print(configuration.effective(settings), end="")
         return EXIT_OK
     return _run(options.config, settings, plan, programs)
@@ -145,11 +151,15 @@ def _run(
     hot_path = f"{'compiled' if COMPILED else 'uncompiled'}, shards linked by {kind}s"
     source = "built-in defaults" if config == DEFAULT_CONFIG else str(config)
     facts = banner.facts(settings, source, plan, directory.path, hot_path)
+    allowed = descriptors.shares_here(settings, plan.workers)
+    facts["open files"] = descriptors.spell(allowed, plan.workers)
     if sys.stdout.isatty():
         print(banner.text(facts), flush=True)
     else:
         log.info("starting", extra={name.replace(" ", "_"): value for name, value in facts.items()})
     for note in configuration.notes(settings, plan.workers):
+        log.warning("%s", note)
+    for note in descriptors.notes(settings, allowed, plan.workers):
         log.warning("%s", note)
     try:
         for note in placing.notes(settings, placing.place(directory.path, settings, plan)):

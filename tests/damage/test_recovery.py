@@ -19,6 +19,7 @@ from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption, DiskFull, StorageError
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 from tests.damage.conftest import Starts
 from tests.damage.shard import Clock, Port, Shard, Tracked, TrackedPowerCut
 from tests.unit.storage.logs import SMALL, batch
@@ -386,7 +387,12 @@ def test_a_read_that_fails_fails_the_group_and_answers_everybody(start: Starts, 
 def test_a_checkpoint_that_cannot_be_captured_keeps_no_file_open(tmp_path: Path) -> None:
     files = Tracked()
     stores = DiskStores(
-        files, DataPaths(str(tmp_path)), "local-0", SMALL, BatchCache(), OpenSegments(files)
+        files,
+        DataPaths(str(tmp_path)),
+        "local-0",
+        SMALL,
+        BatchCache(),
+        OpenSegments(OpenFiles(files)),
     )
     one, two = stores.open(1, "one"), stores.open(2, "two")
     one.append(batch(0, b"first"))

@@ -53,9 +53,10 @@ MUTATIONS = [
     Mutation(
         "write_out_forgotten",
         "What failed when it was written out is never counted as synced.",
-        "fluxmq/storage/segments.py",
-        "            self.failure = error\n",
-        "",
+        "fluxmq/storage/open_files.py",
+        "                time.sleep(time.monotonic() - began)\n"
+        "        except StorageError as error:\n            self.failure = error\n",
+        "                time.sleep(time.monotonic() - began)\n        except StorageError:\n",
         "tests/unit/storage/test_write_out.py::test_what_failed_when_it_was_written_out_is_never_synced",
     ),
     Mutation(
@@ -112,7 +113,7 @@ MUTATIONS = [
         "buffered_removal",
         "Files go only when what asked for it is durable.",
         "fluxmq/storage/queue_log.py",
-        "            if self._settle is not None:\n                self._settle()\n",
+        "        if self._settle is not None:\n            self._settle()\n",
         "",
         OF_RECOVERY + "test_what_a_buffered_group_removes_is_asked_for_durably",
     ),

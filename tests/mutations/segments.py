@@ -13,7 +13,58 @@ OF_SNAPSHOTS = "tests/unit/storage/test_snapshots.py::"
 OF_BOUNDS = "tests/unit/storage/test_queue_log_bounds.py::"
 OF_CACHE = "tests/unit/storage/test_batch_cache.py::"
 
+OF_OPEN_FILES = "tests/unit/storage/test_open_files.py::"
+
 MUTATIONS = [
+    Mutation(
+        "descriptors_final",
+        "Without a descriptor a file is waited for, as without space.",
+        "fluxmq/storage/errors.py",
+        "    if is_out_of_descriptors(operation, error):\n        return",
+        "    if False:\n        return",
+        OF_FAULTS + "test_a_log_waits_for_descriptors",
+    ),
+    Mutation(
+        "unsynced_file_closed",
+        "A file that is not synced stays open: an error of its writing out would be lost.",
+        "fluxmq/storage/open_files.py",
+        "        for file in self._synced:\n            if file.spared:\n",
+        "        for file in [*self._unsynced, *self._synced]:\n            if True:\n",
+        OF_OPEN_FILES + "test_what_is_not_synced_stays_open",
+    ),
+    Mutation(
+        "synced_file_closed_in_use",
+        "A file that a thread works with is not closed for another.",
+        "fluxmq/storage/open_files.py",
+        "        return self.synced == self.writes and not self._sharers\n",
+        "        return self.synced == self.writes\n",
+        OF_OPEN_FILES + "test_a_shared_file_stays_open",
+    ),
+    Mutation(
+        "failure_of_relief_forgotten",
+        "A sync between checkpoints that failed is not made good by the next one.",
+        "fluxmq/storage/open_files.py",
+        """            self.files.fdatasync(self.fd)
+        except StorageError as error:
+            self.failure = error
+            raise
+""",
+        """            self.files.fdatasync(self.fd)
+        except StorageError:
+            raise
+""",
+        OF_OPEN_FILES + "test_a_sync_between_checkpoints_that_fails_fails_the_checkpoint",
+    ),
+    Mutation(
+        "checkpoint_without_descriptors_final",
+        "A checkpoint that could not open a directory has failed nothing.",
+        "fluxmq/storage/unsynced.py",
+        """        except OutOfDescriptors:
+            raise
+""",
+        "",
+        OF_FAULTS + "test_a_checkpoint_without_descriptors_is_only_repeated",
+    ),
     Mutation(
         "segment_read_unchecked",
         "The contents of a batch are checked whenever it is read from disk.",
@@ -34,17 +85,17 @@ MUTATIONS = [
         "trim_before_head",
         "The head's start moves before files are removed.",
         "fluxmq/storage/queue_log.py",
-        """            self._move_head()
-            if self._settle is not None:
-                self._settle()
-            self._files.reach("segment.trim")
-            self._unlink(removed)
+        """        self._move_head()
+        if self._settle is not None:
+            self._settle()
+        self._files.reach("segment.trim")
+        self._unlink(self._gone)
 """,
-        """            self._unlink(removed)
-            if self._settle is not None:
-                self._settle()
-            self._files.reach("segment.trim")
-            self._move_head()
+        """        self._unlink(self._gone)
+        if self._settle is not None:
+            self._settle()
+        self._files.reach("segment.trim")
+        self._move_head()
 """,
         OF_LOG + "test_the_head_moves_before_files_go",
     ),

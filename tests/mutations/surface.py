@@ -13,6 +13,15 @@ OF_PUBLISHING = "tests/unit/sessions/mqtt/test_queue_publishing.py::"
 PUBLISHING = "fluxmq/sessions/mqtt/publishing.py"
 
 MUTATIONS = [
+    Mutation(
+        "connections_take_all_descriptors",
+        "A shard is given no more connections than leave storage its descriptors.",
+        "fluxmq/supervisor/delivery.py",
+        "        return self._held[shard] + len(batch.fds) < self._connections_max\n",
+        "        return True\n",
+        "tests/unit/supervisor/test_delivery.py::"
+        "test_a_shard_gets_no_more_than_it_has_descriptors_for",
+    ),
     # Settings
     Mutation(
         "replicated_is_synced",

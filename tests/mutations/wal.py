@@ -12,6 +12,14 @@ OF_FILES = "tests/unit/storage/test_files.py::"
 
 MUTATIONS = [
     Mutation(
+        "wal_recycled_file_opened_anew",
+        "A file that has got its new name needs no descriptor any more.",
+        "fluxmq/storage/wal_supply.py",
+        "        self._sync_names()\n        return same_file(self.files, self._directory, self._key, sequence, file.fd)\n",
+        "        self._sync_names()\n        self.files.close(file.fd)\n        return self.open_(sequence)\n",
+        OF_FAULTS + "test_a_file_is_used_again_without_a_descriptor",
+    ),
+    Mutation(
         "wal_checksum",
         "A record whose check does not fit is no record.",
         "fluxmq/storage/wal_records.py",
@@ -191,8 +199,8 @@ MUTATIONS = [
         "wal_full_disk",
         "On a full disk nothing is written unless all of it finds room.",
         "fluxmq/storage/wal_writer.py",
-        "            if self.buffered_bytes > self._capacity(len(self._row.ready)):\n                if self._row.full is not None:\n",
-        "            if self.buffered_bytes > self._capacity(1):\n                if self._row.full is not None:\n",
+        "            if self.buffered_bytes > self._capacity(len(self._row.ready)):\n                full = self._row.full\n",
+        "            if self.buffered_bytes > self._capacity(1):\n                full = self._row.full\n",
         OF_FAULTS + "test_a_full_disk_is_noticed_before_anything_is_written",
     ),
     Mutation(

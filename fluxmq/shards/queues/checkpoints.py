@@ -6,6 +6,9 @@ was written to is checkpointed after a time, one that holds back old files of th
 
 Segments are not synced when they are written. What has gathered for half a minute the kernel writes all at once, and the
 log's writes wait behind it; so what is a few seconds old, and was not removed since, is written out a little at a time.
+
+What is not synced keeps its descriptor. When that uses up those of the shard, the files written to longest ago are synced
+between checkpoints, so that others can be opened.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from fluxmq.shards.queues.names import BUFFERED, LOCAL
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.open_files import WRITE_OUT_BYTES, OpenFile, OpenFiles, note_synced
 from fluxmq.storage.queue_log import QueueLog, Unsynced
-from fluxmq.storage.segments import WRITE_OUT_BYTES, OpenFile
 from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
 
 _log = get_logger("fluxmq.checkpoints")
@@ -102,6 +105,7 @@ class Checkpoints:
         self._looking: Iterator[QueueLog] = iter(())
         self._next_look = 0.0
         self._writing_out = False
+        self._relieving = False
         self.taken = 0
         self.failed = 0
 
@@ -118,8 +122,10 @@ class Checkpoints:
             captured is None or not group.applied_index
         ):
             return None
-        if group.writes.refused:
-            return None  # what waits for space is in the log, and nowhere else
+        if group.writes.waiting:
+            group.write()
+        if group.writes.refused or group.writes.held:
+            return None  # what waits for space or a descriptor is in the log, and nowhere else
         hosted.checkpointing = True
         try:
             index, term, content, parts = capture(hosted)
@@ -190,8 +196,29 @@ class Checkpoints:
                 while end - file.begun > WRITE_OUT_BYTES:
                     turn = file.begun + TURN_BYTES + WRITE_OUT_BYTES  # all but a last piece
                     await loop.run_in_executor(self._executor, file.write_out, min(end, turn))
-            file.release()
+            file.give_back()
         self._writing_out = False
+
+    def relieve(self, table: OpenFiles) -> None:
+        """A tenth of a second has passed: if a write has found no place for its file, the oldest files are synced."""
+        if table.wanting and not self._relieving:
+            self._relieving = True
+            task = asyncio.get_running_loop().create_task(self._relieve(table))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _relieve(self, table: OpenFiles) -> None:
+        loop = asyncio.get_running_loop()
+        table.wanting = False
+        files = [(file, file.writes) for file in table.oldest_unsynced()]
+        try:
+            synced = await loop.run_in_executor(self._executor, _sync, [file for file, _ in files])
+            note_synced(islice(files, synced))
+        finally:
+            for file, _ in files:
+                file.give_back()
+            self._relieving = False
+        self._wake()
 
     def _give_up(self, hosted: Hosted, error: StorageError) -> None:
         """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""
@@ -239,6 +266,16 @@ class Checkpoints:
             excess -= each.entries_behind
             due.append(each)
         return due
+
+
+def _sync(files: list[OpenFile]) -> int:
+    """Sync files, in any one thread; how many were before one failed, which is remembered on it: its next checkpoint fails."""
+    for number, file in enumerate(files):
+        try:
+            file.sync()
+        except StorageError:
+            return number
+    return len(files)
 
 
 def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:

@@ -113,14 +113,15 @@ class QueueClients:
     def _learn(self) -> None:
         """Enter the filters of the queues that are known now."""
         self.names.changed = False
-        wanted = {info.name: info.topics for info in self.names.all() if info.topics}
-        for name, topics in self._captured.items():
-            for topic_filter in topics:
-                self._captures.remove(topic_filter, name)
-        for name, topics in wanted.items():
-            for topic_filter in topics:
-                self._captures.add(topic_filter, name, None)
-        self._captured = wanted
+        wanted = self.names.capturing
+        if wanted != self._captured:
+            for name, topics in self._captured.items():
+                for topic_filter in topics:
+                    self._captures.remove(topic_filter, name)
+            for name, topics in wanted.items():
+                for topic_filter in topics:
+                    self._captures.add(topic_filter, name, None)
+            self._captured = dict(wanted)
         self._sinks.clear()
         self._reactor.routes.clear()
 

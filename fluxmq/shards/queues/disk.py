@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from fluxmq.storage.files import Files
+from fluxmq.storage.open_files import PLACES
 from fluxmq.storage.syncer import Syncer, spread
 from fluxmq.storage.wal_options import SyncQueue
 
@@ -56,6 +57,8 @@ class Disk:
     """Processors that threads which sync may run on; none: those of the shard."""
     spare: tuple[int, ...] = ()
     """Processors that threads which make files of logs may run on; none: those of the shard."""
+    places: int = PLACES
+    """Files of queues' logs that are open at once."""
 
     @property
     def beside(self) -> bool:
@@ -63,7 +66,9 @@ class Disk:
         return bool(self.cores)
 
 
-def disk_beside(node: Sequence[int], own: Sequence[int], spare: Sequence[int]) -> Disk:
+def disk_beside(
+    node: Sequence[int], own: Sequence[int], spare: Sequence[int], places: int = PLACES
+) -> Disk:
     """The disk of a shard that is bound to its own of the node's processors, of which no shard is bound to the spare ones.
 
     A thread that syncs does little, but on the shard's own core it takes turns with the shard: it has the others. Checkpoints and
@@ -76,4 +81,5 @@ def disk_beside(node: Sequence[int], own: Sequence[int], spare: Sequence[int]) -
         executor=lambda: checkpoint_threads(spare),
         cores=cores,
         spare=tuple(spare),
+        places=places,
     )

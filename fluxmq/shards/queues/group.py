@@ -119,7 +119,7 @@ class Group(Consuming):
         self.asked.add(pieces, done, weight)
         self.uncommitted += weight
         self._mark(self)
-        return self.uncommitted <= self._uncommitted_max
+        return not self.crowded
 
     def submit_quietly(self, needed: Iterable[bytes]) -> None:
         """Put commands that nobody waits for into an entry of the next few milliseconds."""
@@ -412,13 +412,13 @@ class Group(Consuming):
             if queue_id not in gone:
                 self.writes.append(queue_id, batch)
         self.writes.applied(applied.time)
-        if self.writes.refused:
-            self.full = True
         for queue_id, start in applied.trims:
             if queue_id not in gone:
                 # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
                 stream = self.machine.queues[queue_id].is_stream
-                self.logs[queue_id].trim(start, purge=stream)
+                self.writes.trim(queue_id, start, purge=stream)
+        if self.writes.refused:
+            self.full = True
 
     def _change_queues(self, applied: Applied) -> set[int]:
         """Carry out what came of queues as such; the ids of those that are gone."""
@@ -449,7 +449,7 @@ class Group(Consuming):
         self.on_deleted(self, name)
 
     def write(self) -> bool:
-        """Write what stores have taken; whether nothing waits for space. An error of the disk ends the group."""
+        """Write what stores have taken; whether nothing waits for space or descriptors. An error of the disk ends the group."""
         try:
             self.writes.write()
         except StorageError as error:
@@ -463,6 +463,7 @@ class Group(Consuming):
         if queue_id not in self.logs:
             self.logs[queue_id] = self.stores.open(queue_id, name)
             self._bound(queue_id)
+            self.writes.opened(queue_id)
 
     def _bound(self, queue_id: int) -> None:
         """Tell a queue's store what its configuration says of it, before any batch of the same entry."""
@@ -505,12 +506,13 @@ class Group(Consuming):
     @property
     def crowded(self) -> bool:
         """Whether more appends are under way than is good."""
-        return self.uncommitted > self._uncommitted_max
+        return self.uncommitted + self.writes.held_bytes > self._uncommitted_max
 
     @property
     def roomy(self) -> bool:
         """Whether those who were held up may go on."""
-        return self.uncommitted * 2 <= self._uncommitted_max or bool(self.failed)
+        under_way = self.uncommitted + self.writes.held_bytes
+        return under_way * 2 <= self._uncommitted_max or bool(self.failed)
 
     @property
     def waiting(self) -> bool:

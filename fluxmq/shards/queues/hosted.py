@@ -78,6 +78,8 @@ class Hosted:
     nobody is."""
     mending: bool = False
     """Whether its files are being fetched anew from another member: if it has failed, that is not the end of it."""
+    told_full: bool = False
+    """Whether the log has said last that appends are refused."""
     pressed: bool = False
     """Whether it holds back more of the shard's log than that is to have: then nothing is kept for others."""
 

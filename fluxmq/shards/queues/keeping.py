@@ -26,13 +26,20 @@ class Store(Protocol):
         """
 
     def flush(self) -> None:
-        """What was appended reaches the file (not yet the disk). Raises DiskFull; it may be called again."""
+        """What was appended reaches the file (not yet the disk). Raises Exhausted; it may be called again."""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether `flush` has something to do although nothing was appended."""
 
     def read(self, offset: int) -> Batch:
         """The batch that holds an offset."""
 
     def trim(self, start: int, *, purge: bool = False) -> None:
-        """Forget what lies below; ``purge``: at once, also where that is everything there is."""
+        """Forget what lies below; ``purge``: at once, also where that is everything there is.
+
+        Raises Exhausted when `flush` has to go on with it.
+        """
 
     def offset_at(self, time_us: int) -> int:
         """The first offset stored at or after a time."""

@@ -34,6 +34,11 @@ class MemoryStore:
     def flush(self) -> None:
         """Nothing is written anywhere."""
 
+    @property
+    def incomplete(self) -> bool:
+        """Nothing is to be done for it."""
+        return False
+
     def read(self, offset: int) -> Batch:
         """The batch that holds an offset. Raises OffsetGoneError."""
         place = bisect_right(self._bases, offset) - 1

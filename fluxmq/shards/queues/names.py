@@ -122,6 +122,8 @@ class QueueNames:
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
         self._owners: dict[str, str] = {}
+        self.capturing: dict[str, tuple[bytes, ...]] = {}
+        """Topic filters of the queues that have some."""
         self.changed = True
         self.undeclared: Callable[[str], None] = lambda _name: None
         """Called when it is decided that a queue is no more, or was replaced by another of its name."""
@@ -153,6 +155,9 @@ class QueueNames:
     def _know(self, info: QueueInfo) -> None:
         if self._queues.get(info.name) != info:
             self._queues[info.name] = info
+            self.capturing.pop(info.name, None)
+            if info.topics:
+                self.capturing[info.name] = info.topics
             self.changed = True
 
     def declare(self, info: QueueInfo, config: QueueConfig) -> None:
@@ -216,6 +221,7 @@ class QueueNames:
         if info is None or self._is_declared(info):
             return
         del self._queues[name]
+        self.capturing.pop(name, None)
         self.changed = True
 
     def _is_declared(self, info: QueueInfo) -> bool:

@@ -92,6 +92,9 @@ class QueueReports:
             yield from self._cluster.samples()
         full = any(hosted.group.full for hosted in service.groups.values())
         yield "fluxmq_group_disk_full", {}, int(full)
+        table = service.open_files
+        yield "fluxmq_queue_files_open", {"state": "unsynced"}, table.unsynced
+        yield "fluxmq_queue_files_open", {"state": "synced"}, len(table) - table.unsynced
         yield "fluxmq_checkpoints_total", {}, service.checkpoints.taken
         yield "fluxmq_checkpoints_failed_total", {}, service.checkpoints.failed
         yield "fluxmq_group_files_failed_total", {}, service.group_files.failures

@@ -36,9 +36,10 @@ from fluxmq.shards.queues.stores import DiskStores, segment_options
 from fluxmq.shards.queues.strays import forget, forget_marks
 from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths, place_group
-from fluxmq.storage.errors import Corruption, StorageError
+from fluxmq.storage.errors import Corruption, OutOfDescriptors, StorageError
 from fluxmq.storage.hand_over import discard, groups_of
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 
 ROOM_SECONDS = 1.0
 """Time between two looks at the free space of the disk."""
@@ -116,7 +117,7 @@ class QueueService:
             shard, settings, paths, disk, reactor, self.wake, lambda: bool(self._blocked)
         )
         self._cache = BatchCache(settings.queue_manager.cache_bytes)
-        self._segments = OpenSegments(self._files)
+        self._segments = OpenSegments(OpenFiles(self._files, disk.places))
         self._segment_options = segment_options(settings)
         self.checkpoints = Checkpoints(
             self._files, paths, executor, lambda: reactor.tally.now, self.wake
@@ -282,6 +283,11 @@ class QueueService:
         return not self._undeclared or any(log.failed for log in self.logs.all())
 
     @property
+    def open_files(self) -> OpenFiles:
+        """The files of queues' logs that are open."""
+        return self._segments.table
+
+    @property
     def full(self) -> bool:
         """Whether appends to a group here are refused for want of space."""
         return any(hosted.group.full for hosted in self.groups.values())
@@ -434,6 +440,9 @@ class QueueService:
         now = self._reactor.tally.now
         storage = self._settings.storage
         self._timers()
+        table = self._segments.table
+        table.attended = True  # from the first time on: before it groups are recovered
+        table.keep_spares()
         for hosted in self.groups.values():
             if hosted.group.writes.waiting:
                 hosted.group.write()
@@ -450,6 +459,7 @@ class QueueService:
         ):
             self.checkpoints.begin(hosted)
         self.checkpoints.look(self.groups.values())
+        self.checkpoints.relieve(table)
         self.logs.sync_later(now, self._executor)
 
     def _try_again(self) -> None:
@@ -478,14 +488,18 @@ class QueueService:
         low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
             full = not hosted.group.write() or hosted.shared.full or low
-            if hosted.group.full != full:
-                hosted.group.full = full
-                _log.warning(
-                    "appends are refused: the disk is nearly full"
-                    if full
-                    else "appends are taken again",
-                    extra={"group": hosted.group.name, "free": free},
-                )
+            hosted.group.full = full
+            if hosted.told_full != full:  # an append may have found it full before
+                hosted.told_full = full
+                shared = hosted.shared
+                problem = shared.problem if shared.full else hosted.group.writes.problem
+                if not full:
+                    what = "appends are taken again"
+                elif not low and isinstance(problem, OutOfDescriptors):
+                    what = f"appends are refused: {problem}"
+                else:
+                    what = "appends are refused: the disk is nearly full"
+                _log.warning(what, extra={"group": hosted.group.name, "free": free})
 
     # The end
 
@@ -500,6 +514,8 @@ class QueueService:
         self.logs.close()
         for hosted in self.groups.values():
             hosted.stores.close()
+        self._segments.close()
+        self._segments.table.close_spares()
 
     @property
     def idle(self) -> bool:

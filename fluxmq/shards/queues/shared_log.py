@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fluxmq.logs import get_logger
 from fluxmq.shards.queues.counts import SyncTimes
-from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.errors import Exhausted, OutOfDescriptors, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import NO_MARK, MarkWrite
@@ -60,6 +60,8 @@ class SharedLog:
         self.failed = ""
         self.full = False
         """Whether what is buffered waits for space on the disk: nothing more is taken then."""
+        self.problem: Exhausted | None = None
+        """What was used up when a write had to wait last."""
         self.busy = False
         """Whether a sync is under way."""
         self.awaited = 0.0
@@ -108,9 +110,11 @@ class SharedLog:
                 self.busy = bool(self._under_way)
                 if self._impatient:
                     self.awaited = self._clock() + AWAIT_SECONDS
-        except DiskFull as error:
+        except Exhausted as error:
             if not self.full:
-                _log.warning("the log waits for space", extra={"problem": str(error)})
+                wanted = "a descriptor" if isinstance(error, OutOfDescriptors) else "space"
+                _log.warning("the log waits for %s", wanted, extra={"problem": str(error)})
+            self.problem = error
             self.full = True  # what is buffered waits; nobody is answered meanwhile
         except StorageError as error:
             self._fail(str(error))
@@ -208,8 +212,16 @@ class BufferedSyncer:
         file = os.fstat(fd)
         key = (file.st_dev, file.st_ino)
         with self._lock:
-            if key not in self._dirty:
-                self._dirty[key] = os.dup(fd)
+            known = key in self._dirty
+            if not known:
+                try:
+                    self._dirty[key] = os.dup(fd)
+                    known = True
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+        if not known:
+            self._sync_now(fd)  # it cannot be kept open for later
         self._done.append((number, self._failure, 0.0))
         os.eventfd_write(self._event, 1)
 
@@ -243,11 +255,15 @@ class BufferedSyncer:
                 dirty, self._dirty = self._dirty, {}
             for fd in dirty.values():
                 try:
-                    self._files.fdatasync(fd)
-                except StorageError:
-                    self._failure = errno.EIO
+                    self._sync_now(fd)
                 finally:
                     os.close(fd)
+
+    def _sync_now(self, fd: int) -> None:
+        try:
+            self._files.fdatasync(fd)
+        except StorageError:
+            self._failure = errno.EIO
 
     def settle(self) -> None:
         """Sync now (blocks), before something is done that an entry asked for and that cannot be taken back.

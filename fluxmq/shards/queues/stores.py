@@ -8,8 +8,8 @@ from collections.abc import Callable
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.names import BUFFERED, microseconds
 from fluxmq.storage.batch_cache import BatchCache
-from fluxmq.storage.directory import DataPaths, remove_unknown
-from fluxmq.storage.errors import StorageError
+from fluxmq.storage.directory import DataPaths, delete_directory, remove_unknown
+from fluxmq.storage.errors import Exhausted, StorageError
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.log_state import LogState
@@ -47,6 +47,10 @@ class DiskStores:
         self._logs: dict[int, QueueLog] = {}
         self._states: dict[str, LogState] = {}
         self._settle = settle
+        self._left: dict[str, None] = {}
+        """Directories of deleted queues that could not be removed for want of a descriptor."""
+        self._removed = False
+        """Whether a directory was removed of which a new one might take the name before that is durable."""
         self.recovering = False
 
     def restore(self, states: dict[str, LogState]) -> None:
@@ -64,10 +68,12 @@ class DiskStores:
             log.cut()
         # What was deleted just before a crash may be there again.
         known = [log.queue for log in self._logs.values()]
-        remove_unknown(self._files, self._paths.queues(self._group), known)
+        if remove_unknown(self._files, self._paths.queues(self._group), known):
+            self._removed = True
 
     def open(self, queue_id: int, name: str) -> QueueLog:
         """The log of a queue."""
+        self._left.pop(self._paths.queue(self._group, name), None)  # it takes what is there
         log = QueueLog.open(
             self._files,
             self._paths.queue(self._group, name),
@@ -78,7 +84,9 @@ class DiskStores:
             segments=self._segments,
             recovering=self.recovering,
             settle=self._settle,
+            name_synced=self._removed,
         )
+        self._removed = False
         self._logs[queue_id] = log
         return log
 
@@ -88,11 +96,18 @@ class DiskStores:
         if log is not None:
             if self._settle is not None and not self.recovering:
                 self._settle()
-            log.delete()
+            self._removed = True
+            try:
+                log.delete()
+            except Exhausted:
+                self._left[log.directory] = None
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
         """What has to be synced for a checkpoint, by queue."""
         found: dict[str, tuple[QueueLog, Unsynced]] = {}
+        for directory in list(self._left):
+            delete_directory(self._files, directory)
+            del self._left[directory]
         try:
             for log in self._logs.values():
                 found[log.queue] = (log, log.unsynced())

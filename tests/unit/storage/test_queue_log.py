@@ -13,6 +13,7 @@ from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import read_head
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.queue_log import BatchTooLarge, OffsetOutOfRange, QueueLog, SegmentOptions
 from tests.unit.storage.logs import (
     SECOND,
@@ -292,7 +293,7 @@ def test_the_head_follows_every_flush(tmp_path: Path) -> None:
 def test_logs_share_bounded_caches(tmp_path: Path) -> None:
     files = Files()
     cache = BatchCache(recent_bytes=20_000, window_bytes=600_000)
-    segments = OpenSegments(files, open_max=3)
+    segments = OpenSegments(OpenFiles(files), open_max=3)
     logs = [
         QueueLog.open(files, str(tmp_path / name), name, SMALL, cache=cache, segments=segments)
         for name in "abcd"

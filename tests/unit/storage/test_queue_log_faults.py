@@ -10,7 +10,7 @@ import pytest
 
 from fluxmq.model.segments import segment_name
 from fluxmq.storage.directory import remove_unknown
-from fluxmq.storage.errors import DiskFull, StorageError, WriteFailed
+from fluxmq.storage.errors import DiskFull, OutOfDescriptors, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 from fluxmq.storage.head import read_head
 from fluxmq.storage.log_state import LogState
@@ -285,3 +285,102 @@ def test_a_deletion_that_ends_half_way_is_finished_later(tmp_path: Path, nth: in
     assert not (tmp_path / "orders").exists()
     remove_unknown(Files(), str(tmp_path), [])
     assert list(tmp_path.iterdir()) == []
+
+
+# --- no descriptors --------------------------------------------------------------------------------------------------
+
+OPENING = ("create", "open", "open directory", "listdir")
+
+
+def out_of_descriptors(files: FailingFiles, code: int) -> None:
+    """No file can be opened."""
+    for operation in OPENING:
+        files.fail_always(operation, code)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_log_waits_for_descriptors(tmp_path: Path, code: int) -> None:
+    """Review finding 4: "Too many open files" while a segment rolls ended the group, where a full disk is waited for."""
+    files = FailingFiles()
+    log = opened(tmp_path / "orders", files=files, cached=True)
+    fill(log, batches(30))
+    checkpoint(log)
+    out_of_descriptors(files, code)
+    for each in batches(60, first=30):
+        log.append(each)
+    for _ in range(2):
+        with pytest.raises(OutOfDescriptors):
+            log.flush()
+        assert_readable(log)
+    files.work_again()
+    log.flush()
+    assert_readable(log)
+    other = opened(tmp_path / "other")
+    fill(other, batches(90))
+    assert contents(tmp_path / "orders") == contents(tmp_path / "other")
+    assert log.state() == other.state()
+
+
+def test_a_log_is_made_when_there_are_descriptors(tmp_path: Path) -> None:
+    """A queue that is declared meanwhile is there, and takes messages; what was left of an older one goes."""
+    older = opened(tmp_path / "orders")
+    fill(older, batches(90))
+    older.close()
+    files = FailingFiles()
+    out_of_descriptors(files, errno.EMFILE)
+    log = opened(tmp_path / "orders", files=files, cached=True)
+    assert log.incomplete
+    for each in batches(10):
+        log.append(each)
+    log.trim(5)
+    with pytest.raises(OutOfDescriptors):
+        log.flush()
+    with pytest.raises(OutOfDescriptors):
+        log.unsynced()
+    assert_readable(log)
+    files.work_again()
+    log.flush()
+    assert not log.incomplete
+    assert_readable(log)
+    assert len((tmp_path / "orders" / segment_name(0)).read_bytes()) == log.bytes
+    assert len([name for name in contents(tmp_path / "orders") if name.endswith(".seg")]) == 1
+    head = read_head(Files(), log.directory)
+    assert head is not None
+    assert (head.start, head.committed) == (5, 10)
+
+
+def test_files_are_removed_when_there_are_descriptors(tmp_path: Path) -> None:
+    files = FailingFiles()
+    log = opened(tmp_path / "orders", files=files)
+    fill(log, batches(100))
+    state = checkpoint(log)
+    out_of_descriptors(files, errno.EMFILE)
+    with pytest.raises(OutOfDescriptors):
+        log.trim(90)
+    assert (log.start_offset, log.incomplete) == (90, True)
+    files.work_again()
+    log.flush()
+    assert not log.incomplete
+    assert segment_name(0) not in contents(tmp_path / "orders")
+    assert len(log.state().segments) < len(state.segments)
+    assert_readable(log)
+
+
+def test_a_checkpoint_without_descriptors_is_only_repeated(tmp_path: Path) -> None:
+    """Nothing was synced and nothing has failed: the log goes on."""
+    files = FailingFiles()
+    log = opened(tmp_path / "orders", files=files)
+    fill(log, batches(40))
+    unsynced = log.unsynced()
+    out_of_descriptors(files, errno.EMFILE)
+    with pytest.raises(OutOfDescriptors) as failure:
+        unsynced.sync()
+    log.synced(unsynced, failure.value)
+    files.work_again()
+    fill(log, batches(10, first=40))
+    again = log.unsynced()
+    assert again.names is not None
+    assert again.files
+    again.sync()
+    log.synced(again)
+    assert log.unsynced().files == []

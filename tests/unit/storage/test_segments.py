@@ -13,8 +13,9 @@ from fluxmq.storage.errors import Corruption
 from fluxmq.storage.files import Files
 from fluxmq.storage.inspect import SegmentScan, log_batches
 from fluxmq.storage.log_state import LogState
+from fluxmq.storage.open_files import OpenFile, OpenFiles
 from fluxmq.storage.queue_log import QueueLog, SegmentOptions
-from fluxmq.storage.segments import OpenFile, SegmentWriter
+from fluxmq.storage.segments import SegmentWriter
 from tests.unit.storage.logs import SECOND, batch, batches, checkpoint, fill, opened, payload
 
 TINY = SegmentOptions(segment_bytes=8 << 10, segment_age=0, index_bytes=512)
@@ -271,7 +272,7 @@ def test_a_segment_is_the_same_whatever_flushes_there_were(tmp_path: Path) -> No
     writers = []
     for name, every in (("one", 1), ("two", 3)):
         (tmp_path / name).mkdir()
-        writer = SegmentWriter.begin(Files(), str(tmp_path / name), "orders", first, 512)
+        writer = SegmentWriter.begin(OpenFiles(Files()), str(tmp_path / name), "orders", first, 512)
         for offset in range(5, 25):
             writer.append(batch(offset, payload(offset)))
             if offset % every == 0:
@@ -289,14 +290,15 @@ def test_a_segment_is_the_same_whatever_flushes_there_were(tmp_path: Path) -> No
 
 
 def test_a_shared_file_is_closed_by_its_last_user(tmp_path: Path) -> None:
-    file = OpenFile(Files(), str(tmp_path / "a"))
+    table = OpenFiles(Files())
+    file = OpenFile(table, str(tmp_path / "a"))
     file.release()
-    file = OpenFile(Files(), str(tmp_path / "a"))
+    file = OpenFile(table, str(tmp_path / "a"))
     file.write([b"abc"], 2)
     assert file.dirty
     again = file.shared()
     file.release()
     assert again.fd >= 0
-    again.release()
+    again.give_back()
     assert again.fd < 0
     assert (tmp_path / "a").read_bytes() == b"\0\0abc"

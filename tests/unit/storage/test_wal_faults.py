@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from fluxmq.storage.errors import DiskFull, ReadFailed, StorageError, WriteFailed
+from fluxmq.storage.errors import DiskFull, OutOfDescriptors, ReadFailed, StorageError, WriteFailed
 from tests.faults import Crash, PowerCutFiles
 from tests.unit.storage.wal_harness import FILE_BYTES, Bench, bench, body, fill
 
@@ -333,3 +333,48 @@ def test_a_power_cut_during_recovery_changes_nothing(tmp_path: Path) -> None:
     made = Bench(tmp_path)
     assert [index for index, _, _ in made.contents()["default"]] == list(range(1, 22))
     made.kill()
+
+
+# No descriptors
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_log_waits_for_descriptors(tmp_path: Path, code: int) -> None:
+    """Review finding 4: "Too many open files" in the thread that makes files failed the log for good."""
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        for operation in ("create", "open", "open directory"):
+            made.files.fail_always(operation, code)
+        with pytest.raises(OutOfDescriptors, match=r"create of .*raise the"):
+            fill_until_full(made, group)
+        index = log.last_index(group)
+        made.files.work_again()
+        made.commit()
+        while log.in_flight or log.buffered_bytes:
+            made.commit()
+        fill(made, group, index + 1, index + 30)
+        made.again()
+        assert [i for i, _, _ in made.contents()["default"]] == list(range(1, index + 31))
+
+
+def test_a_file_is_used_again_without_a_descriptor(tmp_path: Path) -> None:
+    """Once it has its new name nothing more can fail for want of one: half of that could not be repeated."""
+    with bench(tmp_path) as made:
+        log = made.log
+        group = log.number("default")
+        fill(made, group, 1, 60)
+        recycled = log.stats.files_recycled
+        opened = {each: made.files.calls[each] for each in ("create", "open", "open directory")}
+        log.release(group, log.last_index(group))
+        made.commit()
+        for operation in opened:
+            made.files.fail_always(operation, errno.EMFILE)
+        for index in range(61, 200):
+            fill(made, group, index, index)
+            log.release(group, index)
+        assert log.stats.files_recycled > recycled + 2
+        made.files.work_again()
+        made.again()
+        fill(made, group, 200, 201)
+        assert made.contents()["default"][-1][0] == 201

@@ -11,8 +11,8 @@ import pytest
 from fluxmq.storage import files as files_module
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.files import Files
+from fluxmq.storage.open_files import WRITE_OUT_BYTES
 from fluxmq.storage.queue_log import QueueLog, SegmentOptions
-from fluxmq.storage.segments import WRITE_OUT_BYTES
 from tests.faults import FailingFiles
 from tests.unit.storage.logs import SECOND, batches, checkpoint, fill, opened
 

@@ -23,7 +23,7 @@ class Shards:
         for index in range(2):
             self.table.assign(1 + index, "shard", index)
         self.table.assign(0, "acceptor", 0)
-        self.delivery = Delivery([sender.detach() for sender, _ in pairs], self.table)
+        self.delivery = Delivery([sender.detach() for sender, _ in pairs], self.table, 10_000)
 
     def received(self, shard: int) -> list[str]:
         peers = []
@@ -136,3 +136,33 @@ def test_amqp_goes_to_the_shard_with_the_fewest_connections_of_its_kind(shards: 
     assert shards.delivery.lightest_shard((3, 4)) == 0
     shards.table.set_ready(1, False)
     assert shards.delivery.lightest_shard((3, 4)) == 1
+
+
+def test_a_shard_gets_no_more_than_it_has_descriptors_for(shards: Shards) -> None:
+    """Review finding 4: connections took the descriptors that storage needs."""
+    delivery = shards.delivery
+    delivery._connections_max = 3
+    for number in range(3):
+        assert delivery.has_place(1)
+        assert delivery.places == 3 - number
+        assert delivery.put(1, connection(str(number), number), 0.0)
+    assert not delivery.has_place(1)
+    assert delivery.has_place(0)
+    assert delivery.places == 0
+    delivery.flush(0.0)
+    assert not delivery.has_place(1)
+    assert [delivery.any_shard() for _ in range(3)] == [0, 1, 0]  # none serves
+    shards.table.set_ready(1)
+    shards.table.set_ready(2)
+    assert [delivery.any_shard() for _ in range(3)] == [0, 0, 0]
+    assert delivery.lightest_shard((0,)) == 0
+    # The shard has them now, and counts them itself; one ends.
+    assert shards.received(1) == ["0", "1", "2"]
+    for listener in range(3):
+        shards.table.set_connections(2, listener, 1)
+    delivery.flush(0.0)
+    assert not delivery.has_place(1)
+    shards.table.set_connections(2, 2, 0)
+    delivery.flush(0.0)
+    assert delivery.has_place(1)
+    assert delivery.places == 1

@@ -38,6 +38,7 @@ from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
@@ -78,7 +79,12 @@ class Life:
         """Open the group: at the start, or since it has come back from another shard."""
         files, paths = self.files, self.paths
         self.stores = DiskStores(
-            files, paths, GROUP, SegmentOptions(), BatchCache(1 << 20), OpenSegments(files)
+            files,
+            paths,
+            GROUP,
+            SegmentOptions(),
+            BatchCache(1 << 20),
+            OpenSegments(OpenFiles(files)),
         )
         self.group = Group(
             GROUP,

@@ -18,6 +18,7 @@ from fluxmq.storage.batch_cache import BatchCache
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 from fluxmq.storage.log_reader import OpenSegments
+from fluxmq.storage.open_files import OpenFiles
 from fluxmq.storage.queue_log import SegmentOptions
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
@@ -45,7 +46,7 @@ class Replica:
         self.shared = SharedLog(self.wal, lambda: None)
         segments = SegmentOptions()
         self.stores = DiskStores(
-            files, paths, "g", segments, BatchCache(1 << 20), OpenSegments(files)
+            files, paths, "g", segments, BatchCache(1 << 20), OpenSegments(OpenFiles(files))
         )
         self.group = Group(
             "g",

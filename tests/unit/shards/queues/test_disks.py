@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.storage.errors import WriteFailed
+from fluxmq.storage.errors import OutOfDescriptors, WriteFailed
 from tests.conformance import wire
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, offsets, user
@@ -260,3 +260,70 @@ def test_a_dead_letter_waits_for_space(make_queues: MakeQueues) -> None:
     wait_on(node, 3)
     assert node.machine("work").kept == 1
     assert node.machine("$dlq/work").next_offset == 1
+
+
+def test_a_group_without_descriptors_waits_and_goes_on(make_queues: MakeQueues) -> None:
+    """Review finding 4: with all descriptors taken by connections the group failed, and stayed so when they were gone."""
+    node = make_queues({"name": "work"}, {"name": "other"})
+    client = node.connect(0, "client")
+    fill(client, "work", 3)
+    wait_on(node)
+    node.checkpoint()
+    group = node.group("work")
+    none = node.failing[0]
+    for operation in ("create", "open", "open directory", "listdir"):
+        none.fail_always(operation, errno.EMFILE)
+    table = node[0].queues.service.open_files
+    while table.make_room():  # they have been taken, too
+        pass
+    assert client.publish("$queue/work", b"taken", qos=1) == 0
+    wait_on(node)
+    assert group.full
+    assert isinstance(group.writes.problem, OutOfDescriptors)
+    assert client.publish("$queue/work", b"refused", qos=1) == QUOTA_EXCEEDED
+    assert not group.failed
+    none.work_again()
+    wait_on(node)
+    assert not group.full
+    fill(client, "work", 1)
+    node.restart()
+    client = node.connect(0, "again")
+    client.subscribe("$queue/work", qos=1)
+    assert offsets(consume(client)) == [0, 1, 2, 3, 4]
+
+
+def test_more_queues_than_places(make_queues: MakeQueues) -> None:
+    """Review finding 4: queues are not limited by descriptors; what is written to many at once waits for syncs, unnoticed."""
+    names = [f"q{number}" for number in range(30)]
+    node = make_queues(*({"name": name} for name in names))
+    service = node[0].queues.service
+    table = service.open_files
+    table.places = 16
+    client = node.connect(0, "client")
+    for name in names:
+        fill(client, name, 1)
+    assert not any(hosted.group.full for hosted in service.groups.values())
+    settled = 0
+    for _ in range(30):
+
+        async def relieve() -> None:
+            service.housekeeping()
+            await service.checkpoints.drain()
+
+        node.loop.run_until_complete(relieve())
+        node.run()
+        assert table.unsynced <= 12
+        assert len(table) <= 16
+        settled = sum(hosted.group.writes.waiting for hosted in service.groups.values())
+        if not settled:
+            break
+    assert settled == 0
+    for name in names:
+        group = node.group(name)
+        assert group.logs[node.machine(name).id].pending_bytes == 0
+    node.checkpoint()
+    node.restart()
+    client = node.connect(0, "again")
+    for name in names:
+        client.subscribe(f"$queue/{name}", qos=1)
+    assert len(consume(client)) == len(names)

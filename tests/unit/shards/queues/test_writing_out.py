@@ -8,7 +8,7 @@ import pytest
 
 from fluxmq.shards.queues import checkpoints
 from fluxmq.shards.queues.checkpoints import AGE_SECONDS
-from fluxmq.storage.segments import WRITE_OUT_BYTES, OpenFile
+from fluxmq.storage.open_files import WRITE_OUT_BYTES, OpenFile
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode
 
