@@ -160,6 +160,7 @@ class BuildHotPath(build_ext):
         """Begin without anything from mypyc."""
         super().initialize_options()
         self.everyday: list[Extension] = []
+        self.failed: list[Extension] = []
 
     def run(self) -> None:
         """Build in the order: clear what is stale, look for a compiler, translate all, compile all."""
@@ -186,6 +187,14 @@ class BuildHotPath(build_ext):
         """Compile the files of one extension side by side: what mypyc makes is one with over a hundred."""
         self.compiler.compile = self._compile
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Note what could not be built: a library of an earlier build lies where the new one would."""
+        try:
+            super().build_extension(ext)
+        except BaseException:
+            self.failed.append(ext)
+            raise
 
     def _compile(
         self,
@@ -247,7 +256,8 @@ class BuildHotPath(build_ext):
     def _keep_all_or_none(self) -> None:
         """What mypyc compiled works together or not at all."""
         built = [Path(self.get_ext_fullpath(each.name)) for each in self.everyday]
-        if all(path.exists() for path in built):
+        failed = any(each in self.failed for each in self.everyday)
+        if not failed and all(path.exists() for path in built):
             for path in built:
                 os.utime(path)  # one whose C is the same was not compiled again
             return

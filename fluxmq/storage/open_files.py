@@ -175,7 +175,7 @@ class OpenFiles:
         self._synced: OrderedDict[OpenFile, None] = OrderedDict()
         self._unsynced: OrderedDict[OpenFile, None] = OrderedDict()
         self._spares: list[int] = []
-        self._thread = threading.get_ident()
+        self._opened_by = threading.get_ident()
         files.make_room = self.make_room
 
     def __len__(self) -> int:
@@ -248,7 +248,7 @@ class OpenFiles:
 
     def make_room(self) -> bool:
         """There is no descriptor: give one up that can be spared; False when there is none to give."""
-        if threading.get_ident() == self._thread and self.give_up():
+        if threading.get_ident() == self._opened_by and self.give_up():
             return True
         try:
             fd = self._spares.pop()
