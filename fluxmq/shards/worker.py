@@ -118,21 +118,7 @@ class Worker:
         self.reactor.host = self.broker
         self.permissions = Permissions(self.reactor, self.broker, self.authentication)
         self._join_peers()
-        self.queues = Queues(
-            launch.index,
-            settings,
-            placement_of(settings, launch.workers),
-            self.reactor,
-            self.later,
-            self.broker.count_drop,
-            self.clock.now,
-            disk_beside(
-                launch.node_cores,
-                launch.cores,
-                launch.spare_cores,
-                shares_here(settings, launch.workers).storage,
-            ),
-        )
+        self.queues = self._make_queues()
         self._join_cluster()
         self.broker.queues = self.queues
         self.broker.routes.sinks = self.queues.clients.sinks
@@ -193,6 +179,24 @@ class Worker:
             self.store,
             self.clock,
             AmqpReports(self.amqp.broker, self.amqp.topology),
+        )
+
+    def _make_queues(self) -> Queues:
+        launch, settings = self.launch, self.settings
+        return Queues(
+            launch.index,
+            settings,
+            placement_of(settings, launch.workers),
+            self.reactor,
+            self.later,
+            self.broker.count_drop,
+            self.clock.now,
+            disk_beside(
+                launch.node_cores,
+                launch.cores,
+                launch.spare_cores,
+                shares_here(settings, launch.workers).storage,
+            ),
         )
 
     def _make_watch(self) -> Watch:

@@ -17,6 +17,8 @@ those of other logs. What cannot be done for want of descriptors or space is don
 and first head, the removal of files, and whatever was not written.
 
 One thread uses a log; `Unsynced.sync` alone may run in another.
+
+Longer than 500 lines because appending, rolling, recovery and removal keep one invariant over the same files.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ its connection closed, and a counter and a line in the log say why.
 One epoll loop, no threads, no asyncio: a connection costs four to seven system calls here and no task, future
 or transport.  An MQTT client whose CONNECT is there never reaches this module: ``_hot.accept`` puts it into
 the batch of its shard, and only what needs a decision is decided here.  The loop never blocks; everything it holds is bounded (``pending``, ``delivery``, ``admission``).
+
+Longer than 500 lines because it is one loop over the same table of descriptors.
 """
 
 from __future__ import annotations

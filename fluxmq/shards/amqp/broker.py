@@ -1,6 +1,8 @@
 """The shard as AMQP sessions see it: their port, joined to the parts that do the work.
 
 Lives on the shard's loop; everything here runs to completion within a tick.
+
+Longer than 500 lines because it is the port of AMQP sessions to a shard, and each method answers one of their questions.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Whoever asks for one message, or for how many there are, sees everything that was asked of the group before: messages
 published and given back are waited for, as far as they are under way.
+
+Longer than 500 lines because attaching, settling, taking and deleting decide by the same few fields of a group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is kept on a node that does not lead: acknowledged when it is on the disk, asked for under one name, in order."""
+"""What is kept on a node that does not lead: acknowledged when it is on the disk, asked for under one name, in order.
+
+Longer than 500 lines because every way of losing or doubling a message by an outbox is told with one harness.
+"""
 
 from __future__ import annotations
 
