@@ -232,6 +232,11 @@ class TopologyClient:
 
     # Following
 
+    @property
+    def arriving(self) -> bool:
+        """Whether some of the topology has come, and there is more of it."""
+        return bool(self._rows)
+
     def _take(self, body: Body, answered: Answered) -> None:
         part = TopologyPart.from_body(body)
         if part.number == 0:

@@ -6,7 +6,7 @@ anything. The settings section and AMQP arguments are turned into this by the ho
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any, Final
 
@@ -119,10 +119,10 @@ class QueueConfig:
             raise ValueError("a queue's name has 1 to 1024 bytes")
         if self.type not in tuple(QueueType) or self.overflow not in tuple(Overflow):
             raise ValueError("unknown type or overflow of a queue")
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for field in _FIELDS:
+            value = getattr(self, field)
             if isinstance(value, int) and not 0 <= value <= DEPTH_MAX << 4:
-                raise ValueError(f"{field.name} of a queue is out of range")
+                raise ValueError(f"{field} of a queue is out of range")
         if self.max_priority > PRIORITY_MAX:
             raise ValueError("a queue has at most 255 priorities above 0")
         if self.claim_batch < 1 or self.visibility_timeout < 1 or self.max_message_size < 1:
@@ -149,7 +149,7 @@ class QueueConfig:
 
     def pack(self) -> dict[str, Any]:
         """As plain values for msgpack; keys in the order of the fields."""
-        packed = asdict(self)
+        packed: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
         packed["topics"] = list(self.topics)
         packed["type"] = int(self.type)
         packed["overflow"] = int(self.overflow)
@@ -163,6 +163,10 @@ class QueueConfig:
         values = dict(packed)
         values["topics"] = tuple(values.get("topics", ()))
         return QueueConfig(**values)
+
+
+_FIELDS: Final = tuple(field.name for field in fields(QueueConfig))
+"""Looked at for every queue in every snapshot."""
 
 
 def quorum(name: str, **values: Any) -> QueueConfig:

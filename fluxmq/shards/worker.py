@@ -70,7 +70,8 @@ from fluxmq.storage.errors import StorageError
 TIMER_SECONDS = 0.1
 """Period of heartbeat, timeouts and housekeeping."""
 READY_SECONDS_MAX = 5.0
-"""A shard waits this long for its peers' interest and for the users before it takes connections without."""
+"""A shard waits this long for its peers' interest, for the users and for the topology to begin to come, once its groups
+are recovered, before it takes connections without."""
 QUIET_TIMERS = 50
 """Timer periods in which there have to be hardly any ticks for a shard to be quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
@@ -333,7 +334,8 @@ class Worker:
         if self.boot_failure or not self.queues.service.ready or not self.durable.loaded:
             return
         told = told and self.amqp.known
-        if told or now - self._started > READY_SECONDS_MAX:
+        late = now - self._started > READY_SECONDS_MAX and not self.amqp.topology.arriving
+        if told or late:
             self._ready = True
             gc.disable()
             self.garbage.begin()
@@ -370,6 +372,7 @@ class Worker:
         )
         self.amqp.topology.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
+        self._started = time.monotonic()  # the groups are recovered, however long that took
         self._timer()
 
     async def stop(self) -> None:

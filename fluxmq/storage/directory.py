@@ -73,7 +73,9 @@ def directory_name(name: str) -> str:
     """
     assert name, "a name is not empty"
     raw = name.encode()
-    text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    text = name
+    if not _PLAIN.issuperset(raw):
+        text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
     if text[0] == ".":
         text = "%2E" + text[1:]
     if len(text) > DIRECTORY_NAME_BYTES_MAX:

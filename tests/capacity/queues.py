@@ -88,10 +88,8 @@ class Link:
         self.socket.close()
 
 
-def declare(port: int, numbers: Iterable[int], told: Callable[[int], None]) -> None:
+def declare(link: Link, numbers: Iterable[int], told: Callable[[int], None]) -> None:
     """Declare queues on one connection."""
-    link = Link(port)
-    amqp.confirm(link.socket)
     answers = link.methods()
     waiting = 0
     for number in numbers:
@@ -101,7 +99,6 @@ def declare(port: int, numbers: Iterable[int], told: Callable[[int], None]) -> N
         if waiting == WINDOW:
             waiting = _take(answers, waiting, WINDOW // 2, told)
     _take(answers, waiting, 0, told)
-    link.close()
 
 
 def _take(
@@ -118,9 +115,8 @@ def _take(
     return waiting
 
 
-def publish(port: int, numbers: Iterable[int], told: Callable[[int], None]) -> None:
+def publish(link: Link, numbers: Iterable[int], told: Callable[[int], None]) -> None:
     """Put one message into each queue, confirmed."""
-    link = Link(port)
     amqp.confirm(link.socket)
     answers = link.methods()
     sent = confirmed = 0
@@ -138,7 +134,6 @@ def publish(port: int, numbers: Iterable[int], told: Callable[[int], None]) -> N
             confirmed = _confirmed(answers, confirmed, told)
     while confirmed < sent:
         confirmed = _confirmed(answers, confirmed, told)
-    link.close()
 
 
 def _confirmed(
@@ -166,7 +161,7 @@ def fetch(port: int, numbers: Iterable[int]) -> int:
 
 
 def side_by_side(
-    what: Callable[[int, Iterable[int], Callable[[int], None]], None],
+    what: Callable[[Link, Iterable[int], Callable[[int], None]], None],
     port: int,
     numbers: range,
     say: Callable[[str], None],
@@ -174,7 +169,6 @@ def side_by_side(
     """Do it on several connections at once."""
     lock = threading.Lock()
     done = 0
-    began = time.monotonic()
     errors: list[BaseException] = []
 
     def told(count: int) -> None:
@@ -184,20 +178,27 @@ def side_by_side(
             if before // REPORT_EVERY != done // REPORT_EVERY:
                 say(f"{what.__name__}: {done} after {time.monotonic() - began:.0f} s")
 
-    def work(part: range) -> None:
+    def work(link: Link, part: range) -> None:
         try:
-            what(port, part, told)
+            what(link, part, told)
         except BaseException as error:  # noqa: BLE001 (raised in the caller's thread)
             errors.append(error)
 
     count = max(1, min(CONNECTIONS, len(numbers)))
+    links = [
+        Link(port) for _ in range(count)
+    ]  # one login after another: each costs a tenth of a second
+    began = time.monotonic()
     threads = [
-        threading.Thread(target=work, args=(numbers[first::count],)) for first in range(count)
+        threading.Thread(target=work, args=(link, numbers[first::count]))
+        for first, link in enumerate(links)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    for link in links:
+        link.close()
     if errors:
         raise errors[0]
 

@@ -120,12 +120,14 @@ def test_parts_count_only_together(world, monkeypatch):
     first, *others = parts(FROM_NOTHING, 1, world.control.snapshot().rows)
     world.tell(Message(TOPOLOGY, 5, first.to_body()))
     assert not world.client.known
+    assert world.client.arriving
     # Begun again: what came before does not count.
     world.tell(Message(TOPOLOGY, 6, first.to_body()))
     for part in others:
         world.tell(Message(TOPOLOGY, 7, part.to_body()))
     assert [answer.id for answer in world.received()] == [5, 6] + [7] * len(others)
     assert world.same()
+    assert not world.client.arriving
     assert len(world.changed) == 1
     rows = world.changed[0].rows
     assert len({(row.kind, row.key) for row in rows}) == len(rows)

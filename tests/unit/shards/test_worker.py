@@ -190,6 +190,31 @@ def test_a_shard_does_not_wait_for_ever(
     run(play)
 
 
+def test_a_shard_waits_for_a_topology_that_is_coming(
+    run: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Review finding 4: with 100,000 queues it takes seconds, and a client that came meanwhile was told that / is not there."""
+    monkeypatch.setattr(module, "READY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr("fluxmq.control.topology_messages.PART_ROWS_MAX", 1)
+
+    async def play(bench: Bench) -> None:
+        topology = Topology()
+        topology.apply(AddVhost(Vhost("/")))
+        snapshot = topology.snapshot()
+        first, *others = parts(FROM_NOTHING, snapshot.revision, snapshot.rows)
+        assert others
+        take = bench.worker.amqp.orders[TOPOLOGY]
+        take(first.to_body(), lambda _answer: None)
+        late = bench.worker._started + 0.2 + 3 * module.TIMER_SECONDS
+        await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
+        assert not bench.ready()
+        for part in others:
+            take(part.to_body(), lambda _answer: None)
+        await eventually(bench.ready, "ready")
+
+    run(play)
+
+
 def test_a_shard_serves_and_stops_in_order(run: Callable[..., None]) -> None:
     """Connected clients are told; those that are not connected yet do not hold it up."""
     told: list[Packet | None] = []

@@ -131,3 +131,23 @@ def test_a_subscription_outlives_the_shard(make_queues: MakeQueues) -> None:
     assert [said(packet)["message-id"] for packet in got] == ["work:0"]  # PUBACK settled nothing
     fill(node.connect(0, "publisher"), "log", 1)
     assert [said(packet)["message-id"] for packet in consume(second)] == ["log:2"]
+
+
+def test_a_queue_that_captures_nothing_moves_no_filter(make_queues: MakeQueues) -> None:
+    """Review finding 4: with each of many queues every other one was looked at again."""
+    node = make_queues({"name": "work", "topics": ("shop/#",)})
+    publisher = node.connect(0, "publisher")
+    clients = node[0].queues.clients
+    names = clients.names
+    before = clients._captured
+    info = names.info("work")
+    for number in range(3):
+        names.add(type(info)(f"plain {number}", info.group, info.type))
+    node[0].queues.service.wake()
+    node.run()
+    assert clients._captured is before
+    names.remove("work")
+    node[0].queues.service.wake()
+    node.run()
+    assert clients._captured == {}
+    assert publisher.publish("shop/a", b"", qos=1) == 0
