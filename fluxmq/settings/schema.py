@@ -242,7 +242,8 @@ class Storage(Section):
     queue_sync_interval: Annotated[Duration, Field(ge=0.001, le=3600)] = 1.0
     """Longest time until what a buffered queue acknowledged is synced."""
     min_free_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 256 << 20
-    """Free space of the file system below which publishes to durable queues are refused; 0 does not look."""
+    """Free space of the file system below which publishes to durable queues, new sessions, messages for absent clients and
+    retained messages are refused; 0 does not look."""
 
 
 class Settings(Section):

@@ -304,6 +304,7 @@ class Worker:
         self.clock.housekeeping()
         self.queues.housekeeping()
         self.amqp.housekeeping()
+        self.store.low = self.queues.service.low
         self.durable.housekeeping()
         self.reports.census.step()
         self.peers.check()

@@ -124,6 +124,8 @@ class StateStore:
         self.path = path
         self.failed = ""
         self.full = False
+        self.low = False
+        """Whether the file system has less free space than it is to keep: nothing new is taken, what there is goes on."""
         self.commits = 0
         self.written_rows = 0
         self.last_seconds = 0.0
@@ -188,7 +190,7 @@ class StateStore:
         """The reason for which nothing new can be kept now; 0 when it can."""
         if self.failed:
             return REASON_FAILED
-        if self.full or self._changes.size > BUFFER_BYTES_MAX:
+        if self.full or self.low or self._changes.size > BUFFER_BYTES_MAX:
             return REASON_FULL
         return 0
 

@@ -57,6 +57,9 @@ _log = get_logger("fluxmq.queues")
 class QueueService:
     """The groups of one shard."""
 
+    low: bool = False
+    """Whether the file system has less free space than ``storage.min_free_bytes``."""
+
     def __init__(
         self,
         shard: int,
@@ -289,8 +292,8 @@ class QueueService:
 
     @property
     def full(self) -> bool:
-        """Whether appends to a group here are refused for want of space."""
-        return any(hosted.group.full for hosted in self.groups.values())
+        """Whether appends to a group here are refused for want of space, or would be."""
+        return self.low or any(hosted.group.full for hosted in self.groups.values())
 
     @property
     def failure(self) -> str:
@@ -482,10 +485,8 @@ class QueueService:
     def _look_for_room(self) -> None:
         """Refuse appends while the file system is nearly full, before a write fails for it."""
         wanted = self._settings.storage.min_free_bytes
-        if not self.groups:
-            return
         free = shutil.disk_usage(self._paths.root).free
-        low = wanted > 0 and free < wanted
+        self.low = low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
             full = not hosted.group.write() or hosted.shared.full or low
             hosted.group.full = full

@@ -124,6 +124,14 @@ def test_a_failed_commit_ends_the_store(store: StateStore) -> None:
     assert on_disk(store, "sessions") == []
 
 
+def test_nothing_new_is_taken_while_little_space_is_left(store: StateStore) -> None:
+    """Review, likely defects: ``min_free_bytes`` did not hold for sessions and retained messages."""
+    store.low = True
+    assert store.refusing == REASON_FULL
+    store.low = False
+    assert store.refusing == 0
+
+
 def test_a_full_disk_is_refused_and_tried_again(store: StateStore) -> None:
     with sqlite3.connect(store.path) as direct:
         (pages,) = direct.execute("PRAGMA page_count").fetchone()
