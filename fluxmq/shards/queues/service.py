@@ -485,6 +485,8 @@ class QueueService:
     def _look_for_room(self) -> None:
         """Refuse appends while the file system is nearly full, before a write fails for it."""
         wanted = self._settings.storage.min_free_bytes
+        if not self._files.exists(self._paths.root):
+            return  # nothing is stored
         free = shutil.disk_usage(self._paths.root).free
         self.low = low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
