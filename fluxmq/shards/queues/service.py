@@ -8,6 +8,7 @@ written. What was written to the log becomes durable meanwhile; that the sync is
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
@@ -40,6 +41,9 @@ from fluxmq.storage.open_files import OpenFiles
 
 ROOM_SECONDS = 1.0
 """Time between two looks at the free space of the disk."""
+BEGIN_SECONDS = 0.02
+"""Time for beginning checkpoints after which no other one is begun in this tenth of a second: it takes some microseconds for
+each queue, and nobody is served meanwhile."""
 PAUSED_QUEUE = 16
 """Not reading: more appends of a group are under way than is good."""
 OVERHEAD_BYTES = 4096
@@ -194,6 +198,7 @@ class QueueService:
             stores.close()
             raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
+        hosted.checkpointed_at = self._reactor.tally.now
         self.groups[name] = hosted
         if member.alone:
             self._undeclared.add(name)
@@ -447,10 +452,13 @@ class QueueService:
         elif self.held and not self.crowded_elsewhere():
             self.wake()  # what was answered elsewhere makes room here
         lagging = self._lagging()
+        began = time.perf_counter()
         for hosted in self.checkpoints.due(
             self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
         ):
             self.checkpoints.begin(hosted)
+            if time.perf_counter() - began > BEGIN_SECONDS:
+                break  # groups of very many queues begin one after another
         self.checkpoints.look(self.groups.values())
         self.checkpoints.relieve(table)
         self.logs.sync_later(now, self._executor)
