@@ -440,7 +440,8 @@ class QueueService:
         self._timers()
         table = self._segments.table
         table.attended = True  # from the first time on: before it groups are recovered
-        table.keep_spares()
+        if self.groups:
+            table.keep_spares()
         for hosted in self.groups.values():
             if hosted.group.writes.waiting:
                 hosted.group.write()
