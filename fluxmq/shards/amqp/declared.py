@@ -37,6 +37,8 @@ LEFT_SECONDS = 15.0
 a change of the topology waits for control."""
 AGAIN_SECONDS = 1.0
 """Time until control, which did not answer, is asked again."""
+COMPARED_MAX = 2_000
+"""Queues of groups after which no other group is compared with the topology at once: it takes some ten microseconds for each."""
 
 _log = get_logger("fluxmq.amqp")
 
@@ -314,6 +316,7 @@ class DeclaredQueues:
         """Groups that came here hold what the topology says, and nothing else of clients' queues."""
         if not self._known():
             return
+        compared = 0
         groups = self._queues.service.groups
         for known in (self._reconciled, self._current, self._asking):
             for name in [name for name in known if name not in groups]:
@@ -327,16 +330,22 @@ class DeclaredQueues:
                 continue
             if self._reconciled.get(name) is group:
                 continue
+            if compared >= COMPARED_MAX:
+                return  # the rest has its turn in a tenth of a second
+            compared += len(group.machine.queues)
             self._reconciled[name] = group
-            for config in list(self._queues.names.configured(name)):
-                queue = self._topology().queue(*public_name(config.name))
-                if queue is not None:
-                    self.declare(queue)
-            for state in list(group.machine.queues.values()):
-                if not state.closed and not self._is_meant(
-                    self._topology().queue(*public_name(state.name)), name, state
-                ):
-                    self._end(group, state.name)
+            self._compare(name, group)
+
+    def _compare(self, name: str, group: Group) -> None:
+        for config in list(self._queues.names.configured(name)):
+            queue = self._topology().queue(*public_name(config.name))
+            if queue is not None:
+                self.declare(queue)
+        for state in list(group.machine.queues.values()):
+            if not state.closed and not self._is_meant(
+                self._topology().queue(*public_name(state.name)), name, state
+            ):
+                self._end(group, state.name)
 
     def _declare_arrived(self, group: Group) -> None:
         """Queues that have moved to a group are there: by the name of the move that is certain, however old the row is."""

@@ -10,6 +10,7 @@ Longer than 500 lines because the groups' coming and going and the order of a ti
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
@@ -46,6 +47,9 @@ ROOM_SECONDS = 1.0
 TIMER_AHEAD_US = 500_000
 """What is due later than this is looked at again by the housekeeping, ten times a second. A timer for it would be one of
 thousands: nearly all are for what is settled long before (a delivery's consumer timeout, half an hour)."""
+BEGIN_SECONDS = 0.02
+"""Time for beginning checkpoints after which no other one is begun in this tenth of a second: it takes some microseconds for
+each queue, and nobody is served meanwhile."""
 PAUSED_QUEUE = 16
 """Not reading: more appends of a group are under way than is good."""
 OVERHEAD_BYTES = 4096
@@ -204,6 +208,7 @@ class QueueService:
             stores.close()
             raise
         hosted.look_interval, hosted.entries_max = snapshot_rule(self._settings, name)
+        hosted.checkpointed_at = self._reactor.tally.now
         self.groups[name] = hosted
         if member.alone:
             self._undeclared.add(name)
@@ -445,7 +450,8 @@ class QueueService:
         self._timers()
         table = self._segments.table
         table.attended = True  # from the first time on: before it groups are recovered
-        table.keep_spares()
+        if self.groups:
+            table.keep_spares()
         for hosted in self.groups.values():
             if hosted.group.writes.waiting:
                 hosted.group.write()
@@ -457,10 +463,13 @@ class QueueService:
         elif self.held and not self.crowded_elsewhere():
             self.wake()  # what was answered elsewhere makes room here
         lagging = self._lagging()
+        began = time.perf_counter()
         for hosted in self.checkpoints.due(
             self.groups.values(), storage.checkpoint_interval, lambda each: each in lagging
         ):
             self.checkpoints.begin(hosted)
+            if time.perf_counter() - began > BEGIN_SECONDS:
+                break  # groups of very many queues begin one after another
         self.checkpoints.look(self.groups.values())
         self.checkpoints.relieve(table)
         self.logs.sync_later(now, self._executor)

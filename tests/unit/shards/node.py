@@ -211,6 +211,7 @@ class Shard:
             self.reactor.discard(connection)
         self.authentication.close()
         self.queues.executor.shutdown()
+        self.queues.service.open_files.close_spares()
         self.intake.stop()
         self.intake._socket.close()
         self.acceptor.close()
