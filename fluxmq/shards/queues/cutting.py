@@ -100,8 +100,20 @@ def shifted(data: bytes, by: int) -> bytes:
             times = np.frombuffer(body, "<i8", batch.count, at - batch.start - HEADER_BYTES)
             # What lies further ahead than a time can say stays there.
             times[times != 0] = np.minimum(times[times != 0], _TIME_MAX - by) + by
-    batch.payload_check = xxhash.xxh3_64_intdigest(body)
-    return batch.header() + bytes(body)
+    header = encode_header(
+        HEADER_BYTES + len(body),
+        batch.flags,
+        batch.base_offset,
+        batch.base_time,
+        xxhash.xxh3_64_intdigest(body),
+        batch.count,
+        batch.key_bytes,
+        batch.property_bytes,
+        batch.payload_bytes,
+        batch.term,
+        batch.last_delta,
+    )
+    return header + bytes(body)
 
 
 def _slice(data: memoryview, at: int, width: int, first: int, count: int) -> bytes:

@@ -21,7 +21,7 @@ def test_a_greeting_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"version": 3}, "version 3"),
+        ({"version": greeting.VERSION + 1}, f"version {greeting.VERSION + 1}"),
         ({"version": 0}, "version 0"),
         ({"node": ""}, "name that none has"),
         ({"node": "n" * 257}, "name that none has"),
@@ -29,7 +29,7 @@ def test_a_greeting_comes_back_as_it_was() -> None:
     ],
 )
 def test_other_greetings_are_refused(change: dict[str, object], problem: str) -> None:
-    sent = Greeting(**{"version": 2, "node": "node1", "purpose": "shard", **change})
+    sent = Greeting(**{"version": greeting.VERSION, "node": "node1", "purpose": "shard", **change})
     with pytest.raises(MalformedStream, match=problem):
         greeting.from_metadata([(greeting.KEY, sent.SerializeToString())])
 

@@ -212,7 +212,7 @@ def test_bytes_are_limited(make_node: MakeNode) -> None:
 def test_a_topic_that_is_none_is_not_kept(make_node: MakeNode) -> None:
     """It is looked at before it is kept, also where the client may publish everything."""
     node = make_node(1)
-    for topic in (b"a/#", b"+", b"a\0b", b"\xff", b"x" * 5000, b"a/" * 200):
+    for topic in (b"a/#", b"+", b"a\0b", b"\xff", b"x" * 5000, b"a/" * 201):
         client = node.connect(0, "p", version=4)
         client.send(wire.publish(4, topic, b"x", retain=True))
         assert client.ended(1)
