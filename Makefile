@@ -52,7 +52,8 @@ run: install
 	@echo "==> starting: $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)   (Ctrl-C stops it)"
 	@exec $(BIN)/fluxmq-supervisor --config $(CONFIG) --workers $(WORKERS)
 
-# A node that ends does not end the others: it is what three nodes are for.
+# A node that ends does not end the others: it is what three nodes are for. wait -n may miss an end that a signal comes with,
+# so it is looked at every second.
 cluster: install
 	@echo "==> starting config/cluster/node1.yaml, node2.yaml and node3.yaml   (Ctrl-C stops them)"
 	@set -m; declare -A names; stopped=; \
@@ -62,7 +63,7 @@ cluster: install
 	  names[$$!]=node$$node; \
 	done; \
 	while [ $${#names[@]} -gt 0 ]; do \
-	  wait -n "$${!names[@]}" || true; \
+	  sleep 1 & wait -n || true; \
 	  for node in "$${!names[@]}"; do \
 	    if kill -0 $$node 2>/dev/null; then continue; fi; \
 	    code=0; wait $$node || code=$$?; name=$${names[$$node]}; unset "names[$$node]"; \

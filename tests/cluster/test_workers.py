@@ -93,7 +93,8 @@ def test_members_change_their_shard_while_they_are_used(cluster: Cluster) -> Non
         came: dict[bytes, None] = {}
         while len(came) < count:
             got = consumer.next()
-            came[got.body] = None
+            if got.body.startswith(b"pinned"):  # not what another test left
+                came[got.body] = None
             consumer.ack(got)
         assert list(came) == [b"pinned %d" % number for number in range(count)]
     assert not BROKEN.findall(cluster.log())
