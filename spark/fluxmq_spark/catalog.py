@@ -28,7 +28,8 @@ GROUPS: Final = "groups"
 QUEUES: Final = "queues"
 VERSION_NAME: Final = "VERSION"
 VERSION_PREFIX: Final = "fluxmq data "
-VERSION: Final = 1
+VERSIONS: Final = (1, 2)
+"""Formats of data directories whose segments, heads and consumer groups are read."""
 
 FOOTER_UNKNOWN: Final = -1
 """`SegmentFile.end` of a segment that is not the last: all but the footer; the file says how much that is."""
@@ -101,9 +102,9 @@ def _check_version(storage: Storage, root: str) -> None:
         text = storage.read(f"{root}/{VERSION_NAME}").decode(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
         return
-    if text != f"{VERSION_PREFIX}{VERSION}":
+    if text not in {f"{VERSION_PREFIX}{version}" for version in VERSIONS}:
         raise SparkSourceError(
-            f"path {root!r} is of version {text!r}; this program reads {VERSION_PREFIX}{VERSION}"
+            f"path {root!r} is of version {text!r}; this program reads {VERSION_PREFIX}{VERSIONS[-1]}"
         )
 
 
