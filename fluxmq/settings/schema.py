@@ -46,8 +46,8 @@ class Broker(Section):
     allow_control_characters: bool = False
     """Whether topics and client ids may hold control characters (U+0001 to U+001F, U+007F to U+009F); else they are malformed."""
     refused_publish: Literal["acknowledge", "disconnect"] = "acknowledge"
-    """What a publish of an MQTT 3.1.1 client gets that is not permitted or cannot be: it is acknowledged and dropped, or the
-    client is disconnected, which sends it again as soon as it is back. MQTT 5 clients are told."""
+    """Answer to a publish that an MQTT 3.1.1 client may not make: `acknowledge` and drop it, or `disconnect` the client, which
+    sends it again when it is back. MQTT 5 clients get a reason code."""
     max_subscriptions_per_session: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Subscriptions that one session may hold."""
     max_retained_messages: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000
@@ -140,12 +140,12 @@ class Argon2(Section):
 
 
 class FailedLogins(Section):
-    """How fast passwords can be guessed: logins that come too early after failed ones are refused as busy. Counted per shard."""
+    """Limits on guessing passwords: a login that comes too early after failed ones is refused as busy. Counted per shard."""
 
     per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     """Failed logins as one user from one address (IPv6: one /64) before delays begin."""
     per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 50
-    """Failed logins from one address, whoever is named, before delays begin; users who logged in from there lately are not held up."""
+    """Failed logins from one address, for all user names together, before delays begin; users who logged in from there lately are not held up."""
     first_delay: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
     """The first delay, which doubles with each further failure; 0 delays nothing."""
     max_delay: Annotated[Duration, Field(ge=0, le=86_400)] = 60.0
@@ -171,7 +171,7 @@ class Auth(Section):
     max_pending_per_address: Annotated[int, Field(ge=1, le=100_000)] = 64
     """Password verifications waiting per shard for one client address (IPv6: one /64); beyond it, it is refused as busy."""
     failed_logins: FailedLogins = FailedLogins()
-    """How fast passwords can be guessed."""
+    """Limits on guessing passwords."""
 
 
 class ConnectionRate(Section):
