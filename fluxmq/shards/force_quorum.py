@@ -37,6 +37,10 @@ from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
+TERMS_AHEAD: Final = 1 << 20
+"""By how much the term rises: members left behind may elect leaders between themselves until they meet the forced copy.
+Other shards and nodes believe the leader of the highest term, which must be the forced copy's. At one election a second
+those left behind need twelve days to pass it."""
 SYNC_MS_MAX: Final = 1000
 """How long one look for the end of a sync waits."""
 
@@ -84,7 +88,7 @@ class Forcing:
             write_record(self._files, self._paths, group, self._forced(record))
             self._files.reach("force.recorded")
             number = wal.number(group)
-            term = max(hard_state.term, term) + 1
+            term = max(hard_state.term, term) + TERMS_AHEAD
             alone = encode_membership(Membership((self._own,)))
             wal.append_entry(number, term, last + 1, MEMBERSHIP, alone)
             wal.append_hard_state(number, term, self._own, hard_state.commit)

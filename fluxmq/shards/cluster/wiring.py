@@ -331,6 +331,9 @@ class Cluster:
         """A group is hosted here no longer."""
         name = hosted.group.name
         replica = self.replicas.pop(name, None)
+        if replica is not None and hosted.keeper.leading:
+            # Closed while it led, as a copy that is left behind is: nobody may go on asking this shard.
+            self._follows(hosted)
         self.audits.remove(name)
         if replica is None:
             self.hosts.outboxes.closed(name)
