@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,17 +31,14 @@ from fluxmq.shards.cluster.incarnation import MemberRecord, read_record, write_r
 from fluxmq.storage.directory import DataPaths, check_version, locked, name_of, read_placement
 from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
+from fluxmq.storage.offline_log import offline_log
 from fluxmq.storage.snapshots import latest_snapshot
-from fluxmq.storage.syncer import Syncer
 from fluxmq.storage.wal import WriteAheadLog
-from fluxmq.storage.wal_options import WalOptions
 
 TERMS_AHEAD: Final = 1 << 20
 """By how much the term rises: members left behind may elect leaders between themselves until they meet the forced copy.
 Other shards and nodes believe the leader of the highest term, which must be the forced copy's. At one election a second
 those left behind need twelve days to pass it."""
-SYNC_MS_MAX: Final = 1000
-"""How long one look for the end of a sync waits."""
 
 
 class Forcing:
@@ -71,7 +67,7 @@ class Forcing:
         record = read_record(self._files, self._paths, group)
         if record is None or not record.hosted:
             raise StorageError(f"this node has no copy of a replicated group {group}")
-        with self._log(group) as (wal, syncer):
+        with self._log(group) as wal:
             recovered = wal.recovered(group)
             snapshot = latest_snapshot(
                 self._files, self._paths.snapshots(group), recovered.first_index
@@ -92,12 +88,6 @@ class Forcing:
             alone = encode_membership(Membership((self._own,)))
             wal.append_entry(number, term, last + 1, MEMBERSHIP, alone)
             wal.append_hard_state(number, term, self._own, hard_state.commit)
-            poll = select.poll()
-            poll.register(syncer, select.POLLIN)
-            while wal.buffered_bytes or wal.in_flight:
-                wal.flush()
-                poll.poll(SYNC_MS_MAX)
-                wal.completed()
         return found
 
     def _nodes(self, group: str) -> list[str]:
@@ -120,20 +110,16 @@ class Forcing:
         )
 
     @contextlib.contextmanager
-    def _log(self, group: str) -> Iterator[tuple[WriteAheadLog, Syncer]]:
+    def _log(self, group: str) -> Iterator[WriteAheadLog]:
         """The log that the group is in. Raises StorageError."""
         placement = read_placement(self._files, self._paths)
         if placement is None:
             raise StorageError(f"{self._paths.root} was never used by a broker")
         directory = self._paths.wal(shard_of(placement, group))
-        options = WalOptions(file_bytes=self._settings.storage.wal_file_bytes, background=False)
-        with (
-            contextlib.closing(Syncer()) as syncer,
-            contextlib.closing(WriteAheadLog.open(self._files, directory, syncer, options)) as wal,
-        ):
+        with offline_log(self._files, directory, self._settings.storage.wal_file_bytes) as wal:
             if group not in wal.groups():
                 raise StorageError(f"the log {directory} knows nothing of group {group}")
-            yield wal, syncer
+            yield wal
 
 
 def _random() -> int:

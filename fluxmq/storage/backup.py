@@ -7,7 +7,6 @@ declares the groups, with the hard states that they had. Tables are copied by SQ
 from __future__ import annotations
 
 import contextlib
-import select
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
@@ -15,19 +14,15 @@ from typing import Final, NamedTuple
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import WriteFailed
 from fluxmq.storage.files import Files
-from fluxmq.storage.syncer import Syncer
+from fluxmq.storage.offline_log import offline_log
 from fluxmq.storage.transfer_install import forget_install
 from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
-from fluxmq.storage.wal import WriteAheadLog
-from fluxmq.storage.wal_options import WalOptions
 
 TURN_BYTES: Final = 4 << 20
 """Bytes of segments copied before somebody else gets a turn: some milliseconds."""
 PAGES_PER_STEP: Final = 1024
 """Pages of a table's file copied while its writers wait, 4 MiB: some milliseconds."""
-SYNC_MS_MAX: Final = 1000
-"""How long one look for the end of a sync waits."""
 
 
 class CopiedGroup(NamedTuple):
@@ -68,19 +63,11 @@ def declare_groups(
     files: Files, directory: str, groups: Iterable[CopiedGroup], file_bytes: int
 ) -> None:
     """Begin a write-ahead log in `directory` that continues behind the groups' snapshots. Raises StorageError."""
-    with contextlib.closing(Syncer()) as syncer:
-        options = WalOptions(file_bytes=file_bytes, background=False)
-        with contextlib.closing(WriteAheadLog.open(files, directory, syncer, options)) as wal:
-            for group in groups:
-                number = wal.number(group.name)
-                wal.append_hard_state(number, group.term, group.vote, group.commit)
-                wal.append_checkpoint(number, group.index, group.index_term)
-            poll = select.poll()
-            poll.register(syncer, select.POLLIN)
-            while wal.buffered_bytes or wal.in_flight:
-                wal.flush()
-                poll.poll(SYNC_MS_MAX)
-                wal.completed()
+    with offline_log(files, directory, file_bytes) as wal:
+        for group in groups:
+            number = wal.number(group.name)
+            wal.append_hard_state(number, group.term, group.vote, group.commit)
+            wal.append_checkpoint(number, group.index, group.index_term)
 
 
 def copy_tables(files: Files, source: str, target: str) -> None:
