@@ -22,6 +22,7 @@ QUIET_S = 0.25
 """How long nothing has to come for a script's ``quiet``."""
 
 POLL_S = 0.01
+NOT_FOUND = 404
 DELIVERIES = ("basic.deliver", "basic.return")
 CONFIRMS = ("basic.ack", "basic.nack")
 
@@ -267,7 +268,7 @@ class Run:
             while True:
                 event = probe.look(str(step.settings["queue"]))
                 if "gone" in step.words:
-                    reached = event.name == "channel.close"
+                    reached = event.fields.get("reply_code") == NOT_FOUND  # 405: it is there still
                 else:
                     reached = all(event.fields.get(k) == v for k, v in wanted.items())
                 if reached or time.monotonic() > deadline:
