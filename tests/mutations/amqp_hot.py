@@ -20,7 +20,7 @@ MUTATIONS = [
     Mutation(
         "amqp_frame_end",
         "A frame without its end octet is refused.",
-        PARSER,
+        "AmqpParser.process",
         "if data[following - 1] != _END:",
         "if False:",
         OF_PARSER + "test_frames_that_cannot_be",
@@ -28,7 +28,7 @@ MUTATIONS = [
     Mutation(
         "amqp_frame_size",
         "A frame larger than was agreed on is refused by its header alone.",
-        PARSER,
+        "AmqpParser.process",
         "if size > connection.frame_max:",
         "if False:",
         OF_PARSER + "test_frames_that_cannot_be",
@@ -36,15 +36,15 @@ MUTATIONS = [
     Mutation(
         "amqp_run_front",
         "A run has one exchange, routing key and channel.",
-        PARSER,
-        "                and buffer.startswith(head, position)\n",
+        "AmqpParser.extend",
+        "and buffer.startswith(head, position)",
         "",
         OF_PARSER + "test_what_differs_ends_a_run",
     ),
     Mutation(
         "amqp_run_properties",
         "Messages of one run have equal properties, also where sizes differ.",
-        PARSER,
+        "AmqpParser.extend_any_size",
         "buffer.startswith(head, position) and buffer.startswith(tail, position + back_at)",
         "buffer.startswith(head, position)",
         OF_PARSER + "test_what_differs_ends_a_run",
@@ -52,7 +52,7 @@ MUTATIONS = [
     Mutation(
         "amqp_interrupted_publish",
         "A publish that another channel interrupts is handed over frame by frame, in order.",
-        PARSER,
+        "AmqpParser.may_be",
         "return place + 2 >= end or buffer[place + 2] == buffer[at + 2]",
         "return True",
         OF_PARSER + "test_frames_that_come_one_by_one",
@@ -60,7 +60,7 @@ MUTATIONS = [
     Mutation(
         "amqp_direct",
         "A channel in a transaction gets every frame.",
-        PARSER,
+        "AmqpParser.process",
         "if ledger is not None and ledger.direct:",
         "if ledger is not None:",
         OF_PARSER + "test_a_channel_may_want_every_frame",
@@ -68,15 +68,16 @@ MUTATIONS = [
     Mutation(
         "amqp_paused",
         "What follows a pause is handled after it.",
-        PARSER,
-        "            if connection.paused:\n                break\n",
+        "AmqpParser.process",
+        """if connection.paused:
+                break""",
         "",
         OF_PARSER + "test_what_follows_a_pause_is_handled_after_it_in_order",
     ),
     Mutation(
         "amqp_detached",
         "A run that is kept has its own bytes.",
-        RUN,
+        "PublishRun.detach",
         "self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])",
         "self.buffer = memoryview(self.buffer)[self.start : self.end]",
         OF_PARSER + "test_a_run_outlives_the_buffer_when_it_is_detached",
@@ -84,7 +85,7 @@ MUTATIONS = [
     Mutation(
         "amqp_batch_bytes",
         "A batch has a bounded number of bytes.",
-        RUN,
+        "build_amqp_batches",
         "if total + run.body_length > _PAYLOADS_MAX:",
         "if False:",
         OF_RUN + "test_a_batch_has_a_bounded_number_of_bytes",
@@ -92,31 +93,33 @@ MUTATIONS = [
     Mutation(
         "amqp_sequences",
         "Every message has its own sequence number, also behind the first batch.",
-        RUN,
-        "            sequence += count\n",
-        "            pass\n",
+        "build_amqp_batches",
+        "sequence += count",
+        "pass",
         OF_RUN + "test_a_batch_has_a_bounded_number_of_messages",
     ),
     Mutation(
         "amqp_settled_once",
         "A delivery is settled once, also out of order.",
-        LEDGER,
-        "            if found.settled[index >> 3] & (1 << (index & 7)):\n                return -1\n",
+        "ChannelLedger._find",
+        """if found.settled[index >> 3] & (1 << (index & 7)):
+                return -1""",
         "",
         OF_LEDGER + "test_a_tag_that_is_not_outstanding",
     ),
     Mutation(
         "amqp_multiple_known",
         "An acknowledgement of many names a tag that is outstanding.",
-        LEDGER,
-        "            if tag and self._find(tag) < 0:\n                return False\n",
+        "ChannelLedger.acknowledge",
+        """if tag and self._find(tag) < 0:
+                return False""",
         "",
         OF_LEDGER + "test_a_tag_that_is_not_outstanding",
     ),
     Mutation(
         "amqp_multiple_holes",
         "What was settled alone is not settled again with many.",
-        LEDGER,
+        "ChannelLedger._settle_through",
         "while index < until and not settled[index >> 3] & (1 << (index & 7)):",
         "while index < until:",
         OF_LEDGER + "test_disorder_is_merged_when_it_is_taken",
@@ -124,23 +127,23 @@ MUTATIONS = [
     Mutation(
         "amqp_forgotten",
         "Nothing comes of acknowledgements for a consumer that was forgotten.",
-        LEDGER,
-        "            owed.gone = True\n",
+        "ChannelLedger.forget",
+        "owed.gone = True",
         "",
         OF_LEDGER + "test_a_forgotten_consumer_is_owed_nothing",
     ),
     Mutation(
         "amqp_confirmed_by_all",
         "A publish is confirmed when every queue has it.",
-        CONFIRMS,
-        "        if self.waiting == 0:\n",
-        "        if self.waiting >= 0:\n",
+        "Confirmation.done",
+        "if self.waiting == 0:",
+        "if self.waiting >= 0:",
         OF_CONFIRMS + "test_a_run_that_several_take_up_is_answered_when_all_have",
     ),
     Mutation(
         "amqp_refused_is_nack",
         "A publish that one queue refused is not confirmed.",
-        CONFIRMS,
+        "Confirmation.done",
         "self.reason < REFUSED_MIN",
         "True",
         OF_CONFIRMS + "test_a_run_that_several_take_up_is_answered_when_all_have",
@@ -148,32 +151,38 @@ MUTATIONS = [
     Mutation(
         "amqp_confirm_gap",
         "A confirm of many names nothing that is still waited for.",
-        CONFIRMS,
-        "            if tile is None:\n                break\n",
-        "            if tile is None and low < self.next - 1:\n                low += 1\n                continue\n"
-        "            if tile is None:\n                break\n",
+        "ConfirmWindow.answers",
+        """if tile is None:
+                break""",
+        """if tile is None and low < self.next - 1:
+                low += 1
+                continue
+            if tile is None:
+                break""",
         OF_CONFIRMS + "test_what_is_behind_a_gap_does_not_wait_for_it",
     ),
     Mutation(
         "amqp_confirm_last",
         "A confirm names the message that is confirmed, not one that was before.",
-        CONFIRMS,
-        "        if waiting:\n            frames.append(_frame(channel, last,",
-        "        if waiting:\n            frames.append(_frame(channel, low - 1,",
+        "ConfirmWindow.answers",
+        """if waiting:
+            frames.append(_frame(channel, last,""",
+        """if waiting:
+            frames.append(_frame(channel, low - 1,""",
         OF_CONFIRMS + "test_the_last_answered_message_is_named_and_not_one_answered_before",
     ),
     Mutation(
         "amqp_delivery_tags",
         "Every delivery has its own tag.",
-        DELIVERY,
-        "        tag += 1\n",
+        "_deliveries_uncompiled",
+        "tag += 1",
         "",
         OF_DELIVERY + "test_deliveries",
     ),
     Mutation(
         "amqp_delivery_frames",
         "No body frame is larger than was agreed on.",
-        DELIVERY,
+        "_deliveries_uncompiled.stop",
         "stop = min(begin + room, end)",
         "stop = end",
         OF_DELIVERY + "test_deliveries",

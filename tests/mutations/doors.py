@@ -13,7 +13,7 @@ MUTATIONS = [
     Mutation(
         "foreign_session",
         "A session of another principal is neither taken nor ended (review finding 7).",
-        "fluxmq/shards/taking_over.py",
+        "TakingOver.take",
         "if owner is not None and self._foreign(owner, principal):",
         "if False:",
         OF_CLAIMS + "test_the_id_of_another_principal_is_refused",
@@ -21,7 +21,7 @@ MUTATIONS = [
     Mutation(
         "foreign_arriving",
         "Nor is a client disconnected whose session is about to begin (review finding 7).",
-        "fluxmq/shards/taking_over.py",
+        "TakingOver.take",
         "owner = arriving.username if arriving is not None else None",
         "owner = None",
         OF_CLAIMS + "test_an_arriving_client_is_not_put_out_by_another_principal",
@@ -29,18 +29,16 @@ MUTATIONS = [
     Mutation(
         "foreign_owner_kept",
         "The home goes on knowing whose an id is that it refused to another (review finding 7).",
-        "fluxmq/shards/claims.py",
-        """            if not foreign:
-                self._owners[client_id] = claim.shard
-""",
-        """            self._owners[client_id] = claim.shard
-""",
+        "Claims._grant",
+        """if not foreign:
+                self._owners[client_id] = claim.shard""",
+        "self._owners[client_id] = claim.shard",
         OF_CLAIMS + "test_the_id_of_another_principal_is_refused",
     ),
     Mutation(
         "claim_without_home",
         "While its home is away a client id is nobody's to take (review finding 7).",
-        "fluxmq/shards/claims.py",
+        "Claims.claim",
         "if not self._sessions.holds(client_id):\n                    # What is kept",
         "if not clean and not self._sessions.holds(client_id):\n                    # What is kept",
         OF_CLAIMS + "test_while_the_home_is_away_nothing_is_taken",
@@ -49,7 +47,7 @@ MUTATIONS = [
     Mutation(
         "foreign_page",
         "Without settings a page from elsewhere does not connect (review finding 6).",
-        "fluxmq/auth/origins.py",
+        "origins:page_of",
         "return Page.FOREIGN if origin_allowed(origin, allowed) else None",
         "return Page.FOREIGN",
         "tests/unit/auth/test_origins.py::test_without_settings_only_pages_of_the_same_origin_connect",
@@ -57,7 +55,7 @@ MUTATIONS = [
     Mutation(
         "foreign_page_anonymous",
         "Where it does, it is not anonymous (review finding 6).",
-        "fluxmq/shards/authentication.py",
+        "Authentication.anonymous_allowed",
         "if page is Page.FOREIGN:",
         "if False:",
         OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
@@ -65,8 +63,8 @@ MUTATIONS = [
     Mutation(
         "rebound_page_anonymous",
         "Nor is one whose name was made to point at this machine (review finding 6).",
-        "fluxmq/shards/authentication.py",
-        " and page is not Page.SAME",
+        "Authentication.anonymous_allowed",
+        "and page is not Page.SAME",
         "",
         OF_AUTHENTICATION + "test_pages_from_elsewhere_are_not_anonymous",
     ),
@@ -74,7 +72,7 @@ MUTATIONS = [
     Mutation(
         "certificate_loopback",
         "A certificate is no way round loopback_users (review finding 12).",
-        "fluxmq/shards/authentication.py",
+        "Authentication.by_certificate",
         "if not allowed or not self.reachable(name, peer):",
         "if not allowed:",
         OF_AUTHENTICATION + "test_certificates_honour_loopback_users",
@@ -82,7 +80,7 @@ MUTATIONS = [
     Mutation(
         "external_loopback",
         "Nor is it by AMQP (review finding 12).",
-        "fluxmq/shards/amqp/broker.py",
+        "AmqpBroker.authenticate.result",
         "result = authentication.by_certificate(name, client.peer, user_needed=True)",
         "result = authentication.by_certificate(name, '127.0.0.1:1', user_needed=True)",
         "tests/unit/shards/amqp/test_wiring.py::test_a_certificate_honours_loopback_users",
@@ -90,23 +88,25 @@ MUTATIONS = [
     Mutation(
         "remembered_first",
         "A password that was verified before does not wait for others (review finding 8).",
-        "fluxmq/shards/authentication.py",
-        "        if remembered:\n            self._accept",
-        "        if remembered and not self.pending:\n            self._accept",
+        "Authentication.verify",
+        """if remembered:
+            self._accept""",
+        """if remembered and not self.pending:
+            self._accept""",
         OF_VERIFYING + "test_a_password_verified_before_does_not_queue",
     ),
     Mutation(
         "addresses_in_turn",
         "Logins of one address do not hold up those of another (review finding 8).",
-        "fluxmq/auth/fair_queue.py",
-        "            self._waiting.move_to_end(key)\n",
-        "            self._waiting.move_to_end(key, last=False)\n",
+        "FairQueue.take",
+        "self._waiting.move_to_end(key)",
+        "self._waiting.move_to_end(key, last=False)",
         "tests/unit/auth/test_fair_queue.py::test_keys_take_turns",
     ),
     Mutation(
         "room_for_others",
         "An address with many waiting makes room for one with fewer (review finding 8).",
-        "fluxmq/auth/fair_queue.py",
+        "FairQueue.add",
         "if greatest is None or len(greatest) <= have + 1:",
         "if True:",
         OF_VERIFYING + "test_addresses_take_turns",
@@ -114,24 +114,24 @@ MUTATIONS = [
     Mutation(
         "busy_is_no_refusal",
         "AMQP clients are not refused for good when the node is busy (review finding 8).",
-        "fluxmq/sessions/amqp091/handshake.py",
-        "        if result.again:\n",
-        "        if False:\n",
+        "handshake:on_authenticated",
+        "if result.again:",
+        "if False:",
         "tests/unit/sessions/amqp091/test_connecting.py::"
         "test_credentials_that_cannot_be_checked_now_are_not_refused",
     ),
     Mutation(
         "guessing_delayed",
         "Failed logins delay the next ones (review finding 15).",
-        "fluxmq/auth/guessing.py",
-        "            entry.until = now + min(delay, self.limits.max_delay)\n",
-        "            pass\n",
+        "Guessing._count",
+        "entry.until = now + min(delay, self.limits.max_delay)",
+        "pass",
         "tests/unit/auth/test_guessing.py::test_delays_double_up_to_a_limit",
     ),
     Mutation(
         "guessing_at_once",
         "Those that wait when the delay begins are not tried either (review finding 15).",
-        "fluxmq/shards/authentication.py",
+        "Authentication._begin",
         "if self.guessing.wait(login.username, login.address, self._loop.time()):",
         "if False:",
         OF_VERIFYING + "test_attempts_at_once_are_not_all_tried",
@@ -139,24 +139,24 @@ MUTATIONS = [
     Mutation(
         "guessing_oracle",
         "A remembered password is no way to guess without delay (review finding 15).",
-        "fluxmq/shards/authentication.py",
-        "            if remembered is False:\n",
-        "            if False:\n",
+        "Authentication.verify",
+        "if remembered is False:",
+        "if False:",
         OF_VERIFYING + "test_guessing_at_many_names_is_slowed_down",
     ),
     Mutation(
         "guessing_scram",
         "SCRAM exchanges that were begun at once are not all tried (review finding 15).",
-        "fluxmq/sessions/mqtt/connecting.py",
-        "        if login_refused(broker, client, exchange.username):\n",
-        "        if False:\n",
+        "scram_step",
+        "if login_refused(broker, client, exchange.username):",
+        "if False:",
         "tests/unit/sessions/mqtt/test_connecting.py::test_scram_is_no_way_to_guess",
     ),
     # What is let in
     Mutation(
         "deleted_user_is_not_anonymous",
         "A name is nobody's only where nobody was ever added.",
-        "fluxmq/shards/authentication.py",
+        "Authentication._nobody_yet",
         "0 <= self.revision <= INITIAL_REVISION",
         "0 <= self.revision",
         OF_AUTHENTICATION + "test_an_unknown_name_is_none_until_somebody_adds_a_user",
@@ -164,9 +164,9 @@ MUTATIONS = [
     Mutation(
         "control_characters",
         "Topics and client ids hold no control characters unless the settings allow them.",
-        "fluxmq/protocols/mqtt/topics.py",
-        "    if not control_characters and holds_control_characters(raw):\n",
-        "    if False:\n",
+        "_check_text",
+        "if not control_characters and holds_control_characters(raw):",
+        "if False:",
         "tests/unit/sessions/mqtt/test_publishing.py::test_control_characters_are_malformed",
     ),
 ]

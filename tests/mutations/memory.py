@@ -16,7 +16,7 @@ MUTATIONS = [
     Mutation(
         "memory_hysteresis",
         "An alarm ends below another mark than it begins.",
-        MARKS,
+        "Watermark.update",
         "self.marks.resume if self.above else self.marks.high",
         "self.marks.high",
         OF_MARKS + "test_the_alarm_ends_below_another_mark_than_it_begins",
@@ -24,7 +24,7 @@ MUTATIONS = [
     Mutation(
         "memory_control_group",
         "The least limit of all control groups above a process holds.",
-        MARKS,
+        "_group_limits",
         "for directory in (place, *place.parents):",
         "for directory in (place,):",
         OF_MARKS + "test_a_control_group_may_allow_less_than_the_machine_has",
@@ -32,55 +32,52 @@ MUTATIONS = [
     Mutation(
         "memory_of_all_processes",
         "What all processes hold counts together.",
-        ALARMS,
-        "        return self._table.memory()\n",
-        "        return self._measure()\n",
+        "Watch._use",
+        "return self._table.memory()",
+        "return self._measure()",
         OF_ALARMS + "test_what_all_shards_hold_counts_together",
     ),
     Mutation(
         "memory_given_back",
         "What has been freed is given back before anybody is stopped.",
-        ALARMS,
-        "            took = self._trim()\n",
-        "            took = 0.0\n",
+        "Watch._use.took",
+        "took = self._trim()",
+        "took = 0.0",
         OF_ALARMS + "test_what_has_been_freed_is_given_back_before_anybody_is_stopped",
     ),
     Mutation(
         "memory_of_the_dead",
         "What a process that ended held is free.",
-        "fluxmq/control/table.py",
-        "        self._words[base + _MEMORY] = 0\n        self._words[base + _ALARMS] = 0\n",
+        "ProcessTable.clear_vitals",
+        """self._words[base + _MEMORY] = 0
+        self._words[base + _ALARMS] = 0""",
         "",
         OF_ALARMS + "test_a_shard_that_ended_holds_nothing",
     ),
     Mutation(
         "memory_publishers_stop",
         "While memory is short, a connection that has published is not read.",
-        REACTOR,
-        """                    if self.alarm:
+        "Reactor.tick",
+        """if self.alarm:
                         self.host.hold_publisher(connection)
-                    if connection.paused:
-""",
-        """                    if connection.paused:
-""",
+                    if connection.paused:""",
+        "if connection.paused:",
         OF_ALARMS + "test_publishers_wait_while_memory_is_short_and_lose_nothing",
     ),
     Mutation(
         "memory_first_publish",
         "A new publisher stops at its first publish.",
-        REACTOR,
-        """                self.publish(connection, buffer)
+        "Reactor.process",
+        """self.publish(connection, buffer)
                 if self.alarm:
-                    self.host.hold_publisher(connection)
-""",
-        """                self.publish(connection, buffer)
-""",
+                    self.host.hold_publisher(connection)""",
+        "self.publish(connection, buffer)",
         OF_ALARMS + "test_a_new_publisher_waits_from_its_first_publish_on",
     ),
     Mutation(
         "memory_silence",
         "A publisher that is not read is not silent.",
-        "fluxmq/shards/timers.py",
+        "HELD",
         "HELD = ~PAUSED_OUTPUT",
         "HELD = 3",
         OF_ALARMS + "test_who_is_not_read_is_not_silent",
@@ -88,23 +85,23 @@ MUTATIONS = [
     Mutation(
         "memory_relief",
         "What stopped publishers cannot complete is given up, or the alarm might never end.",
-        ALARMS,
-        "            self._alarms.relieve()\n",
+        "Watch.step",
+        "self._alarms.relieve()",
         "",
         OF_ALARMS + "test_a_packet_too_large_to_be_anything_but_a_publish_is_not_read_on",
     ),
     Mutation(
         "memory_critical",
         "Beyond the critical mark nobody is let in.",
-        "fluxmq/sessions/mqtt/connecting.py",
-        "    if broker.short_of_memory:\n",
-        "    if False:\n",
+        "connecting:check",
+        "if broker.short_of_memory:",
+        "if False:",
         OF_ALARMS + "test_nobody_is_let_in_beyond_the_critical_mark",
     ),
     Mutation(
         "memory_budget",
         "All channels of a connection draw on one budget.",
-        BUDGET,
+        "Share.take",
         "if self._budget.used + size > most:",
         "if self.bytes + size > most:",
         OF_BUDGET + "test_transactions_of_all_channels_count_together",
@@ -112,15 +109,15 @@ MUTATIONS = [
     Mutation(
         "memory_budget_returned",
         "What is not held any more can be held by others.",
-        BUDGET,
-        "        self._budget.used -= self.bytes\n",
+        "Share.release",
+        "self._budget.used -= self.bytes",
         "",
         OF_BUDGET + "test_a_connection_that_ends_holds_nothing",
     ),
     Mutation(
         "memory_pieces",
         "A body in many small frames counts as what it takes.",
-        "fluxmq/sessions/amqp091/content.py",
+        "Content._body",
         "self.share.take(len(payload) + PIECE_BYTES)",
         "self.share.take(len(payload))",
         OF_BUDGET + "test_announcing_takes_nothing_and_small_frames_count_as_what_they_are",
@@ -128,8 +125,8 @@ MUTATIONS = [
     Mutation(
         "memory_flight",
         "What a session is sent and has not answered is bounded in bytes.",
-        "fluxmq/_hot/delivery.py",
-        " and self.flight_bytes < self.pending_bytes_max",
+        "Delivery.pump",
+        "and self.flight_bytes < self.pending_bytes_max",
         "",
         "tests/unit/hot/test_window.py::test_what_is_in_flight_has_a_bound_in_bytes",
     ),

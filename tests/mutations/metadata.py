@@ -22,23 +22,24 @@ MUTATIONS = [
     Mutation(
         "topology_is_synced",
         "A row that outlives the machine is synced before it is answered.",
-        STORE,
-        "        synced = self.topology.durable(writes)\n",
-        "        synced = False\n",
+        "MetadataStore.write_topology.synced",
+        "synced = self.topology.durable(writes)",
+        "synced = False",
         OF_STORE + "test_only_what_outlives_the_machine_is_synced",
     ),
     Mutation(
         "deletions_are_synced",
         "So is that it is gone.",
-        "fluxmq/admin/topology_rows.py",
-        "            if stored is not None and not stored[0]:\n                return True\n",
+        "TopologyRows.durable",
+        """if stored is not None and not stored[0]:
+                return True""",
         "",
         OF_STORE + "test_only_what_outlives_the_machine_is_synced",
     ),
     Mutation(
         "transient_ends_with_the_node",
         "What is not durable is not there after the node's restart.",
-        KEEPER,
+        "TopologyKeeper._is_transient",
         "return not self.topology.is_durable(row.kind, row.key) or _of_settings(row)",
         "return _of_settings(row)",
         OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
@@ -46,34 +47,35 @@ MUTATIONS = [
     Mutation(
         "transient_outlives_control",
         "What is not durable is still there after the control process's restart.",
-        STORE,
-        "        if last == node:\n            return False\n",
+        "MetadataStore.begin",
+        """if last == node:
+            return False""",
         "",
         OF_DISK + "test_what_is_durable_outlives_the_node_and_the_rest_this_process",
     ),
     Mutation(
         "settings_are_not_written",
         "A queue of the settings that is taken out of them is gone.",
-        KEEPER,
-        " or _of_settings(row)\n",
-        "\n",
+        "TopologyKeeper._is_transient",
+        "or _of_settings(row)",
+        "",
         OF_DISK + "test_queues_of_the_settings_are_rows_that_are_not_written",
     ),
     Mutation(
         "unwritten_is_forgotten",
         "What could not be written did not happen.",
-        KEEPER,
-        """            self._damaged = True
+        "TopologyKeeper._give_up",
+        """self._damaged = True
             try:
                 await self._restore()""",
-        """            try:
+        """try:
                 pass""",
         OF_DISK + "test_what_could_not_be_written_did_not_happen",
     ),
     Mutation(
         "guest_once",
         "The user that everybody knows does not come back when it was deleted.",
-        STORE,
+        "MetadataStore.seed",
         'database.execute("UPDATE state SET seeded = 1")',
         'database.execute("UPDATE state SET seeded = 0")',
         OF_STORE + "test_the_first_node_makes_a_user_where_there_is_none_once",
@@ -81,7 +83,7 @@ MUTATIONS = [
     Mutation(
         "guest_alone",
         "A node that has users gets no user that everybody knows.",
-        STORE,
+        "MetadataStore.seed",
         'if database.execute("SELECT 1 FROM users LIMIT 1").fetchone() is None:',
         "if True:",
         OF_STORE + "test_the_first_node_makes_no_user_beside_others",
@@ -89,7 +91,7 @@ MUTATIONS = [
     Mutation(
         "old_permissions_go",
         "A virtual host that is made again lets nobody in whom the old one did.",
-        STORE,
+        "drop_permissions",
         """database.execute(f"DELETE FROM {table} WHERE vhost = ?", (vhost,))""",
         "pass",
         OF_STORE + "test_permissions_go_with_their_virtual_host",
@@ -98,25 +100,25 @@ MUTATIONS = [
     Mutation(
         "told_when_written",
         "No shard is told what is not on disk yet.",
-        KEEPER,
-        """        async with self._writing:
+        "TopologyKeeper._lacking",
+        """async with self._writing:
             if self._damaged:""",
-        """        if True:
+        """if True:
             if self._damaged:""",
         OF_DISK + "test_what_will_not_be_written_is_told_to_nobody",
     ),
     Mutation(
         "answered_when_told",
         "A change is answered when every live shard has it.",
-        "fluxmq/admin/confirming.py",
-        "        here = sorted(name for name in self._live() if held.get(name, -1) < revision)",
-        "        here = sorted([])",
+        "Confirming._missing.here",
+        "here = sorted(name for name in self._live() if held.get(name, -1) < revision)",
+        "here = sorted([])",
         OF_KEEPER + "test_shards_that_do_not_confirm_in_time_are_named",
     ),
     Mutation(
         "lost_owners",
         "Exclusive queues of a shard that ended are dropped.",
-        KEEPER,
+        "TopologyKeeper._left_by_others",
         "where[1] != hello.pid",
         "where[1] == hello.pid",
         OF_DISK + "test_exclusive_queues_go_with_the_process_that_had_their_connection",
@@ -124,7 +126,7 @@ MUTATIONS = [
     Mutation(
         "answered_when_held",
         "A change is answered when this shard's copy has it.",
-        CLIENT,
+        "TopologyClient._tell.reached",
         "reached = [each for each in self._ahead if each[0] <= revision]",
         "reached = list(self._ahead)",
         OF_CLIENT + "test_a_change_is_answered_when_the_copy_has_it",
@@ -132,7 +134,7 @@ MUTATIONS = [
     Mutation(
         "changes_keep_order",
         "Changes that are sent again are sent in the order in which they were asked for.",
-        CLIENT,
+        "TopologyClient._put_back",
         "sorted([*unanswered, *self._waiting], key=lambda each: each.number)",
         "[*self._waiting, *unanswered]",
         OF_CLIENT + "test_changes_are_sent_again_in_order_when_control_is_back",
@@ -140,7 +142,7 @@ MUTATIONS = [
     Mutation(
         "refused_is_not_made",
         "A change that was answered with a refusal because control was away is not made later.",
-        CLIENT,
+        "TopologyClient.tick",
         "self._waiting = deque(each for each in self._waiting if each.deadline > now)",
         "self._waiting = deque(self._waiting)",
         OF_CLIENT + "test_a_change_that_was_refused_is_not_made_later",
@@ -149,7 +151,7 @@ MUTATIONS = [
     Mutation(
         "empty_grants_nothing",
         "An empty pattern permits nothing.",
-        PERMISSIONS,
+        "_pattern",
         'compile_pattern(text or "^$")',
         "compile_pattern(text)",
         OF_PERMISSIONS + "test_each_pattern_decides_about_its_operation_alone",
@@ -157,7 +159,7 @@ MUTATIONS = [
     Mutation(
         "names_are_text",
         "A name that a client chose is text in a pattern, and widens nothing.",
-        PERMISSIONS,
+        "permissions:_filled",
         "quote(values[found[1]])",
         "values[found[1]]",
         OF_PERMISSIONS + "test_names_chosen_by_a_client_do_not_widen_a_grant",
@@ -165,7 +167,7 @@ MUTATIONS = [
     Mutation(
         "nobody_has_no_name",
         "A client without an id is not every client.",
-        PERMISSIONS,
+        "permissions:_filled",
         r'or r"[^\s\S]"',
         "",
         OF_PERMISSIONS + "test_a_client_without_an_id_is_not_granted_everything",
@@ -173,7 +175,7 @@ MUTATIONS = [
     Mutation(
         "look_aheads_of_all",
         "A look-ahead of one alternative does not decide about the others.",
-        PATTERNS,
+        "patterns:_split",
         "or _alternatives(rest)",
         "",
         OF_PATTERNS + "test_patterns_refused",
@@ -181,23 +183,25 @@ MUTATIONS = [
     Mutation(
         "meta_forgets_who_is_needed",
         "A node is not forgotten when the others would have no majority.",
-        "fluxmq/admin/meta/forgetting.py",
-        "    if len(there) >= needed:\n",
-        "    if True:\n",
+        "problem",
+        "if len(there) >= needed:",
+        "if True:",
         "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
     ),
     Mutation(
         "meta_forgets_its_leader",
         "A refusal is one.",
-        "fluxmq/admin/meta/forgetting.py",
-        "    if why:\n        raise",
-        "    if False:\n        raise",
+        "forgetting:forget",
+        """if why:
+        raise""",
+        """if False:
+        raise""",
         "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
     ),
     Mutation(
         "answered_before_other_nodes_know",
         "Who changes the topology is answered when the other nodes work by the change.",
-        "fluxmq/admin/confirming.py",
+        "Confirming._missing",
         "self._elsewhere.lagging(revision) if self._elsewhere is not None else ()",
         "()",
         "tests/unit/admin/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
@@ -205,23 +209,24 @@ MUTATIONS = [
     Mutation(
         "slow_node_is_waited_for_each_time",
         "A node that was waited for in vain holds up nobody else.",
-        "fluxmq/admin/confirming.py",
-        "                    self._elsewhere.give_up(revision)\n",
-        "                    pass\n",
+        "Confirming.missing",
+        "self._elsewhere.give_up(revision)",
+        "pass",
         "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
     ),
     Mutation(
         "meta_differs_unnoticed",
         "A copy of _meta that differs from what a majority holds is given up.",
-        "fluxmq/admin/meta/comparing.py",
-        "        if number == self._replica.leader:\n            self._give_up()\n",
-        "        pass\n",
+        "Comparing.differs",
+        """if number == self._replica.leader:
+            self._give_up()""",
+        "pass",
         OF_COMPARING + "test_a_copy_that_differs_is_given_up_and_comes_anew",
     ),
     Mutation(
         "meta_compared_at_other_indexes",
         "Copies are compared where as much is applied.",
-        "fluxmq/admin/meta/comparing.py",
+        "comparing:deviating",
         "right is not None and each.applied == right.applied and each != right",
         "right is not None and each != right",
         OF_COMPARING + "test_who_differs_from_a_majority",
@@ -229,7 +234,7 @@ MUTATIONS = [
     Mutation(
         "meta_judged_without_majority",
         "Without a majority of equal copies nobody is said to be wrong.",
-        "fluxmq/admin/meta/comparing.py",
+        "agreed",
         "if count > len(members) // 2), None)",
         "if count), None)",
         OF_COMPARING + "test_who_differs_from_a_majority",

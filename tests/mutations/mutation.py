@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutations.symbols import find, pattern
+
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("fluxmq", "spark", "tests", "config", "setup.cfg", "pyproject.toml", "setup.py")
 LEFT_OUT = shutil.ignore_patterns("*.so", "*.c", "__pycache__", ".hypothesis", "data")
@@ -30,14 +32,14 @@ FAILED = 1
 
 @dataclass(frozen=True)
 class Mutation:
-    """`rule` is broken by writing `new` for `old` in `file`; `test` must fail then.
+    """Breaks `rule` by writing `new` for `old` within the symbol `at` (see `symbols.find`); `test` must fail then.
 
-    `old` occurs once. `slow`: the test starts a broker.
+    `old` occurs once there, however its lines are broken. `slow`: the test starts a broker.
     """
 
     name: str
     rule: str
-    file: str
+    at: str
     old: str
     new: str
     test: str
@@ -46,9 +48,10 @@ class Mutation:
     def complaints(self, root: Path = ROOT) -> list[str]:
         """What is wrong with the mutation itself: the source or the test has moved on."""
         found = []
-        text = (root / self.file).read_text("utf-8")
-        if text.count(self.old) != 1:
-            found.append(f"{self.file} holds the old text {text.count(self.old)} times")
+        try:
+            self.broken(root)
+        except LookupError as problem:
+            found.append(str(problem))
         if self.new == self.old:
             found.append("nothing changes")
         file, _, function = self.test.partition("::")
@@ -56,6 +59,17 @@ class Mutation:
         if f"def {function}(" not in (root / file).read_text("utf-8"):
             found.append(f"{file} has no {function}")
         return found
+
+    def broken(self, root: Path = ROOT) -> tuple[str, str]:
+        """Return the file of the symbol and its text with the rule broken. Raises LookupError."""
+        place = find(root, self.at)
+        lines = (root / place.file).read_text("utf-8").splitlines(keepends=True)
+        code = "".join(lines[place.first : place.last])
+        hits = list(pattern(self.old).finditer(code))
+        if len(hits) != 1:
+            raise LookupError(f"{self.at} in {place.file} holds the old code {len(hits)} times")
+        code = code[: hits[0].start()] + self.new + code[hits[0].end() :]
+        return place.file, "".join([*lines[: place.first], code, *lines[place.last :]])
 
 
 @dataclass(frozen=True)
@@ -103,10 +117,10 @@ def run_tests(root: Path, tests: Iterable[str]) -> tuple[int, str]:
 
 def attempt(mutation: Mutation, root: Path) -> Verdict:
     """Try one mutation in a copy of the tree, which is as before afterwards."""
-    path = root / mutation.file
+    file, changed = mutation.broken(root)
+    path = root / file
     text = path.read_text("utf-8")
-    assert text.count(mutation.old) == 1, mutation.complaints(root)
-    path.write_text(text.replace(mutation.old, mutation.new), "utf-8")
+    path.write_text(changed, "utf-8")
     try:
         code, output = run_tests(root, [mutation.test])
     finally:

@@ -14,15 +14,17 @@ MUTATIONS = [
     Mutation(
         "simulated_follower_answers_before_fsync",
         "A follower acknowledges an append after its own fsync.",
-        "fluxmq/raft/following.py",
-        "        )\n    state.answer(answer)\n",
-        "        )\n    state.send(answer)\n",
+        "on_append",
+        """)
+    state.answer(answer)""",
+        """)
+    state.send(answer)""",
         SEEDS,
     ),
     Mutation(
         "simulated_leader_counts_before_fsync",
         "A leader counts itself for an entry after its own fsync.",
-        "fluxmq/raft/leading.py",
+        "Leadership._majority_match.matches",
         "self._state.log.persisted if voter == own else",
         "self._state.log.last_index if voter == own else",
         SEEDS,
@@ -30,7 +32,7 @@ MUTATIONS = [
     Mutation(
         "simulated_vote_before_fsync",
         "A vote leaves after it is durable (paper figure 2: updated on stable storage before responding).",
-        "fluxmq/raft/elections.py",
+        "Elections.on_request",
         "state.answer(Message(kind, state.id, message.source, message.term))",
         "state.send(Message(kind, state.id, message.source, message.term))",
         SEEDS,
@@ -38,7 +40,7 @@ MUTATIONS = [
     Mutation(
         "simulated_vote_not_persisted",
         "A vote survives a restart, so that a node votes once per term.",
-        "fluxmq/raft/node.py",
+        "Node._new_hard_state",
         "self._given = HardState(state.term, state.vote, commit)\n        return self._given",
         "self._given = HardState(state.term, state.vote, commit)\n"
         "        return HardState(state.term, 0, commit)",
@@ -48,7 +50,7 @@ MUTATIONS = [
     Mutation(
         "simulated_duplicates_cut",
         "An append cuts the log where it conflicts and nowhere else (paper figure 2, AppendEntries 3).",
-        "fluxmq/raft/log.py",
+        "Log.accept",
         "if self.term(entry.index) != entry.term:",
         "if entry.index > self.commit:",
         SEEDS,
@@ -56,7 +58,7 @@ MUTATIONS = [
     Mutation(
         "simulated_previous_entry_unchecked",
         "An append is refused unless the entry before it matches (paper figure 2, AppendEntries 2).",
-        "fluxmq/raft/following.py",
+        "on_append",
         "elif log.matches(message.index, message.log_term):",
         "elif message.index <= log.last_index:",
         SEEDS,
@@ -65,7 +67,7 @@ MUTATIONS = [
     Mutation(
         "simulated_vote_ignores_log",
         "Votes go only to a log at least as complete (paper section 5.4.1).",
-        "fluxmq/raft/elections.py",
+        "Elections.on_request",
         "if not (free and complete):",
         "if not free:",
         SEEDS,
@@ -73,7 +75,7 @@ MUTATIONS = [
     Mutation(
         "simulated_votes_twice",
         "One vote per term (paper section 5.2).",
-        "fluxmq/raft/elections.py",
+        "Elections.on_request.free",
         "or (state.vote == 0 and state.leader == 0)",
         "or True",
         SEEDS,
@@ -81,7 +83,7 @@ MUTATIONS = [
     Mutation(
         "simulated_elected_by_half",
         "A leader has the votes of a majority.",
-        "fluxmq/raft/elections.py",
+        "Elections._record.needed",
         "needed = len(voters) // 2 + 1",
         "needed = (len(voters) + 1) // 2",
         SEEDS,
@@ -90,7 +92,7 @@ MUTATIONS = [
     Mutation(
         "simulated_commit_on_minority",
         "Committed is what a majority holds.",
-        "fluxmq/raft/leading.py",
+        "Leadership._majority_match",
         "return matches[(len(voters) - 1) // 2]",
         "return matches[len(voters) // 2 + (len(voters) > 2)]",
         SEEDS,
@@ -98,7 +100,7 @@ MUTATIONS = [
     Mutation(
         "simulated_commit_of_earlier_terms",
         "Entries of earlier terms are not committed by counting (paper section 5.4.2, figure 8).",
-        "fluxmq/raft/leading.py",
+        "Leadership.advance_commit",
         "if index > log.commit and index >= self.first_index:",
         "if index > log.commit:",
         SEEDS,
@@ -106,7 +108,7 @@ MUTATIONS = [
     Mutation(
         "simulated_heartbeat_commits_unproven",
         "A heartbeat tells no more of the commit index than the receiver is proven to hold.",
-        "fluxmq/raft/leading.py",
+        "Leadership._send_heartbeats.commit",
         "commit = min(progress.match, state.log.commit)",
         "commit = state.log.commit",
         SEEDS,
@@ -115,7 +117,7 @@ MUTATIONS = [
     Mutation(
         "simulated_reads_without_quorum",
         "A read waits until a majority has said that this is still the leader.",
-        "fluxmq/raft/leading.py",
+        "Leadership._confirm_reads.confirmed",
         "confirmed = answered[(len(voters) - 1) // 2]",
         "confirmed = answered[-1]",
         SEEDS,
@@ -123,7 +125,7 @@ MUTATIONS = [
     Mutation(
         "simulated_reads_before_own_commit",
         "A new leader answers reads after an entry of its own term is committed.",
-        "fluxmq/raft/leading.py",
+        "Leadership.flush",
         "if self._reads_asked and self._state.log.commit >= self.first_index:",
         "if self._reads_asked:",
         SEEDS,
@@ -132,7 +134,7 @@ MUTATIONS = [
     Mutation(
         "simulated_two_changes_at_once",
         "No membership change while an earlier one is uncommitted.",
-        "fluxmq/raft/leading.py",
+        "Leadership.propose_membership",
         "if state.memberships.since > log.commit:",
         "if False:",
         SEEDS,
@@ -141,67 +143,78 @@ MUTATIONS = [
     Mutation(
         "simulated_floor_of_votes",
         "Who comes back without its log votes as if it held what was committed then.",
-        "fluxmq/raft/state.py",
-        "        return max((log.last_term, log.last_index), self.floor)",
-        "        return (log.last_term, log.last_index)",
+        "State.end",
+        "return max((log.last_term, log.last_index), self.floor)",
+        "return (log.last_term, log.last_index)",
         "tests/sim/test_found.py::test_what_worn_storage_once_found_stays_away",
     ),
     Mutation(
         "simulated_start_over",
         "A learner that has lost its log is known anew by its leader.",
-        "fluxmq/raft/leading.py",
-        "        self.peers[peer] = Progress(self._state.log.last_index + 1)\n        return True",
-        "        return True",
+        "Leadership.start_over",
+        """self.peers[peer] = Progress(self._state.log.last_index + 1)
+        return True""",
+        "return True",
         SEEDS,
     ),
     Mutation(
         "simulated_sent_snapshot_proves",
         "A snapshot that has been sent proves nothing before the peer answers.",
-        "fluxmq/raft/progress.py",
-        "        self.next = max(self.match, self.pending_snapshot) + 1\n",
-        "        self.match = max(self.match, self.pending_snapshot)\n"
-        "        self.next = self.match + 1\n",
+        "Progress.probe",
+        "self.next = max(self.match, self.pending_snapshot) + 1",
+        """self.match = max(self.match, self.pending_snapshot)
+        self.next = self.match + 1""",
         SEEDS,
     ),
     Mutation(
         "simulated_snapshot_answer_before_fsync",
         "A snapshot is acknowledged when it is durable.",
-        "fluxmq/raft/following.py",
-        "    answer.index = log.commit\n    state.answer(answer)",
-        "    answer.index = log.commit\n    state.send(answer)",
+        "on_snapshot",
+        """answer.index = log.commit
+    state.answer(answer)""",
+        """answer.index = log.commit
+    state.send(answer)""",
         SEEDS,
     ),
     # Liveness
     Mutation(
         "simulated_failed_snapshots_are_wanted_again",
         "A snapshot that was given up is wanted again.",
-        "fluxmq/raft/leading.py",
-        "        if not ok:\n            progress.pending_snapshot = 0\n        progress.probe()",
-        "        if not ok:\n            return\n        progress.probe()",
+        "Leadership.report_snapshot",
+        """if not ok:
+            progress.pending_snapshot = 0
+        progress.probe()""",
+        """if not ok:
+            return
+        progress.probe()""",
         SEEDS,
     ),
     Mutation(
         "simulated_transfer_is_given_up",
         "A leader whose successor is cut off takes proposals again.",
-        "fluxmq/raft/leading.py",
-        "            if self._transfer_elapsed >= state.config.election_ticks:",
-        "            if self._transfer_elapsed >= 1 << 40:",
+        "Leadership.tick",
+        "if self._transfer_elapsed >= state.config.election_ticks:",
+        "if self._transfer_elapsed >= 1 << 40:",
         SEEDS,
     ),
     Mutation(
         "simulated_lost_appends_are_forgotten",
         "A follower that lost an append is asked again.",
-        "fluxmq/raft/leading.py",
-        "            progress.due = True\n        if message.context",
-        "            pass\n        if message.context",
+        "Leadership.on_heartbeat_answer",
+        """progress.due = True
+        if message.context""",
+        """pass
+        if message.context""",
         SEEDS,
     ),
     Mutation(
         "simulated_candidates_are_told",
         "A request for a vote in an earlier term is answered with the term (paper figure 2, RequestVote 1).",
-        "fluxmq/raft/node.py",
-        "        elif message.kind is MessageKind.VOTE:\n            self._state.reject(",
-        "        elif False:\n            self._state.reject(",
+        "Node._meet_lower_term",
+        """elif message.kind is MessageKind.VOTE:
+            self._state.reject(""",
+        """elif False:
+            self._state.reject(""",
         "tests/sim/test_found.py::test_a_candidate_behind_is_told_the_term",
     ),
 ]
