@@ -12,6 +12,8 @@ SEED ?= 1
 ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
+# Tests to run at once, for one: make t T=tests/unit/queues/test_machine.py
+T ?=
 # Processes the tests are spread over: one more than processors, since those with real nodes wait for elections and the like.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Examples of each property in the second of two runs; the first has a hundred.
@@ -29,12 +31,13 @@ HOT := $(wildcard fluxmq/_hot/*.py fluxmq/_hot/*.pyx fluxmq/_hot/*.pxd perf/_hot
   fluxmq/sessions/amqp091/*.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run cluster install test check fix native bench sim chaos powercut spark-demo docs coverage clean
+.PHONY: help run cluster install t test check fix native bench sim chaos powercut spark-demo docs coverage clean
 
 help:
 	@echo "make run       set up everything in $(VENV) and start the broker with $(CONFIG)"
 	@echo "make cluster   the same with three nodes on this machine (config/cluster)"
 	@echo "make install   the same without starting"
+	@echo "make t         run some tests at once, without compiling anything: make t T=tests/unit/queues"
 	@echo "make test      set up everything and run the tests, compiled and uncompiled"
 	@echo "make check     all that CI runs: format, lint, types, import contracts, tests"
 	@echo "make fix       format, and mend what ruff can mend"
@@ -92,12 +95,19 @@ $(VENV)/.installed: $(KEYS) | $(BIN)/python
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	@echo "==> installing what tests, checks and benchmarks need"
-	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test,perf]'
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[unit,test,perf]'
 	@touch $@
 
 $(VENV)/.installed-spark: $(VENV)/.installed-test
 	@echo "==> installing Spark (450 MB)"
-	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[test,perf,spark]'
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[unit,test,perf,spark]'
+	@touch $@
+
+# Neither a compiler nor Spark, nor the clients of other brokers: seconds from a fresh clone to the first test.
+$(VENV)/.installed-unit: $(KEYS) | $(BIN)/python
+	@echo "==> installing fluxmq and what unit tests need into $(VENV)"
+	@$(BIN)/python -m pip install --quiet "setuptools>=69"
+	@FLUXMQ_PURE=1 $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[unit]'
 	@touch $@
 
 # No stamp unless everything compiled, so that a compiler installed later is noticed.
@@ -108,6 +118,9 @@ $(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
 	$(BIN)/python setup.py --quiet build_ext --inplace > build/compile.log 2>&1 || true; \
 	grep -h '^hot path:' build/compile.log || true; \
 	if $(BIN)/python -c 'import setup; raise SystemExit(setup.report())'; then touch $@; fi
+
+t: $(VENV)/.installed-unit
+	@FLUXMQ_PURE=1 $(BIN)/python -m pytest -q -m "not spark" $(or $(T),tests/unit) $(ARGS)
 
 test: SPREAD = -n $(JOBS) --dist worksteal
 test: $(VENV)/.installed-spark $(VENV)/.compiled
