@@ -12,7 +12,8 @@ SEED ?= 1
 ROUNDS ?= 20
 # Passed on to pytest, for one: make test ARGS="tests/unit -x"
 ARGS ?=
-# Tests to run at once, for one: make t T=tests/unit/queues/test_machine.py
+# Tests to run at once, for one: make t T=tests/unit/queues/test_machine.py. Those of tests/unit/spark, and all outside
+# tests/unit, need what `make test` installs.
 T ?=
 # Processes the tests are spread over: one more than processors, since those with real nodes wait for elections and the like.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -120,7 +121,7 @@ $(VENV)/.compiled: setup.py $(HOT) | $(VENV)/.installed
 	if $(BIN)/python -c 'import setup; raise SystemExit(setup.report())'; then touch $@; fi
 
 t: $(VENV)/.installed-unit
-	@FLUXMQ_PURE=1 $(BIN)/python -m pytest -q -m "not spark" $(or $(T),tests/unit) $(ARGS)
+	@FLUXMQ_PURE=1 $(BIN)/python -m pytest -q -m "not spark" $(or $(T),tests/unit --ignore=tests/unit/spark) $(ARGS)
 
 test: SPREAD = -n $(JOBS) --dist worksteal
 test: $(VENV)/.installed-spark $(VENV)/.compiled
