@@ -496,22 +496,4 @@ MUTATIONS = [
         "most = TRAVELLING_MAX",
         "tests/unit/queues/test_origins.py::test_more_outboxes_than_an_older_version_remembers_are_recognised_after_a_change_of_leader",
     ),
-    Mutation(
-        "left_behind_named",
-        "A copy that led and is left behind is not named as the leader any more.",
-        "Cluster._closed",
-        "self._follows(hosted)",
-        "pass",
-        "tests/unit/shards/cluster/test_left_behind.py"
-        "::test_a_leader_that_is_left_behind_is_named_no_longer",
-    ),
-    Mutation(
-        "forced_term_near",
-        "Those left behind do not pass the term of the copy that was declared the truth.",
-        "Forcing.force",
-        "+ TERMS_AHEAD",
-        "+ 1",
-        "tests/unit/shards/cluster/test_left_behind.py"
-        "::test_those_left_behind_cannot_pass_the_term_of_the_forced_copy",
-    ),
 ]
