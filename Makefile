@@ -164,7 +164,7 @@ spark-demo: $(VENV)/.installed-spark $(VENV)/.compiled
 
 docs: $(VENV)/.installed
 	@echo "==> docs/configuration.md"; $(BIN)/python -m fluxmq.settings.reference > docs/configuration.md
-	@echo "==> docs/operations.md"; $(BIN)/python -m fluxmq.admin.reference docs/operations.md
+	@echo "==> docs/operations.md"; $(BIN)/python -m fluxmq.cli.reference docs/operations.md
 	@echo "==> docs/decisions/README.md"; $(BIN)/python -m tests.arch.decisions > docs/decisions/README.md
 
 coverage: $(VENV)/.installed-test

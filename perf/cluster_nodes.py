@@ -427,7 +427,7 @@ class Nodes:
 
 def control(node: Node, *arguments: str) -> tuple[int, str]:
     """``fluxmqctl`` on one node: its exit code and what it printed."""
-    command = [sys.executable, "-m", "fluxmq.admin.cli", "--data-dir", str(node.folder / "data")]
+    command = [sys.executable, "-m", "fluxmq.cli.main", "--data-dir", str(node.folder / "data")]
     done = subprocess.run(
         [*command, *arguments],
         env=durable.environment(),

@@ -160,7 +160,7 @@ class Broker:
 
     def control(self, *arguments: str, stdin: str = "") -> str:
         """Run `fluxmqctl` on this broker, as an operator would, and return what it printed."""
-        command = [sys.executable, "-m", "fluxmq.admin.cli", "--config", str(self.config)]
+        command = [sys.executable, "-m", "fluxmq.cli.main", "--config", str(self.config)]
         done = subprocess.run(
             [*command, *arguments],
             input=stdin,

@@ -5,7 +5,7 @@ copied together) and ``chunks`` (large pieces, shared by all who get them), and 
 kernel. An idle connection holds no buffers. Output is bounded by whoever appends: ``room`` says how much
 may still be appended; beyond it QoS 0 is dropped and QoS 1 and 2 stay in their session.
 
-``stream`` is the filter of TLS and WebSocket connections (``shards/streams``); plain TCP has none and takes
+``stream`` is the filter of TLS and WebSocket connections (``net``); plain TCP has none and takes
 the short way. This module knows bytes only: meaning is in ``handler``, delivery in ``delivery``.
 """
 

@@ -1,7 +1,7 @@
 """The record of one user, and what a name and a set of rules must look like.
 
 Pure values. Where they are stored is the control process's affair, how they travel is
-`fluxmq.control.user_messages`.
+`fluxmq.ipc.user_messages`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""What the processes of one node say to each other, and through which descriptors.
+"""The control process of a node.
 
-``launch`` tells a child what it is, ``table`` is the shared page of vital signs, ``handoff`` carries
-accepted connections from the acceptor to the shards.
+Responsible for the node's metadata (users, topology), and for answering health and metrics over HTTP. It talks to shards
+only through the control socket and the process table, so that whatever goes wrong here, messages keep flowing.
 """
+
+from __future__ import annotations

@@ -1,60 +1,103 @@
-"""Backing up a node: fluxmqctl asks control, and control asks every shard for its groups.
+"""`fluxmqctl backup`: a data directory made beside the running node's, from which a broker can start.
 
-Both questions are `BACKUP`; their answers are `BackedUp`. The directory is one that control has made, on this machine.
+Shards copy their groups one after another; then the shards' tables (sessions, retained messages), this process's (users,
+exchanges, queues, policies) and the placement follow. Each part is as it was at one moment, the moments are seconds apart:
+what is missing of queues, or too many, a start sets right by the tables, as after a crash. VERSION is written last, and
+the directory gets its name only then, so that nobody starts on half of a backup.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Self
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
-from fluxmq.control.messages import Body, Fields
+from fluxmq.control.metadata import FILE_NAME, StoreThread
+from fluxmq.control.peers import Peer, PeerError, RequestError
+from fluxmq.control.placing import Placing
+from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
+from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_INVALID, Body
+from fluxmq.logs import get_logger
+from fluxmq.storage.backup import copy_tables
+from fluxmq.storage.directory import DataPaths, write_placement, write_version
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
 
-BACKUP: Final = "backup"
-DIRECTORY_CHARACTERS_MAX: Final = 4096
-"""Linux takes paths of so many bytes."""
-RATE_MAX: Final = 1 << 40
+KINDS: Final = frozenset({BACKUP})
+SHARD_SECONDS_MAX: Final = 86_400.0
+"""For a shard to copy its groups: a day, in which the slowest rate worth naming copies terabytes."""
+MAKING: Final = ".incomplete"
+"""Ends the directory's name until the backup is whole."""
 
-
-@dataclass(frozen=True, slots=True)
-class Backup:
-    """Write a backup into `directory`, at most `rate` bytes a second of each shard's segments; 0: as fast as it goes."""
-
-    directory: str
-    rate: int
-
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {"directory": self.directory, "rate": self.rate}
-
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, BACKUP)
-        return cls(
-            fields.text("directory", DIRECTORY_CHARACTERS_MAX), fields.integer("rate", 0, RATE_MAX)
-        )
+_log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class BackedUp:
-    """What a backup holds. `bytes`: of segments."""
+class Backups:
+    """Makes backups of this node, one at a time. `shards` gives the connected shards."""
 
-    groups: int
-    queues: int
-    bytes: int
+    def __init__(
+        self,
+        paths: DataPaths,
+        thread: StoreThread,
+        placing: Placing,
+        shards: Callable[[], list[Peer]],
+    ) -> None:
+        self._paths = paths
+        self._files = Files()
+        self._thread = thread
+        self._placing = placing
+        self._shards = shards
 
-    def to_body(self) -> dict[str, object]:
-        """Return the body to send."""
-        return {name: getattr(self, name) for name in self.__slots__}
+    async def answer(self, body: Body) -> Body:
+        """Make a backup. Raises RequestError or MessageError; what was begun is left under a name that says so."""
+        wanted = Backup.from_body(body)
+        target = Path(wanted.directory)
+        if not target.is_absolute():
+            raise RequestError(ERROR_INVALID, f"{target} is not an absolute path")
+        making = target.with_name(target.name + MAKING)
+        for path in (target, making):
+            if path.exists():
+                raise RequestError(ERROR_EXISTS, f"{path} exists already; name another directory")
+        begun = time.monotonic()
+        try:
+            # No group moves to another shard meanwhile: it would be copied twice, or by nobody.
+            async with self._placing.still():
+                done = await self._make(DataPaths(str(making)), wanted.rate)
+            await self._thread.run(lambda: self._finish(making, target))
+        except (StorageError, OSError, PeerError, TimeoutError) as problem:
+            reason = str(problem) or "a shard did not answer in time"
+            raise RequestError(
+                ERROR_FAILED, f"no backup was made: {reason}; remove {making} and try again"
+            ) from problem
+        seconds = round(time.monotonic() - begun, 3)
+        _log.info("backup made", extra={"directory": str(target), "seconds": seconds})
+        return done.to_body()
 
-    @classmethod
-    def from_body(cls, body: Body) -> Self:
-        """Read a body. Raises MessageError."""
-        fields = Fields(body, BACKUP)
-        return cls(fields.integer("groups"), fields.integer("queues"), fields.integer("bytes"))
+    async def _make(self, target: DataPaths, rate: int) -> BackedUp:
+        await self._thread.run(lambda: self._files.make_directory(target.root))
+        done = BackedUp(0, 0, 0)
+        placement = self._placing.placement
+        shards = self._shards()
+        if len(shards) != placement.workers:
+            raise StorageError(f"{len(shards)} of {placement.workers} shards are connected")
+        for shard in shards:
+            body = await shard.ask(BACKUP, Backup(target.root, rate).to_body(), SHARD_SECONDS_MAX)
+            done += BackedUp.from_body(body)
+        await asyncio.to_thread(self._copy_tables, target, placement.workers)
+        await self._thread.run(lambda: write_placement(self._files, target, placement))
+        return done
 
-    def __add__(self, other: BackedUp) -> BackedUp:
-        return BackedUp(
-            self.groups + other.groups, self.queues + other.queues, self.bytes + other.bytes
-        )
+    def _copy_tables(self, target: DataPaths, workers: int) -> None:
+        for shard in range(workers):
+            if self._files.exists(self._paths.state(shard)):
+                self._files.make_directory(str(Path(target.state(shard)).parent))
+                copy_tables(self._files, self._paths.state(shard), target.state(shard))
+        copy_tables(self._files, f"{self._paths.root}/{FILE_NAME}", f"{target.root}/{FILE_NAME}")
+
+    def _finish(self, making: Path, target: Path) -> None:
+        write_version(self._files, DataPaths(str(making)))
+        self._files.fsync_directory(str(making))
+        self._files.rename(str(making), str(target))
+        self._files.fsync_directory(str(target.parent))

@@ -26,8 +26,8 @@ from collections.abc import Callable, Iterator
 
 from fluxmq._hot.connection import WIRE_MQTT, Connection
 from fluxmq._hot.reactor import PAUSED_ALARM, Reactor
-from fluxmq.control.memory import SAMPLE_SECONDS, Marks, Watermark
-from fluxmq.control.table import ALARMS, DISK, MEMORY, ProcessTable
+from fluxmq.ipc.memory import SAMPLE_SECONDS, Marks, Watermark
+from fluxmq.ipc.table import ALARMS, DISK, MEMORY, ProcessTable
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.metrics.registry import Sample
 

@@ -20,6 +20,8 @@ from fluxmq._hot.run import Run
 from fluxmq.auth.policy import Policy
 from fluxmq.auth.scram import ServerExchange, StoredKeys
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.tls import TlsStream
+from fluxmq.net.websocket import WebSocketStream
 from fluxmq.protocols.mqtt.packets import Connect
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.protocols.mqtt.topics import ParsedFilter
@@ -41,8 +43,6 @@ from fluxmq.shards.groups import GroupTable
 from fluxmq.shards.limits import PENDING_CONNECTED_MAX, session_limits
 from fluxmq.shards.queues.port import QueuePort
 from fluxmq.shards.routes import RouteTable
-from fluxmq.shards.streams.tls import TlsStream
-from fluxmq.shards.streams.websocket import WebSocketStream
 from fluxmq.shards.taking_over import TakingOver
 from fluxmq.shards.timers import SessionTimers, SilenceWheel
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
+from fluxmq.net.links import Link
 from fluxmq.protocols.sniff import shard_of
-from fluxmq.shards.links import Link
 
 Done = Callable[[Any, bool], None]
 """Called with the session to continue and whether it is exported state rather than a session of this shard; or with

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import orjson
 
-from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK
-from fluxmq.control.placements import shard_of
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK
+from fluxmq.ipc.placements import shard_of
 from fluxmq.raft.memberships import encode_membership
 from fluxmq.raft.types import MEMBERSHIP, Membership
 from fluxmq.settings.plans import GroupPlans, UnknownGroup, member_number

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
+from fluxmq.net.links import Link
 from fluxmq.routing.shared import SharedGroup, SharedGroups
 from fluxmq.sessions.mqtt.handover import give_up_shared
 from fluxmq.sessions.mqtt.session import Grant, Session
 from fluxmq.sessions.mqtt.subscribing import identifier_property
-from fluxmq.shards.links import Link
 
 if TYPE_CHECKING:
     from fluxmq.shards.durable.kept_links import KeptLink

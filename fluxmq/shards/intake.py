@@ -13,16 +13,16 @@ from collections.abc import Callable
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
-from fluxmq.control.handoff import LISTENERS, HandoffClosedError, adopt, receive
+from fluxmq.ipc.handoff import LISTENERS, HandoffClosedError, adopt, receive
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.tls import TlsStream, server_context
+from fluxmq.net.websocket import WebSocketStream
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.session import (
     CONNECTED,
     Client,
 )
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.streams.tls import TlsStream, server_context
-from fluxmq.shards.streams.websocket import WebSocketStream
 
 MESSAGES_PER_TURN = 4
 """Hand-over messages (of up to 60 connections) taken in one tick."""

@@ -19,13 +19,13 @@ from typing import Any
 
 from fluxmq._hot.reactor import Reactor
 from fluxmq.logs import get_logger
-from fluxmq.shards import frames
+from fluxmq.net import frames
+from fluxmq.net.links import Connect, Link
 from fluxmq.shards.amqp.entered import Entered
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.claims import Claims
 from fluxmq.shards.durable.links import DurableLinks
 from fluxmq.shards.groups import GroupTable
-from fluxmq.shards.links import Connect, Link
 from fluxmq.shards.queues.queue_links import QueueLinks
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable

@@ -22,8 +22,8 @@ from typing import Self
 
 import orjson
 
-from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK, die_with_parent
-from fluxmq.control.placements import placement_from_body, shard_of
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK, die_with_parent
+from fluxmq.ipc.placements import placement_from_body, shard_of
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.shard_logs import WAL, WAL_BUFFERED
 from fluxmq.shards.queues.shared_log import SharedLog

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
-from fluxmq.control.handoff import LISTENERS
-from fluxmq.control.messages import ProcessNumbers
+from fluxmq.ipc.handoff import LISTENERS
+from fluxmq.ipc.messages import ProcessNumbers
 from fluxmq.metrics.instruments import Instruments
 from fluxmq.metrics.registry import DROP_REASONS, Sample
 from fluxmq.protocols.mqtt.packet_types import PacketType

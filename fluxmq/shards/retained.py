@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 
 from fluxmq._hot.run import Run, message_run
 from fluxmq._hot.tickets import Ticket
+from fluxmq.net import frames
+from fluxmq.net.links import Link
 from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
-from fluxmq.shards import frames
 from fluxmq.shards.durable.retained_rows import RetainedRows
-from fluxmq.shards.links import Link
 
 TOMBSTONES_MAX = 100_000
 """Deleted topics remembered so that an older message, still under way, does not revive them."""

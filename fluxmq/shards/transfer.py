@@ -14,9 +14,9 @@ from typing import Any
 from fluxmq._hot.delivery import Delivery
 from fluxmq._hot.portion import Portion
 from fluxmq._hot.run import Run
+from fluxmq.net import frames
 from fluxmq.sessions.mqtt.handover import drain, restore
 from fluxmq.sessions.mqtt.session import Session, Will
-from fluxmq.shards import frames
 from fluxmq.shards.durable.keeper import Owed, Released, SessionKeeper
 from fluxmq.shards.durable.rows import grant_of, grant_values, will_values
 from fluxmq.shards.groups import Group, GroupTable

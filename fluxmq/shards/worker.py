@@ -22,11 +22,11 @@ import uvloop
 from fluxmq import logs
 from fluxmq._hot.reactor import Reactor
 from fluxmq.cluster.errors import ClusterError
-from fluxmq.control import memory
-from fluxmq.control.client import ControlClient
-from fluxmq.control.conversation import Handlers
-from fluxmq.control.descriptors import shares_here
-from fluxmq.control.launch import (
+from fluxmq.ipc import memory
+from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.descriptors import shares_here
+from fluxmq.ipc.launch import (
     Launch,
     bind_to_parent,
     fail_boot,
@@ -35,10 +35,12 @@ from fluxmq.control.launch import (
     raise_file_limit,
     read_settings,
 )
-from fluxmq.control.memory import Marks, OwnMemory
-from fluxmq.control.messages import Hello
-from fluxmq.control.table import NOT_PINNED, ProcessTable
-from fluxmq.control.user_messages import Users
+from fluxmq.ipc.memory import Marks, OwnMemory
+from fluxmq.ipc.messages import Hello
+from fluxmq.ipc.table import NOT_PINNED, ProcessTable
+from fluxmq.ipc.user_messages import Users
+from fluxmq.net.links import make_links
+from fluxmq.net.tls import TlsSettingsError
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.session import Client
 from fluxmq.settings.plans import UnknownGroup
@@ -54,7 +56,6 @@ from fluxmq.shards.durable.wiring import Durable, StoreWatch, expect_others, ope
 from fluxmq.shards.garbage import Garbage
 from fluxmq.shards.intake import Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.links import make_links
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.queues.disk import disk_beside
@@ -63,7 +64,6 @@ from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
 from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.steady import make_clock
-from fluxmq.shards.streams.tls import TlsSettingsError
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
 
@@ -224,7 +224,9 @@ class Worker:
             return row.pid != 0 and row.heartbeat != 0
 
         self.peers = Peers(
-            lambda received, blocked: make_links(launch, self.reactor, received, blocked),
+            lambda received, blocked: make_links(
+                launch.links, launch.link_kind, launch.wake_fds, self.reactor, received, blocked
+            ),
             int.from_bytes(os.urandom(7), "big"),
             self.reactor,
             broker.routes,

@@ -29,14 +29,14 @@ from pydantic import ValidationError
 from fluxmq import logs
 from fluxmq._hot.accept import ASK, AWAIT, EARLY_TURNS, ENDED, FAILED, HANDED, NONE, Entrance
 from fluxmq.auth.addresses import key_of_peer
-from fluxmq.control import launch as launching
-from fluxmq.control.conversation import Handlers
-from fluxmq.control.descriptors import shares_here
-from fluxmq.control.handoff import LISTENERS, Handoff
-from fluxmq.control.launch import Launch
-from fluxmq.control.messages import Hello, ProcessNumbers
-from fluxmq.control.polling import PollingClient
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc import launch as launching
+from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.descriptors import shares_here
+from fluxmq.ipc.handoff import LISTENERS, Handoff
+from fluxmq.ipc.launch import Launch
+from fluxmq.ipc.messages import Hello, ProcessNumbers
+from fluxmq.ipc.polling import PollingClient
+from fluxmq.ipc.table import ProcessTable
 from fluxmq.metrics.registry import Sample
 from fluxmq.model.errors import FluxmqError
 from fluxmq.protocols.sniff import (

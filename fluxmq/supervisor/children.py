@@ -20,12 +20,12 @@ from pathlib import Path
 
 import fluxmq
 from fluxmq import logs
-from fluxmq.control.launch import ENVIRONMENT_KEY, STANDBY_KEY, Launch, send_launch
+from fluxmq.ipc.launch import ENVIRONMENT_KEY, STANDBY_KEY, Launch, send_launch
 
 PROGRAMS: Mapping[str, Sequence[str]] = {
     "shard": ("-m", "fluxmq.shards"),
     "acceptor": ("-m", "fluxmq.supervisor.acceptor"),
-    "control": ("-m", "fluxmq.admin"),
+    "control": ("-m", "fluxmq.control"),
 }
 """Arguments of the interpreter for each role."""
 

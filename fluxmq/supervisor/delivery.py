@@ -20,9 +20,9 @@ import termios
 from collections.abc import Iterable, Sequence
 
 from fluxmq._hot.batch import Batch
-from fluxmq.control import handoff
-from fluxmq.control.handoff import LISTENERS, Handoff
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc import handoff
+from fluxmq.ipc.handoff import LISTENERS, Handoff
+from fluxmq.ipc.table import ProcessTable
 
 BACKLOG_MAX = 2_000
 """Connections that wait for one shard, beyond those its socket holds: a second of a busy acceptor."""

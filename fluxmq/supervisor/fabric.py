@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fluxmq._hot import COMPILED
-from fluxmq.control import handoff
-from fluxmq.control.launch import Launch, Link, LinkKind, write_settings
-from fluxmq.control.table import NOT_PINNED, ProcessTable
+from fluxmq.ipc import handoff
+from fluxmq.ipc.launch import Launch, write_settings
+from fluxmq.ipc.table import NOT_PINNED, ProcessTable
+from fluxmq.net.link_ends import LinkEnds, LinkKind
 from fluxmq.supervisor.placement import Plan
 from fluxmq.supervisor.tree import Child, Tree
 
@@ -85,14 +86,14 @@ class Fabric:
     def launch(self, child: Child) -> Launch:
         """What to tell a child."""
         handoff_fds: list[int] = []
-        links: list[Link] = []
+        links: list[LinkEnds] = []
         bound = self._plan.bound and child.role == "shard"
         if child.role == "acceptor":
             handoff_fds = [sender for sender, _ in self._handoff]
         elif child.role == "shard":
             handoff_fds = [self._handoff[child.index][1]]
             links = [
-                Link(
+                LinkEnds(
                     peer,
                     self._links[child.index, peer].send_fd,
                     self._links[peer, child.index].receive_fd,

@@ -14,7 +14,7 @@ import os
 import socket
 from dataclasses import dataclass, field
 
-from fluxmq.control.handoff import LISTENERS
+from fluxmq.ipc.handoff import LISTENERS
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.listeners import Listener
 from fluxmq.settings.schema import Settings

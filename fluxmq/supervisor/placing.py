@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from fluxmq import logs
-from fluxmq.control.placements import placement_to_body
+from fluxmq.ipc.placements import placement_to_body
 from fluxmq.model.errors import FluxmqError
 from fluxmq.settings.schema import Settings
 from fluxmq.storage.directory import (

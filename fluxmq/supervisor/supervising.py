@@ -16,8 +16,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from fluxmq import logs
-from fluxmq.control.launch import EXIT_BOOT_FAILURE, EXIT_OK
-from fluxmq.control.table import State
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, EXIT_OK
+from fluxmq.ipc.table import State
 from fluxmq.supervisor.children import Children
 from fluxmq.supervisor.fabric import Fabric
 from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree

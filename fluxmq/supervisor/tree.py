@@ -16,7 +16,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fluxmq.control.launch import EXIT_BOOT_FAILURE, process_name
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE, process_name
 
 HEARTBEAT_SECONDS_MAX = 5.0
 """Age of a heartbeat at which a process counts as hung.  Loops beat several times a second; the longest

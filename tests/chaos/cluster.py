@@ -141,7 +141,7 @@ class Member(Processes):
 
     def control(self, *words: str) -> subprocess.CompletedProcess[str]:
         """``fluxmqctl`` with these words, at this node."""
-        command = [*self.prefix, sys.executable, "-m", "fluxmq.admin.cli"]
+        command = [*self.prefix, sys.executable, "-m", "fluxmq.cli.main"]
         command += ["--config", str(self.config), *words]
         return subprocess.run(
             command,

@@ -31,7 +31,7 @@ from typing import Any
 import orjson
 import psutil
 
-from fluxmq.admin.cli import run as fluxmqctl
+from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.conformance import wire

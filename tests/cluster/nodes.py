@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import yaml
 
-from fluxmq.admin.cli import run as fluxmqctl
+from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST, POLL_INTERVAL, REPOSITORY, Broker, free_ports, merged
 from tests.conformance.client import eventually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.admin import cli
+from fluxmq.cli import main as cli
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import side
 from tests.conformance.client import eventually

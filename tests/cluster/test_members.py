@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.admin import cli
+from fluxmq.cli import main as cli
 from fluxmq.routing.topology.arguments import GROUP_KEY
 from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, is_free

@@ -12,9 +12,9 @@ from typing import Any
 
 import pika
 
-from fluxmq.admin.data_directory import control_socket
-from fluxmq.control.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
-from fluxmq.control.polling import ControlCaller
+from fluxmq.cli.data_directory import control_socket
+from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
+from fluxmq.ipc.polling import ControlCaller
 from tests.broker import HOST, REPOSITORY
 from tests.cluster.nodes import Cluster, Node
 from tests.conformance.client import DEADLINE, eventually
@@ -93,7 +93,7 @@ class Consumer(threading.Thread):
 
 
 def _ctl(node: Node, *arguments: str) -> str:
-    command = [sys.executable, "-m", "fluxmq.admin.cli", "--data-dir", str(node.folder / "data")]
+    command = [sys.executable, "-m", "fluxmq.cli.main", "--data-dir", str(node.folder / "data")]
     done = subprocess.run(
         [*command, *arguments],
         capture_output=True,

@@ -12,7 +12,7 @@ from typing import Any
 import pika
 import pytest
 
-from fluxmq.admin.cli import run as fluxmqctl
+from fluxmq.cli.main import run as fluxmqctl
 from tests.broker import HOST
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Mqtt

@@ -28,7 +28,7 @@ def fluxmq_target(broker: Broker, port: int) -> Target:
     """A running FluxMQ; ``fluxmqctl`` is its command line."""
 
     def control(words: Sequence[str]) -> bool:
-        command = [sys.executable, "-m", "fluxmq.admin.cli", "--config", str(broker.config), *words]
+        command = [sys.executable, "-m", "fluxmq.cli.main", "--config", str(broker.config), *words]
         done = subprocess.run(
             command, capture_output=True, timeout=CONTROL_S, cwd=REPOSITORY, check=False
         )

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from fluxmq.control import launch as launching
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc import launch as launching
+from fluxmq.ipc.table import ProcessTable
 
 
 def main(directory: Path) -> None:

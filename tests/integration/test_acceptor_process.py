@@ -15,17 +15,17 @@ from typing import Any
 
 import pytest
 
-from fluxmq.control import handoff
-from fluxmq.control.framing import FrameDecoder, encode_frame
-from fluxmq.control.handoff import Handoff
-from fluxmq.control.launch import (
+from fluxmq.ipc import handoff
+from fluxmq.ipc.framing import FrameDecoder, encode_frame
+from fluxmq.ipc.handoff import Handoff
+from fluxmq.ipc.launch import (
     ENVIRONMENT_KEY,
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
 )
-from fluxmq.control.messages import HELLO, Message, reply
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc.messages import HELLO, Message, reply
+from fluxmq.ipc.table import ProcessTable
 from fluxmq.protocols.sniff import shard_of
 from tests.broker import free_port
 

@@ -21,18 +21,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fluxmq.control.client import ControlClient
-from fluxmq.control.conversation import Handlers
-from fluxmq.control.framing import encode_frame
-from fluxmq.control.launch import (
+from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.framing import encode_frame
+from fluxmq.ipc.launch import (
     ENVIRONMENT_KEY,
     EXIT_BOOT_FAILURE,
     Launch,
     write_settings,
 )
-from fluxmq.control.messages import HELLO, STATUS, Hello, Message, NodeStatus, ProcessNumbers
-from fluxmq.control.polling import CallError, ControlCaller
-from fluxmq.control.table import ProcessTable, State
+from fluxmq.ipc.messages import HELLO, STATUS, Hello, Message, NodeStatus, ProcessNumbers
+from fluxmq.ipc.polling import CallError, ControlCaller
+from fluxmq.ipc.table import ProcessTable, State
 from fluxmq.settings import Settings
 from tests.broker import free_port
 
@@ -140,7 +140,7 @@ class Node:
         )
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fluxmq.admin"],
+                [sys.executable, "-m", "fluxmq.control"],
                 env={**os.environ, ENVIRONMENT_KEY: launch.to_json()},
                 pass_fds=launch.descriptors(),
                 stderr=log,
@@ -201,7 +201,7 @@ class Node:
 
     def ctl(self, *arguments, stdin=None):
         return subprocess.run(
-            [sys.executable, "-m", "fluxmq.admin.cli", "--data-dir", str(self.path), *arguments],
+            [sys.executable, "-m", "fluxmq.cli.main", "--data-dir", str(self.path), *arguments],
             input=stdin,
             capture_output=True,
             text=True,
@@ -318,7 +318,7 @@ def test_status_shows_the_node(running, shard):
             "--default-signal=INT",
             sys.executable,
             "-m",
-            "fluxmq.admin.cli",
+            "fluxmq.cli.main",
             "--data-dir",
             str(running.path),
             "status",
@@ -436,7 +436,7 @@ def test_a_database_that_cannot_be_used_is_a_boot_failure(node):
 def test_without_a_supervisor_it_does_not_start():
     environ = {name: text for name, text in os.environ.items() if name != ENVIRONMENT_KEY}
     ended = subprocess.run(
-        [sys.executable, "-m", "fluxmq.admin"],
+        [sys.executable, "-m", "fluxmq.control"],
         env=environ,
         capture_output=True,
         text=True,

@@ -8,12 +8,12 @@ import threading
 
 import pytest
 
-from fluxmq.admin import cli
-from fluxmq.control.client import ControlClient
-from fluxmq.control.conversation import Handlers
-from fluxmq.control.messages import ERROR_FAILED, Failure, Hello, ProcessNumbers
-from fluxmq.control.row_messages import Count, orders_of, page_of
-from fluxmq.control.topology_client import TopologyClient
+from fluxmq.cli import main as cli
+from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.messages import ERROR_FAILED, Failure, Hello, ProcessNumbers
+from fluxmq.ipc.row_messages import Count, orders_of, page_of
+from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.routing.topology.changes import Bind, DeclareQueue
 from fluxmq.routing.topology.records import Binding, Queue
 from tests.integration.test_admin import DEADLINE, Node, until

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.control.launch import EXIT_BOOT_FAILURE
-from fluxmq.control.table import ProcessTable, Row, State, TableError
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE
+from fluxmq.ipc.table import ProcessTable, Row, State, TableError
 from tests.broker import free_port
 
 DEADLINE = 30.0

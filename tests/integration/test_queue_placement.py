@@ -21,10 +21,10 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from fluxmq.admin.data_directory import control_socket
-from fluxmq.control.framing import FramingError
-from fluxmq.control.placements import GROUPS, PIN, QUEUES, Pin, Placed
-from fluxmq.control.polling import CallError, ControlCaller
+from fluxmq.cli.data_directory import control_socket
+from fluxmq.ipc.framing import FramingError
+from fluxmq.ipc.placements import GROUPS, PIN, QUEUES, Pin, Placed
+from fluxmq.ipc.polling import CallError, ControlCaller
 from tests.broker import REPOSITORY, Broker, BrokerFactory, start_broker
 
 DEADLINE = 30.0

@@ -29,7 +29,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def ctl(broker: Broker, *arguments: str, password: str = "") -> None:
     """What an operator does."""
-    command = [sys.executable, "-m", "fluxmq.admin.cli", "--config", str(broker.config), "user"]
+    command = [sys.executable, "-m", "fluxmq.cli.main", "--config", str(broker.config), "user"]
     done = subprocess.run(
         [*command, *arguments],
         input=password.encode() + b"\n",

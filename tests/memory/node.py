@@ -10,7 +10,7 @@ from typing import Any
 import pika
 from pika.exceptions import AMQPError
 
-from fluxmq.control.memory import held
+from fluxmq.ipc.memory import held
 from tests.broker import HOST, Broker, free_ports, start_broker
 from tests.conformance.client import eventually
 

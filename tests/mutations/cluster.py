@@ -360,7 +360,7 @@ MUTATIONS = [
             # What""",
         """if False:
             # What""",
-        "tests/unit/admin/meta/test_meta_parts.py::"
+        "tests/unit/control/meta/test_meta_parts.py::"
         "test_a_node_that_returns_is_taken_out_in_and_made_a_voter",
     ),
     Mutation(

@@ -6,11 +6,11 @@ from tests.mutations.mutation import Mutation
 
 ALARMS = "fluxmq/shards/alarms.py"
 BUDGET = "fluxmq/sessions/amqp091/budget.py"
-MARKS = "fluxmq/control/memory.py"
+MARKS = "fluxmq/ipc/memory.py"
 REACTOR = "fluxmq/_hot/reactor.py"
 OF_ALARMS = "tests/unit/shards/test_alarms.py::"
 OF_BUDGET = "tests/unit/sessions/amqp091/test_budget.py::"
-OF_MARKS = "tests/unit/control/test_memory.py::"
+OF_MARKS = "tests/unit/ipc/test_memory.py::"
 
 MUTATIONS = [
     Mutation(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from tests.mutations.mutation import Mutation
 
-KEEPER = "fluxmq/admin/topology_keeper.py"
-OF_KEEPER = "tests/unit/admin/test_topology_keeper.py::"
-OF_DISK = "tests/unit/admin/test_topology_disk.py::"
-STORE = "fluxmq/admin/metadata.py"
-OF_STORE = "tests/unit/admin/test_metadata.py::"
-CLIENT = "fluxmq/control/topology_client.py"
-OF_CLIENT = "tests/unit/control/test_topology_client.py::"
+KEEPER = "fluxmq/control/topology_keeper.py"
+OF_KEEPER = "tests/unit/control/test_topology_keeper.py::"
+OF_DISK = "tests/unit/control/test_topology_disk.py::"
+STORE = "fluxmq/control/metadata.py"
+OF_STORE = "tests/unit/control/test_metadata.py::"
+CLIENT = "fluxmq/ipc/topology_client.py"
+OF_CLIENT = "tests/unit/ipc/test_topology_client.py::"
 PERMISSIONS = "fluxmq/auth/permissions.py"
 OF_PERMISSIONS = "tests/unit/auth/test_permissions.py::"
 PATTERNS = "fluxmq/model/patterns.py"
 OF_PATTERNS = "tests/unit/model/test_patterns.py::"
-OF_COMPARING = "tests/unit/admin/meta/test_comparing.py::"
+OF_COMPARING = "tests/unit/control/meta/test_comparing.py::"
 
 MUTATIONS = [
     # Kept
@@ -186,7 +186,7 @@ MUTATIONS = [
         "problem",
         "if len(there) >= needed:",
         "if True:",
-        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
+        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
     ),
     Mutation(
         "meta_forgets_its_leader",
@@ -196,7 +196,7 @@ MUTATIONS = [
         raise""",
         """if False:
         raise""",
-        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
+        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_is_needed_is_not_forgotten",
     ),
     Mutation(
         "answered_before_other_nodes_know",
@@ -204,7 +204,7 @@ MUTATIONS = [
         "Confirming._missing",
         "self._elsewhere.lagging(revision) if self._elsewhere is not None else ()",
         "()",
-        "tests/unit/admin/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
+        "tests/unit/control/meta/test_meta_group.py::test_who_changes_something_is_answered_when_all_nodes_that_are_there_work_by_it",
     ),
     Mutation(
         "slow_node_is_waited_for_each_time",
@@ -212,7 +212,7 @@ MUTATIONS = [
         "Confirming.missing",
         "self._elsewhere.give_up(revision)",
         "pass",
-        "tests/unit/admin/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
+        "tests/unit/control/meta/test_meta_group.py::test_a_node_that_does_not_come_along_is_waited_for_once",
     ),
     Mutation(
         "meta_differs_unnoticed",

@@ -8,7 +8,7 @@ OF_HANDOVER = "tests/unit/shards/queues/test_handover.py::"
 OF_PINNING = "tests/unit/shards/cluster/test_pinning.py::"
 OF_RELOCATION = "tests/unit/shards/test_relocate.py::"
 OF_START = "tests/unit/supervisor/test_placing.py::"
-OF_PLACING = "tests/unit/admin/test_placing.py::"
+OF_PLACING = "tests/unit/control/test_placing.py::"
 
 MUTATIONS = [
     Mutation(

@@ -17,7 +17,7 @@ from fluxmq._hot.amqp_run import PublishRun
 from fluxmq._hot.connection import Connection
 from fluxmq.auth.permissions import Permissions
 from fluxmq.auth.users import User
-from fluxmq.control.topology_client import TopologyClient
+from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.logs import RateLimited, get_logger
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.routing.topology.changes import (

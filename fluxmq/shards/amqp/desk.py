@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fluxmq.control.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
-from fluxmq.control.row_messages import (
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
+from fluxmq.ipc.row_messages import (
     CHANNELS,
     CONNECTIONS,
     CONSUMERS,
@@ -23,6 +23,7 @@ from fluxmq.control.row_messages import (
     page_of,
     plain,
 )
+from fluxmq.net.tls import TlsStream
 from fluxmq.queues.migration import is_arriving
 from fluxmq.routing.topology.effective import policy_of
 from fluxmq.routing.topology.names import internal_name, public_name
@@ -36,7 +37,6 @@ from fluxmq.sessions.mqtt.session import Client as MqttClient
 from fluxmq.shards.amqp.broker import AmqpBroker
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.wiring import Queues
-from fluxmq.shards.streams.tls import TlsStream
 
 PROTOCOL = "AMQP 0-9-1"
 MQTT_PROTOCOLS = {4: "MQTT 3.1.1", 5: "MQTT 5.0"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from fluxmq.shards.links import Link
+from fluxmq.net.links import Link
 
 ENTERED = "amqp entered"
 """Name of the control frame: connections by vhost, and whether that is all of them."""

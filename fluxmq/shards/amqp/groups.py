@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fluxmq.control.placements import number_of
+from fluxmq.ipc.placements import number_of
 from fluxmq.routing.topology.arguments import CLASSIC, GROUP_KEY
 from fluxmq.routing.topology.refusals import precondition
 from fluxmq.settings.clustering import DEFAULT_GROUP

@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from fluxmq._hot.amqp_run import PublishRun, build_amqp_batches
 from fluxmq._hot.batches import BatchError, parse
+from fluxmq.net import frames
+from fluxmq.net.links import Link
 from fluxmq.sessions.amqp091.ports import ConsumerPort
-from fluxmq.shards import frames
-from fluxmq.shards.links import Link
 
 HEAD = struct.Struct("<BH")
 ASKED_MAX = 65_536

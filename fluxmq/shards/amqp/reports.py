@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from fluxmq._hot.connection import Tally
-from fluxmq.control.topology_client import TopologyClient
+from fluxmq.ipc.topology_client import TopologyClient
 from fluxmq.metrics.registry import AMQP_STATES, Sample
 from fluxmq.routing.topology.topology import Topology
 from fluxmq.sessions.amqp091.client import Client

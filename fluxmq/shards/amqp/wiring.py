@@ -9,10 +9,12 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 
 from fluxmq._hot.connection import Connection
-from fluxmq.control.conversation import Order
-from fluxmq.control.row_messages import orders_of
-from fluxmq.control.topology_client import TopologyClient
-from fluxmq.control.topology_messages import connection_id
+from fluxmq.ipc.conversation import Order
+from fluxmq.ipc.row_messages import orders_of
+from fluxmq.ipc.topology_client import TopologyClient
+from fluxmq.ipc.topology_messages import connection_id
+from fluxmq.net.links import Link
+from fluxmq.net.tls import TlsStream
 from fluxmq.routing.topology.changes import DropGroup
 from fluxmq.routing.topology.routing import route
 from fluxmq.routing.topology.topology import Delta
@@ -29,10 +31,8 @@ from fluxmq.shards.amqp.migrations import Migrations
 from fluxmq.shards.amqp.publishing import MqttBindings, Publishing
 from fluxmq.shards.amqp.replies import Replies
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.links import Link
 from fluxmq.shards.queues.names import EPHEMERAL
 from fluxmq.shards.queues.wiring import Queues, microseconds_now
-from fluxmq.shards.streams.tls import TlsStream
 
 WIRE = 1
 """What a connection of AMQP 0.9.1 is to the reactor."""

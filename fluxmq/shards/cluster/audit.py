@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from fluxmq.control.clusters import AUDIT, HASH
+from fluxmq.ipc.clusters import AUDIT, HASH
 from fluxmq.logs import get_logger
+from fluxmq.net.links import FrameLink
 from fluxmq.queues.audits import Comparison, Hashes
 from fluxmq.shards.cluster.leaders import OWN
 from fluxmq.shards.cluster.ordered_audit import Audited, OrderedAudits
-from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.hosted import Hosted
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from enum import IntEnum
 
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.links import FrameLink
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.sessions.mqtt.explanations import Explanations
 from fluxmq.settings.plans import GroupPlans, UnknownGroup
@@ -18,7 +19,6 @@ from fluxmq.shards.cluster.leaders import OWN, Leader, Leaders
 from fluxmq.shards.cluster.local_host import LocalHost
 from fluxmq.shards.cluster.outbox import Carrying, Outboxes
 from fluxmq.shards.cluster.queue_plans import QueuePlans
-from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.counts import NOT_LEADER
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.once import Once

@@ -12,10 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from fluxmq.control.clusters import ADD, MEMBER_CHANGE, MemberChange
-from fluxmq.control.conversation import Answered
-from fluxmq.control.messages import ERROR_FAILED, ERROR_INVALID, Body, Failure
+from fluxmq.ipc.clusters import ADD, MEMBER_CHANGE, MemberChange
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_INVALID, Body, Failure
 from fluxmq.logs import get_logger
+from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import (
     ChangeRefused,
     ChangeVerb,
@@ -37,7 +38,6 @@ from fluxmq.shards.cluster.incarnation import (
     write_record,
 )
 from fluxmq.shards.cluster.reports import name_of
-from fluxmq.shards.links import FrameLink
 from fluxmq.storage.directory import DataPaths, delete_directory
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files

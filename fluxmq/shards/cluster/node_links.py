@@ -15,8 +15,8 @@ from fluxmq.cluster.dialer import Dialer
 from fluxmq.cluster.endpoint import Endpoint
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net import frames
 from fluxmq.settings.claims import shifted
-from fluxmq.shards import frames
 from fluxmq.shards.queues.hosting import SHARDS_MAX
 
 PURPOSE = "shard"

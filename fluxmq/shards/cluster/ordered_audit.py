@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from fluxmq.control.clusters import (
+from fluxmq.ipc.clusters import (
     DIFFERS,
     EQUAL,
     HASH,
@@ -23,18 +23,18 @@ from fluxmq.control.clusters import (
     HashTold,
     HashWanted,
 )
-from fluxmq.control.conversation import Answered
-from fluxmq.control.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
 from fluxmq.raft.types import Membership
 from fluxmq.shards.cluster.reports import name_of
 
 if TYPE_CHECKING:
+    from fluxmq.net.links import FrameLink
     from fluxmq.shards.cluster.audit import Audit
     from fluxmq.shards.cluster.leaders import Leaders
     from fluxmq.shards.cluster.node_links import NodeLinks
     from fluxmq.shards.cluster.orders import ClusterOrders
     from fluxmq.shards.cluster.replica import Replica
-    from fluxmq.shards.links import FrameLink
 
 MEMBER_SECONDS_MAX: Final = 1.0
 """How long a member takes to come to the index before it says that it is behind."""

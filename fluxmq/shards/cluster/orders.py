@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fluxmq.control.clusters import (
+from fluxmq.ipc.clusters import (
     AUDIT,
     CAN_STOP,
     MEMBER_CHANGE,
@@ -26,8 +26,8 @@ from fluxmq.control.clusters import (
     RaftWanted,
     Transfer,
 )
-from fluxmq.control.conversation import Answered, Order
-from fluxmq.control.messages import (
+from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.messages import (
     ERROR_AWAY,
     ERROR_FAILED,
     ERROR_INVALID,
@@ -37,11 +37,11 @@ from fluxmq.control.messages import (
     Failure,
     Fields,
 )
-from fluxmq.control.placements import GROUP_CHARACTERS_MAX
+from fluxmq.ipc.placements import GROUP_CHARACTERS_MAX
+from fluxmq.net.links import FrameLink
 from fluxmq.shards.cluster.leaders import OWN
 from fluxmq.shards.cluster.questions import Questions
 from fluxmq.shards.cluster.reports import leader_of, name_of, raft_row
-from fluxmq.shards.links import FrameLink
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.replica import Replica

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fluxmq.control.conversation import Answered
-from fluxmq.control.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
-from fluxmq.shards.links import FrameLink
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, MessageError
+from fluxmq.net.links import FrameLink
 
 QUESTION_SECONDS_MAX = 2.0
 """How long an answer is waited for: less than control waits for this shard's."""

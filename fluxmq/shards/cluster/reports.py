@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fluxmq.cluster.guard import REASONS, Guard
-from fluxmq.control.clusters import LEARNER, UNKNOWN, VOTER, MemberRow, RaftRow
+from fluxmq.ipc.clusters import LEARNER, UNKNOWN, VOTER, MemberRow, RaftRow
 from fluxmq.metrics.registry import GROUP_SERIES_MAX, Sample
 from fluxmq.raft.types import Status
 from fluxmq.shards.queues.listing import role_of

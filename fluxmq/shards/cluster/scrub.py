@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fluxmq.model.segments import segment_name
-from fluxmq.shards.links import FrameLink
+from fluxmq.net.links import FrameLink
 from fluxmq.shards.queues.snapshot_calls import live_logs
 from fluxmq.storage.errors import Corruption, StorageError
 from fluxmq.storage.files import Files

@@ -17,10 +17,10 @@ from fluxmq.cluster.endpoint import CallHandler
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import get_logger
+from fluxmq.net.links import FrameLink
 from fluxmq.raft.types import Message, MessageKind, Snapshot, SnapshotMark
 from fluxmq.settings.plans import GroupMember, member_number
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.service import QueueService
 from fluxmq.shards.queues.snapshot_calls import SnapshotCalls
 from fluxmq.shards.queues.snapshot_fetch import Pace, fetch

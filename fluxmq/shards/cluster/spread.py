@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from fluxmq.control.spreading import Placed, first_leaders, rebalanced
+from fluxmq.ipc.spreading import Placed, first_leaders, rebalanced
 from fluxmq.logs import get_logger
 from fluxmq.raft.types import Replication, Status
 from fluxmq.settings.plans import UnknownGroup, member_number

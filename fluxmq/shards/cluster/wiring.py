@@ -14,6 +14,7 @@ from fluxmq.cluster.connection import Hello
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
+from fluxmq.net.links import FrameLink, Link
 from fluxmq.raft.types import Message, MessageKind
 from fluxmq.settings.plans import GroupPlan, GroupPlans, UnknownGroup, member_number
 from fluxmq.settings.schema import Settings
@@ -37,7 +38,6 @@ from fluxmq.shards.cluster.reports import ClusterReports, leader_of
 from fluxmq.shards.cluster.scrub import Scrub
 from fluxmq.shards.cluster.snapshots import Snapshots
 from fluxmq.shards.cluster.spread import LeaderSpread
-from fluxmq.shards.links import FrameLink, Link
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.hosted import ALONE, Hosted, Member
 from fluxmq.shards.queues.names import LOCAL

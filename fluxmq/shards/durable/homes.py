@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.shards.links import Link
 from fluxmq.storage.state_store import Key, Row, Table
 
 Done = Callable[[int], object]

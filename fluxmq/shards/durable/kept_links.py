@@ -16,11 +16,11 @@ from collections.abc import Callable
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.run import Run
 from fluxmq._hot.tickets import Ticket
+from fluxmq.net import frames
+from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.reasons import Reason
-from fluxmq.shards import frames
 from fluxmq.shards.durable.homes import PATIENCE_SECONDS
 from fluxmq.shards.durable.safety import CallbackTicket
-from fluxmq.shards.links import Link
 
 UNANSWERED_BYTES_MAX = 64 << 20
 """Messages kept for a peer that has not answered them; beyond it publishers are refused. A peer that is well answers

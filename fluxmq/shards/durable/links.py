@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from fluxmq._hot.reactor import Reactor
+from fluxmq.net.links import Link
 from fluxmq.shards.durable.homes import RemoteHome
 from fluxmq.shards.durable.kept_links import KeptLink, KeptRuns
 from fluxmq.shards.durable.retained_rows import RetainedRows
 from fluxmq.shards.durable.safety import Safety, Source
 from fluxmq.shards.groups import GroupTable
-from fluxmq.shards.links import Link
 from fluxmq.shards.routes import RouteTable
 from fluxmq.storage.state_store import table_of
 

@@ -12,9 +12,9 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 
 from fluxmq._hot.run import Run
+from fluxmq.net import frames
 from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
-from fluxmq.shards import frames
 
 
 class Clock:

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from fluxmq.cluster.errors import CallRefused
-from fluxmq.control.backups import BACKUP, BackedUp, Backup
-from fluxmq.control.conversation import Answered, Order
-from fluxmq.control.messages import ERROR_EXISTS, ERROR_FAILED, Body, Failure
+from fluxmq.ipc.backups import BACKUP, BackedUp, Backup
+from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, Body, Failure
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.names import BUFFERED

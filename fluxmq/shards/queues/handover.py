@@ -21,9 +21,9 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 
-from fluxmq.control.conversation import Answered, Order
-from fluxmq.control.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
-from fluxmq.control.placements import (
+from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.messages import ERROR_EXISTS, ERROR_FAILED, ERROR_NOT_FOUND, Body, Failure
+from fluxmq.ipc.placements import (
     EXPECT,
     PLACEMENT,
     RECEIVE,

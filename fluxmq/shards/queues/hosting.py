@@ -14,13 +14,13 @@ from dataclasses import astuple
 from typing import Any
 
 from fluxmq._hot.batches import Batch
+from fluxmq.net import frames
+from fluxmq.net.links import BACKLOG_BYTES_MAX, FrameLink
 from fluxmq.queues.config import QueueConfig
 from fluxmq.queues.limits import UNSETTLED_MAX
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
 from fluxmq.settings.clustering import OWN_GROUP_PREFIXES
-from fluxmq.shards import frames
-from fluxmq.shards.links import BACKLOG_BYTES_MAX, FrameLink
 from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.names import QueueNames

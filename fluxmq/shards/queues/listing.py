@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fluxmq.control.conversation import Answered, Order
-from fluxmq.control.messages import Body
-from fluxmq.control.placements import (
+from fluxmq.ipc.conversation import Answered, Order
+from fluxmq.ipc.messages import Body
+from fluxmq.ipc.placements import (
     CONSUMER_GROUPS_LISTED_MAX,
     GROUPS,
     QUEUES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from fluxmq.control.placements import number_of
+from fluxmq.ipc.placements import number_of
 from fluxmq.queues.config import SECOND, Overflow, QueueConfig, QueueType
 from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings

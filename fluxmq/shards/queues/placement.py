@@ -6,7 +6,7 @@ told by revision may come twice or late; an older one is not believed.
 
 from __future__ import annotations
 
-from fluxmq.control.placements import shard_of
+from fluxmq.ipc.placements import shard_of
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.queues.names import EPHEMERAL
 from fluxmq.storage.directory import DataPaths, Placement, read_placement

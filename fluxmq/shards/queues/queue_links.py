@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluxmq.shards import frames
-from fluxmq.shards.links import FrameLink
+from fluxmq.net import frames
+from fluxmq.net.links import FrameLink
 from fluxmq.shards.queues.hosting import Hosting
 from fluxmq.shards.queues.remote import RemoteHosts
 

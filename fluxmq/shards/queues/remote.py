@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
 from typing import Any
 
+from fluxmq.net import frames
+from fluxmq.net.links import FrameLink
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.queues.results import Code, Result
-from fluxmq.shards import frames
-from fluxmq.shards.links import FrameLink
 from fluxmq.shards.queues.answers import Done
 from fluxmq.shards.queues.cutting import received
 from fluxmq.shards.queues.names import QueueInfo, QueueNames

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from fluxmq._hot.connection import Connection
 from fluxmq._hot.reactor import Reactor
-from fluxmq.control.conversation import Order
+from fluxmq.ipc.conversation import Order
 from fluxmq.logs import get_logger
 from fluxmq.model.errors import FluxmqError
+from fluxmq.net.links import Link
 from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.links import Link
 from fluxmq.shards.queues.backups import Backups
 from fluxmq.shards.queues.clients import QueueClients
 from fluxmq.shards.queues.disk import Disk

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import fluxmq._hot
 from fluxmq._hot import accept, batch
-from fluxmq.control import handoff
+from fluxmq.ipc import handoff
 from fluxmq.protocols.sniff import Sniffed, Wire, shard_of, sniff
 
 DEADLINE = 10.0

@@ -118,5 +118,5 @@ def test_unknown_level_or_format_is_refused(level, line_format):
 
 
 def test_loggers_hang_below_one_root():
-    assert get_logger("fluxmq.admin.http").name == "fluxmq.admin.http"
+    assert get_logger("fluxmq.control.http").name == "fluxmq.control.http"
     assert get_logger("perf").name == "fluxmq.perf"

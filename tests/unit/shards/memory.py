@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 
 from fluxmq._hot.reactor import Reactor
-from fluxmq.control.memory import Marks
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc.memory import Marks
+from fluxmq.ipc.table import ProcessTable
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Alarms, Watch
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from fluxmq._hot.reactor import Reactor
 from fluxmq.auth.users import User
-from fluxmq.control import handoff
+from fluxmq.ipc import handoff
+from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.authentication import Authentication
@@ -28,7 +29,6 @@ from fluxmq.shards.durable.rows import group_members
 from fluxmq.shards.durable.wiring import Durable
 from fluxmq.shards.intake import TCP, Intake
 from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.links import Blocked, Link, Received
 from fluxmq.shards.peers import Peers
 from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.queues.disk import Disk as QueueDisk

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq._hot.reactor import PAUSED_ALARM
-from fluxmq.control.memory import Marks
+from fluxmq.ipc.memory import Marks
 from fluxmq.shards.alarms import PATIENCE_SECONDS, QUIET_TICKS, Alarms, reason_of
 from tests.conformance import wire
 from tests.conformance.client import Client

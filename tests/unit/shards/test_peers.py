@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fluxmq._hot.reactor import PAUSED_LINK
-from fluxmq.shards import frames
+from fluxmq.net import frames
 from tests.conformance import wire
 from tests.unit.shards.node import Node, drain, messages
 

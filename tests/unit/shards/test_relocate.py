@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.control.placements import shard_of
+from fluxmq.ipc.placements import shard_of
 from fluxmq.shards.relocate import Relocation
 from fluxmq.storage.directory import DataPaths, Placement, write_placement
 from fluxmq.storage.errors import Corruption, StorageError

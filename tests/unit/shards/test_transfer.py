@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fluxmq._hot.reactor
+from fluxmq.net import frames
 from fluxmq.sessions.mqtt.session import Grant, Session, Will
-from fluxmq.shards import frames
 from fluxmq.shards.transfer import export_session, import_session
 from tests.conformance import wire
 from tests.unit.shards.node import Clock, Node, drain, messages

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from fluxmq.control import handoff
-from fluxmq.control.launch import Launch, write_settings
-from fluxmq.control.table import ProcessTable
-from fluxmq.control.topology_messages import FROM_NOTHING, TOPOLOGY, parts
-from fluxmq.control.user_messages import Users
+from fluxmq.ipc import handoff
+from fluxmq.ipc.launch import Launch, write_settings
+from fluxmq.ipc.table import ProcessTable
+from fluxmq.ipc.topology_messages import FROM_NOTHING, TOPOLOGY, parts
+from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import AddVhost
 from fluxmq.routing.topology.records import Vhost
 from fluxmq.routing.topology.topology import Topology
@@ -195,7 +195,7 @@ def test_a_shard_waits_for_a_topology_that_is_coming(
 ) -> None:
     """Review finding 4: with 100,000 queues it takes seconds, and a client that came meanwhile was told that / is not there."""
     monkeypatch.setattr(module, "READY_SECONDS_MAX", 0.2)
-    monkeypatch.setattr("fluxmq.control.topology_messages.PART_ROWS_MAX", 1)
+    monkeypatch.setattr("fluxmq.ipc.topology_messages.PART_ROWS_MAX", 1)
 
     async def play(bench: Bench) -> None:
         topology = Topology()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq._hot import batch_format
-from fluxmq.admin import schema
+from fluxmq.control import schema
 from fluxmq.model import group_states, segments
 from fluxmq.queues import commands, machine
 from fluxmq.storage import snapshots, state_store, wal_records

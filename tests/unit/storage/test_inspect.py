@@ -11,7 +11,7 @@ from random import Random
 import orjson
 import pytest
 
-from fluxmq.admin import log_command
+from fluxmq.cli import log_command
 from fluxmq.model.segments import PAGE_BYTES, index_name, segment_name
 from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.errors import Corruption

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluxmq.control import handoff
-from fluxmq.control.handoff import Handoff
-from fluxmq.control.table import ProcessTable
+from fluxmq.ipc import handoff
+from fluxmq.ipc.handoff import Handoff
+from fluxmq.ipc.table import ProcessTable
 from fluxmq.supervisor import delivery
 from fluxmq.supervisor.delivery import Delivery
 

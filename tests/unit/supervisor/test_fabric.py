@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fluxmq.control import handoff
-from fluxmq.control.launch import LinkKind, read_settings
+from fluxmq.ipc import handoff
+from fluxmq.ipc.launch import LinkKind, read_settings
 from fluxmq.supervisor.fabric import RING_HEADER_BYTES, Fabric
 from fluxmq.supervisor.placement import plan
 from fluxmq.supervisor.tree import Tree

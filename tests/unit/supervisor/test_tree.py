@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.control.launch import EXIT_BOOT_FAILURE
+from fluxmq.ipc.launch import EXIT_BOOT_FAILURE
 from fluxmq.supervisor import tree as deciding
 from fluxmq.supervisor.tree import Child, Kill, Phase, Start, Terminate, Tree, back_off
 

@@ -16,10 +16,10 @@ from fluxmq._hot.amqp_confirms import Confirmation, ConfirmWindow
 from fluxmq._hot.amqp_run import PublishRun
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.users import User, VhostPermission
-from fluxmq.control import handoff
-from fluxmq.control.conversation import Answered
-from fluxmq.control.messages import ERROR_AWAY, Body, Failure
-from fluxmq.control.topology_messages import (
+from fluxmq.ipc import handoff
+from fluxmq.ipc.conversation import Answered
+from fluxmq.ipc.messages import ERROR_AWAY, Body, Failure
+from fluxmq.ipc.topology_messages import (
     FROM_NOTHING,
     TOPOLOGY,
     TOPOLOGY_CHANGE,

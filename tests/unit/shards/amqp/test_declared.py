@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fluxmq.control.topology_client import AWAY_SECONDS
+from fluxmq.ipc.topology_client import AWAY_SECONDS
 from fluxmq.routing.topology.changes import (
     AddVhost,
     ClearPolicy,

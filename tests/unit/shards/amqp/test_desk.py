@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fluxmq.admin.columns import LISTS, QUEUE_STATIC
-from fluxmq.control.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
-from fluxmq.control.row_messages import (
+from fluxmq.control.columns import LISTS, QUEUE_STATIC
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_NOT_FOUND, Failure
+from fluxmq.ipc.row_messages import (
     CHANNELS,
     CONNECTIONS,
     CONSUMERS,

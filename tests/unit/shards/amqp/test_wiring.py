@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fluxmq.auth.users import User, VhostPermission
-from fluxmq.control.user_messages import Users
+from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteVhost, SetVhostLimits
 from fluxmq.routing.topology.records import Queue, Vhost
 from fluxmq.sessions.amqp091.ports import Authenticated

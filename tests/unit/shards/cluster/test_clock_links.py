@@ -10,7 +10,7 @@ import pytest
 
 from fluxmq.cluster.clocks import ROUND_TRIP_US_MAX
 from fluxmq.cluster.connection import Hello
-from fluxmq.shards import frames
+from fluxmq.net import frames
 from fluxmq.shards.cluster.clock_links import TELL_US, ClockLinks
 from fluxmq.shards.cluster.node_links import NodeLink
 from fluxmq.shards.steady import Clocks, NodeClock

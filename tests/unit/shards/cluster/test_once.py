@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fluxmq.net import frames
 from fluxmq.queues.origins import Identity
-from fluxmq.shards import frames
 from fluxmq.shards.queues.once import Once
 from fluxmq.shards.queues.ports import MOVED, Attached, Wanted
 from fluxmq.shards.queues.remote import APPEND_HEAD, RemoteHost

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fluxmq.control.clusters import DIFFERS, EQUAL, NOT_COMPARED, AuditListing
+from fluxmq.ipc.clusters import DIFFERS, EQUAL, NOT_COMPARED, AuditListing
 from fluxmq.raft.types import Membership
 from fluxmq.shards.cluster.audit import Audits
 from fluxmq.shards.cluster.leaders import OWN, Leaders

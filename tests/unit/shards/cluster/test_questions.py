@@ -1,6 +1,6 @@
 """Questions from shard to shard: each is answered once, whatever becomes of who was asked."""
 
-from fluxmq.control.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, MessageError
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, MessageError
 from fluxmq.shards.cluster.questions import QUESTION_SECONDS_MAX, QUESTIONS_MAX, Questions
 
 

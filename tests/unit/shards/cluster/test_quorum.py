@@ -2,7 +2,7 @@
 
 import pytest
 
-from fluxmq.control.clusters import MemberRow, RaftRow
+from fluxmq.ipc.clusters import MemberRow, RaftRow
 from fluxmq.shards.cluster.orders import LAG_ENTRIES_MAX, quorum_problem
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fluxmq.control.messages import Body, Failure
-from fluxmq.control.placements import (
+from fluxmq.ipc.messages import Body, Failure
+from fluxmq.ipc.placements import (
     EXPECT,
     PLACEMENT,
     RECEIVE,

@@ -1,0 +1,1 @@
+"""``fluxmqctl``: the command line of an operator."""

@@ -1,0 +1,181 @@
+"""The command line of `fluxmqctl`: commands, options and their help, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+import fluxmq
+from fluxmq.cli import (
+    backup_command,
+    cluster_commands,
+    force_command,
+    log_command,
+    migrate_command,
+    snapshot_command,
+)
+from fluxmq.cli.verb_arguments import add_verbs
+
+TIMEOUT_SECONDS: Final = 5.0
+WATCH_SECONDS: Final = 1.0
+
+_FILTERS: Final = (
+    "may be given several times; {client_id} and {username} stand for the client's own"
+)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0.1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError("must be 0.1 to 3600 seconds")
+    return seconds
+
+
+_BEFORE_VERB: Final = {"-p", "--vhost", "--formatter"}
+_FLAGS_BEFORE_VERB: Final = {"-q", "--quiet", "-s", "--silent", "--no-table-headers"}
+_WITH_VALUE: Final = _BEFORE_VERB | {"--config", "--data-dir", "-t", "--timeout"}
+
+
+def ordered(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments with options of a verb that stand before it, as rabbitmqctl takes them, put behind it."""
+    first: list[str] = []
+    moved: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        name, equals, _ = rest[0].partition("=")
+        known = name in _BEFORE_VERB or name in _FLAGS_BEFORE_VERB
+        alone = bool(equals) or name in _FLAGS_BEFORE_VERB or name not in _WITH_VALUE
+        taken = rest[: 1 if alone else 2]
+        del rest[: len(taken)]
+        (moved if known else first).extend(taken)
+    return [*first, *rest[:1], *moved, *rest[1:]]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; the chosen command is in `command` (``user add`` for ``user`` ``add``)."""
+    top = argparse.ArgumentParser(
+        prog="fluxmqctl", description="Look at a FluxMQ node and keep what it has."
+    )
+    top.add_argument("--version", action="version", version=f"fluxmqctl {fluxmq.__version__}")
+    where = top.add_mutually_exclusive_group()
+    where.add_argument(
+        "--config", metavar="FILE", help="settings file of the node, for its storage.data_dir"
+    )
+    where.add_argument(
+        "--data-dir", metavar="DIR", help="data directory of the node (default: ./data)"
+    )
+    top.add_argument(
+        "-t",
+        "--timeout",
+        metavar="SECONDS",
+        type=_seconds,
+        default=TIMEOUT_SECONDS,
+        help="how long to wait for the broker's answer (default: %(default)s)",
+    )
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+
+    status = commands.add_parser("status", help="show the node's processes")
+    status.set_defaults(command="status")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    status.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=_seconds,
+        const=WATCH_SECONDS,
+        help="show it again every SECONDS (default: 1), with message rates, until Ctrl-C",
+    )
+    _queue_commands(commands)
+    cluster_commands.add_parsers(commands)
+    backup_command.add_parser(commands)
+    force_command.add_parser(commands)
+    migrate_command.add_parser(commands)
+    log_command.add_parser(commands)
+    snapshot_command.add_parser(commands)
+    user = commands.add_parser("user", help="add, change, list and delete users")
+    _user_commands(user.add_subparsers(metavar="COMMAND", required=True))
+    add_verbs(commands)
+    return top
+
+
+def _queue_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        added.set_defaults(command=name)
+        return added
+
+    groups = command("groups", "show the replication groups: where each is, and how it does")
+    queues = command("queues", "show the queues, and the consumer groups of each")
+    for listing in (groups, queues):
+        listing.add_argument("--json", action="store_true", help="print one JSON object")
+    pin = command("pin", "move a replication group to a core, while it is used, and keep it there")
+    pin.add_argument("group", metavar="GROUP", help="the group's name")
+    pin.add_argument(
+        "place",
+        metavar="CORE",
+        type=_place,
+        help="number of a core that a shard runs on, or shard-N for the shard of that number",
+    )
+    unpin = command("unpin", "let a replication group live where its name puts it again")
+    unpin.add_argument("group", metavar="GROUP", help="the group's name")
+
+
+def _place(text: str) -> tuple[str, int]:
+    """A core's number, or a shard's: which of the two, and the number."""
+    kind, number = ("shard", text[6:]) if text.startswith("shard-") else ("core", text)
+    if not (number.isascii() and number.isdigit() and len(number) < 6):
+        raise argparse.ArgumentTypeError("must be the number of a core, or shard-N")
+    return kind, int(number)
+
+
+def _user_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def command(name: str, text: str, *, named: bool = True) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+        added.set_defaults(command=f"user {name}")
+        if named:
+            added.add_argument("name", metavar="NAME", help="the user's name")
+        return added
+
+    add = command("add", "add a user")
+    _filters(add)
+    _password(add)
+    _password(command("passwd", "change a user's password"))
+    permit = command("permit", "replace what a user may publish or subscribe to")
+    _filters(permit)
+    permit.add_argument("--no-publish", action="store_true", help="take all publish filters away")
+    permit.add_argument(
+        "--no-subscribe", action="store_true", help="take all subscribe filters away"
+    )
+    command("enable", "let a user log in again")
+    command("disable", "let a user log in no more")
+    command("delete", "delete a user")
+    listing = command("list", "list all users", named=False)
+    listing.add_argument("--json", action="store_true", help="print one JSON object per user")
+
+
+def _filters(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--publish",
+        metavar="FILTER",
+        action="append",
+        help=f"topic filter the user may publish to; {_FILTERS}",
+    )
+    command.add_argument(
+        "--subscribe",
+        metavar="FILTER",
+        action="append",
+        help=f"topic filter that covers what the user may subscribe to; {_FILTERS}",
+    )
+
+
+def _password(command: argparse.ArgumentParser) -> None:
+    source = command.add_mutually_exclusive_group()
+    source.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="read the password from FILE, less one final line end (default: ask)",
+    )
+    source.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )

@@ -1,0 +1,392 @@
+"""``fluxmqctl raft``, ``members``, ``transfer``, ``rebalance``, ``can-stop``, ``audit``, ``grow``, ``shrink``
+and ``forget_node``.
+
+Each command takes a connection, its options and whether colours may be used, and returns what to print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from fluxmq.cli.node import EXIT_REFUSED, ExitError
+from fluxmq.cli.queue_commands import ROLES, milliseconds
+from fluxmq.cli.tables import Column, Table, grouped
+from fluxmq.ipc.clusters import (
+    ADD,
+    AUDIT,
+    CAN_STOP,
+    DIFFERS,
+    EQUAL,
+    FORGET_NODE,
+    LEARNER,
+    MEMBER_CHANGE,
+    RAFT,
+    REBALANCE,
+    REMOVE,
+    TRANSFER,
+    UNKNOWN,
+    AuditListing,
+    AuditWanted,
+    ForgetNode,
+    MemberChange,
+    MemberRow,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.ipc.polling import ControlCaller
+
+_NONE: Final = "-"
+PROGRESS_SECONDS: Final = 1.0
+"""Time between two lines about a member that catches up."""
+
+_RAFT_COLUMNS: Final = (
+    Column("GROUP"),
+    Column("ROLE"),
+    Column("TERM", number=True),
+    Column("LEADER"),
+    Column("VOTERS"),
+    Column("LEARNERS"),
+    Column("COMMIT", number=True),
+    Column("APPLIED", number=True),
+    Column("LAST", number=True),
+    Column("SNAPSHOT", number=True),
+    Column("ELECTIONS", number=True),
+    Column("FSYNC P99", number=True),
+)
+_MEMBER_COLUMNS: Final = (
+    Column("GROUP"),
+    Column("NODE"),
+    Column("PLACE"),
+    Column("STATE"),
+    Column("MATCH", number=True),
+    Column("LAG", number=True),
+    Column("LAST CONTACT", number=True),
+    Column("SEEN BY"),
+)
+
+
+def _listing(caller: ControlCaller, group: str | None) -> RaftListing:
+    wanted = RaftWanted(group or "", everywhere=group is not None)
+    return RaftListing.from_body(caller.call(RAFT, wanted.to_body()))
+
+
+def raft(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+    """Show how replicated groups do on this node."""
+    listing = _listing(caller, options.group)
+    if options.json:
+        return [orjson.dumps(listing.to_body()).decode()]
+    return raft_lines(listing, colour=colour)
+
+
+def raft_lines(listing: RaftListing, *, colour: bool) -> list[str]:
+    """Return the table of groups, and what it has no room for."""
+    table = Table(_RAFT_COLUMNS)
+    for number, row in enumerate(listing.groups):
+        table.colours[number, 1] = ROLES.get(row.role, "red")
+        table.rows.append(
+            [
+                row.group,
+                row.role,
+                grouped(row.term),
+                row.leader or _NONE,
+                _nodes(row, learners=False),
+                _nodes(row, learners=True),
+                grouped(row.commit),
+                grouped(row.applied),
+                grouped(row.last),
+                grouped(row.snapshot),
+                grouped(row.elections),
+                milliseconds(row.fsync_p99),
+            ]
+        )
+    return _with_remarks(table, listing, colour=colour)
+
+
+def _nodes(row: RaftRow, *, learners: bool) -> str:
+    found = [member.node for member in row.members if (member.kind == LEARNER) is learners]
+    return ",".join(sorted(found)) or _NONE
+
+
+def members(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+    """Show the members of replicated groups."""
+    listing = _listing(caller, options.group)
+    if options.json:
+        return [orjson.dumps(listing.to_body()).decode()]
+    return member_lines(listing, colour=colour)
+
+
+def member_lines(listing: RaftListing, *, colour: bool) -> list[str]:
+    """Return the table of members, and what it has no room for."""
+    table = Table(_MEMBER_COLUMNS)
+    for row in listing.groups:
+        for member in sorted(row.members, key=lambda each: each.node):
+            text, paint = _state(member)
+            table.colours[len(table.rows), 3] = paint
+            table.rows.append(
+                [
+                    row.group,
+                    member.node,
+                    member.kind,
+                    text,
+                    _number(member.match),
+                    _number(member.lag),
+                    _NONE if member.contact == UNKNOWN else f"{member.contact} ms",
+                    member.seen_by,
+                ]
+            )
+    return _with_remarks(table, listing, colour=colour)
+
+
+def _state(member: MemberRow) -> tuple[str, str]:
+    if member.leads:
+        return "leader", "green"
+    if member.doubt:
+        return "not believed", "red"
+    if not member.connected:
+        return "not connected", "red"
+    if not member.state:
+        return "connected", "green"
+    return member.state, "green" if member.state == "replicate" else "yellow"
+
+
+def _number(count: int) -> str:
+    return _NONE if count == UNKNOWN else grouped(count)
+
+
+def _with_remarks(table: Table, listing: RaftListing, *, colour: bool) -> list[str]:
+    remarks = [f"{row.group}: {row.problem}" for row in listing.groups if row.problem]
+    remarks += [
+        f"{row.group}: {member.node} {member.doubt}"
+        for row in listing.groups
+        for member in row.members
+        if member.doubt
+    ]
+    remarks += [f"{row.group}: has no leader" for row in listing.groups if not row.leader]
+    remarks += [f"{shard}: did not answer in time" for shard in listing.missing]
+    if not listing.groups:
+        return ["there are no replicated groups here", *remarks]
+    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+
+
+def transfer(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Have another node lead a group."""
+    wanted = Transfer(options.group, options.node or "")
+    answer = Transfer.from_body(caller.call(TRANSFER, wanted.to_body()))
+    if options.node and answer.node != options.node:
+        raise ExitError(EXIT_REFUSED, f"group {options.group!r} is led by {answer.node} now")
+    return [f"group {options.group!r} is led by {answer.node}"]
+
+
+def rebalance(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Spread leaders over the nodes."""
+    outcomes = Outcomes.from_body(caller.call(REBALANCE, {}))
+    if options.json:
+        return [orjson.dumps(outcomes.to_body()).decode()]
+    if not outcomes.rows:
+        return ["leaders are spread evenly"]
+    return _said(outcomes, "is led by")
+
+
+def _said(outcomes: Outcomes, what: str) -> list[str]:
+    lines = [f"group {row.group!r} {what} {row.node}" for row in outcomes.rows if not row.problem]
+    failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
+    if failed:
+        raise ExitError(EXIT_REFUSED, "\n".join([*lines, *failed]))
+    return lines
+
+
+def can_stop(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Say whether this node may stop: exit code 1 when a group would lose its quorum."""
+    outcomes = Outcomes.from_body(caller.call(CAN_STOP, {}))
+    failed = [f"group {row.group!r}: {row.problem}" for row in outcomes.rows if row.problem]
+    if options.json:
+        lines = [orjson.dumps({"can_stop": not failed, **outcomes.to_body()}).decode()]
+        if failed:
+            _say(lines[0])
+            raise SystemExit(EXIT_REFUSED)
+        return lines
+    if failed:
+        raise ExitError(EXIT_REFUSED, "\n".join(["this node may not stop now", *failed]))
+    return [f"this node may stop: {len(outcomes.rows)} groups keep their quorum without it"]
+
+
+_AUDIT_COLUMNS: Final = (
+    Column("GROUP"),
+    Column("NODE"),
+    Column("PLACE"),
+    Column("INDEX", number=True),
+    Column("HASH"),
+    Column("VERDICT"),
+)
+
+
+def audit(caller: ControlCaller, options: argparse.Namespace, colour: bool) -> list[str]:
+    """Compare the copies of a group: exit code 1 when one differs."""
+    wanted = AuditWanted(options.group)
+    listing = AuditListing.from_body(caller.call(AUDIT, wanted.to_body()))
+    lines = (
+        [orjson.dumps(listing.to_body()).decode()]
+        if options.json
+        else audit_lines(listing, colour=colour)
+    )
+    if any(row.verdict == DIFFERS for row in listing.rows):
+        _say("\n".join(lines))
+        raise SystemExit(EXIT_REFUSED)
+    return lines
+
+
+def audit_lines(listing: AuditListing, *, colour: bool) -> list[str]:
+    """Return the table of copies, and why some were not compared."""
+    table = Table(_AUDIT_COLUMNS)
+    for number, row in enumerate(listing.rows):
+        table.colours[number, 5] = _VERDICTS.get(row.verdict, "yellow")
+        table.rows.append(
+            [
+                listing.group,
+                row.node,
+                row.kind,
+                grouped(row.index),
+                row.rolling or _NONE,
+                row.verdict,
+            ]
+        )
+    remarks = [f"{row.node} was not compared: {row.problem}" for row in listing.rows if row.problem]
+    return [*table.lines(colour=colour), *(["", *remarks] if remarks else [])]
+
+
+_VERDICTS: Final = {EQUAL: "green", DIFFERS: "red"}
+
+
+def grow(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Add a node to a group, and wait until it is a voter."""
+    wanted = MemberChange(options.group, options.node, ADD)
+    caller.call(MEMBER_CHANGE, wanted.to_body())
+    if options.no_wait:
+        return [f"{options.node} is a learner of group {options.group!r}, and will be a voter"]
+    return [_until_voter(caller, options, time.sleep)]
+
+
+def _say(line: str) -> None:
+    """What is to be seen before the command is done."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _until_voter(
+    caller: ControlCaller, options: argparse.Namespace, sleep: Callable[[float], None]
+) -> str:
+    deadline = time.monotonic() + options.wait
+    said = ""
+    while time.monotonic() < deadline:
+        rows = _listing(caller, options.group).groups
+        member = next(
+            (each for row in rows for each in row.members if each.node == options.node), None
+        )
+        if member is not None and member.kind != LEARNER:
+            return f"{options.node} is a voter of group {options.group!r}"
+        if member is not None:
+            lag, state = _number(member.lag), _state(member)[0]
+            line = f"{options.node} is a learner, {lag} entries behind ({state})"
+            if line != said:
+                _say(line)
+            said = line
+        sleep(PROGRESS_SECONDS)
+    raise ExitError(
+        EXIT_REFUSED,
+        f"{options.node} is no voter of group {options.group!r} yet; it will be when it has caught up",
+    )
+
+
+def shrink(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Remove a node from a group."""
+    wanted = MemberChange(options.group, options.node, REMOVE)
+    caller.call(MEMBER_CHANGE, wanted.to_body())
+    return [f"{options.node} is no member of group {options.group!r} any more"]
+
+
+def forget_node(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Remove a node from every group."""
+    wanted = ForgetNode(options.node, options.force)
+    return _said(
+        Outcomes.from_body(caller.call(FORGET_NODE, wanted.to_body())), "has no member any more:"
+    )
+
+
+Command = Callable[[ControlCaller, argparse.Namespace, bool], list[str]]
+
+COMMANDS: Final[dict[str, Command]] = {
+    "raft": raft,
+    "members": members,
+    "transfer": transfer,
+    "rebalance": rebalance,
+    "can-stop": can_stop,
+    "audit": audit,
+    "grow": grow,
+    "shrink": shrink,
+    "forget_node": forget_node,
+}
+
+WAIT_SECONDS: Final = 600.0
+"""How long `grow` waits for a member to catch up, unless it is told otherwise."""
+
+
+def add_parsers(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to the command line."""
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        added.set_defaults(command=name)
+        return added
+
+    for name, text in (
+        ("raft", "show this node's copies of replicated groups: role, term, leader, indexes"),
+        ("members", "show the members of replicated groups: how far each is, and who hears of it"),
+    ):
+        listing = command(name, text)
+        listing.add_argument("group", metavar="GROUP", nargs="?", help="one group (default: all)")
+        listing.add_argument("--json", action="store_true", help="print one JSON object")
+    comparing = command(
+        "audit", "compare the copies of a replicated group now (exit code 1 when one differs)"
+    )
+    comparing.add_argument("group", metavar="GROUP", help="the group's name")
+    comparing.add_argument("--json", action="store_true", help="print one JSON object")
+    moving = command("transfer", "have another node lead a replicated group")
+    moving.add_argument("group", metavar="GROUP", help="the group's name")
+    moving.add_argument(
+        "node", metavar="NODE", nargs="?", help="who is to lead (default: who is nearest to it)"
+    )
+    for name, text in (
+        ("rebalance", "spread the leaders of replicated groups evenly over the nodes"),
+        (
+            "can-stop",
+            "say whether a group would lose its quorum if this node stopped (exit code 1)",
+        ),
+    ):
+        command(name, text).add_argument(
+            "--json", action="store_true", help="print one JSON object"
+        )
+    growing = command("grow", "make a node a member of a replicated group: a voter once it has all")
+    shrinking = command("shrink", "remove a node from a replicated group")
+    for change in (growing, shrinking):
+        change.add_argument("group", metavar="GROUP", help="the group's name")
+        change.add_argument("node", metavar="NODE", help="a node of the settings")
+    growing.add_argument("--no-wait", action="store_true", help="do not wait until it is a voter")
+    growing.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=float,
+        default=WAIT_SECONDS,
+        help="how long to wait until it is a voter (default: %(default)s)",
+    )
+    forgetting = command("forget_node", "remove a node that is gone from every replicated group")
+    forgetting.add_argument("node", metavar="NODE", help="the node's name")
+    forgetting.add_argument("--force", action="store_true", help="although it is in contact")

@@ -1,0 +1,74 @@
+"""The data directory as fluxmqctl meets it: is a broker running on it, and if not, may we write?
+
+The supervisor holds an exclusive `flock` on ``LOCK`` for as long as it lives. To see whether it is held,
+the kernel's list of locks is read; trying the lock would make a broker that starts at that moment
+fail. To change metadata while no broker runs, the lock is taken for as long as the change lasts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from fluxmq.control.metadata import FILE_NAME, MetadataStore
+from fluxmq.ipc.launch import CONTROL_SOCKET
+from fluxmq.model.errors import FluxmqError
+
+LOCK_NAME: Final = "LOCK"
+RUN_NAME: Final = "run"
+
+
+class LockedError(FluxmqError):
+    """Another process, a broker most likely, has the data directory."""
+
+
+def control_socket(data_dir: Path) -> Path:
+    """Return where the control process of a broker on this directory listens."""
+    return data_dir / RUN_NAME / CONTROL_SOCKET
+
+
+def is_locked(data_dir: Path) -> bool:
+    """Say whether some process holds the directory's lock, without touching the lock."""
+    path = data_dir / LOCK_NAME
+    try:
+        status = os.stat(path)
+        holder = path.read_text("ascii", "replace").strip()
+        with open("/proc/locks", encoding="ascii") as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return False
+    # A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 4242 fe:01:131077 0 EOF". On layered file
+    # systems its device is not the one stat shows; then the holder's own note in the file decides.
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+    for line in lines:
+        if len(line) > 5 and line[1] == "FLOCK":
+            found, _, inode = line[5].rpartition(":")
+            if inode == str(status.st_ino) and (found == device or line[4] == holder):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def opened_store(data_dir: Path) -> Iterator[MetadataStore]:
+    """Hold the directory's lock and yield its metadata store.
+
+    Raises LockedError when a broker has it, and what `MetadataStore` raises.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    lock = os.open(data_dir / LOCK_NAME, flags, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LockedError(f"{data_dir} is in use by a running broker") from None
+        store = MetadataStore(data_dir / FILE_NAME)
+        try:
+            yield store
+        finally:
+            store.close()
+    finally:
+        os.close(lock)

@@ -1,0 +1,97 @@
+"""``fluxmqctl migrate-queue``: move a queue to another replication group while it is used, or leave it where it is.
+
+The command waits until the queue is there. What has begun goes on when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from fluxmq.cli.node import EXIT_REFUSED, EXIT_USAGE, ExitError
+from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
+from fluxmq.ipc.polling import ControlCaller
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+NAME: Final = "migrate-queue"
+LOOK_SECONDS: Final = 0.1
+"""Time between two looks at where the queue is."""
+SAY_SECONDS: Final = 1.0
+"""Time between two lines about how far it is."""
+WAIT_SECONDS: Final = 3600.0
+"""How long the queue's arrival is waited for, unless it is told otherwise."""
+
+
+def add_parser(commands: Commands) -> None:
+    """Add the command to the command line."""
+    text = "move a queue to another replication group while it is used"
+    added = commands.add_parser(NAME, help=text, description=text.capitalize() + ".")
+    added.set_defaults(command=NAME)
+    added.add_argument(
+        "queue", metavar="QUEUE", help="the queue's name, or VHOST/NAME; a vhost '/' is left out"
+    )
+    added.add_argument(
+        "-p",
+        "--vhost",
+        metavar="VHOST",
+        help=f"virtual host; QUEUE is then the name as it is (default: {DEFAULT_VHOST})",
+    )
+    what = added.add_mutually_exclusive_group(required=True)
+    what.add_argument("--to", metavar="GROUP", help="the group that is to hold it")
+    what.add_argument(
+        "--abort", action="store_true", help="leave a queue that is being moved where it is"
+    )
+    added.add_argument("--no-wait", action="store_true", help="do not wait until it is there")
+    added.add_argument(
+        "--wait",
+        metavar="SECONDS",
+        type=float,
+        default=WAIT_SECONDS,
+        help="how long to wait until it is there (default: %(default)s)",
+    )
+
+
+def run(caller: ControlCaller, options: argparse.Namespace, _colour: bool) -> list[str]:
+    """Move a queue, and wait until it is there."""
+    vhost, name = place_of(options)
+    wanted = Migrate(vhost, name, options.to or "", options.abort)
+    begun = time.monotonic()
+    where = Migrating.from_body(caller.call(MIGRATE_QUEUE, wanted.to_body()))
+    if options.abort:
+        return [f"queue {name!r} stays in group {where.group!r}"]
+    source = where.group
+    if options.no_wait:
+        return [f"queue {name!r} moves from group {source!r} to {options.to!r}"]
+    said, next_say = "", 0.0
+    while where.moving_to and time.monotonic() < begun + options.wait:
+        line = f"queue {name!r} moves from {where.group!r} to {where.moving_to!r}"
+        line += f": {where.progress}" if where.progress else ""
+        if line != said and time.monotonic() >= next_say:
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+            said, next_say = line, time.monotonic() + SAY_SECONDS
+        time.sleep(LOOK_SECONDS)
+        where = Migrating.from_body(caller.call(MIGRATION, wanted.to_body()))
+    if where.moving_to:
+        raise ExitError(
+            EXIT_REFUSED, f"queue {name!r} is still on its way; `{NAME} --abort` ends that"
+        )
+    if where.group != options.to:
+        raise ExitError(EXIT_REFUSED, f"the move was aborted: {name!r} is in {where.group!r}")
+    return [f"queue {name!r} is in group {where.group!r} ({time.monotonic() - begun:.1f} s)"]
+
+
+def place_of(options: argparse.Namespace) -> tuple[str, str]:
+    """Virtual host and name. Ends the program when there is no name."""
+    vhost, name = options.vhost, str(options.queue)
+    if vhost is None:
+        before, slash, after = name.rpartition("/")
+        vhost, name = (before or DEFAULT_VHOST, after) if slash else (DEFAULT_VHOST, name)
+    if not name:
+        raise ExitError(EXIT_USAGE, "which queue?")
+    return str(vhost), name

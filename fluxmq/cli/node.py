@@ -1,0 +1,160 @@
+"""The node that a fluxmqctl command is about: through its control process, or, while none runs, its database.
+
+Commands raise `ExitError` to end the program with a code; what they have to say besides their result goes to
+`Node.complaints`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Final
+
+from fluxmq.auth.credentials import HashParameters
+from fluxmq.cli import data_directory
+from fluxmq.control.directory import change_of
+from fluxmq.control.hashing import parameters_of
+from fluxmq.ipc.messages import (
+    ERROR_NOT_FOUND,
+    HASHING,
+    USER_ADD,
+    USER_LIST,
+    Body,
+    Message,
+)
+from fluxmq.ipc.permission_messages import USER_HASH, UserHash
+from fluxmq.ipc.polling import CallError, ControlCaller
+from fluxmq.ipc.user_messages import Hashing, UserChanged, UserListing, UserSummary
+from fluxmq.settings import Settings, SettingsError, load
+
+EXIT_DONE: Final = 0
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_RUNNING: Final = 3
+EXIT_NO_ANSWER: Final = 4
+
+DATA_DIR_DEFAULT: Final = Path("./data")
+
+
+class ExitError(Exception):
+    """Ends the program with a code and a sentence on standard error."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Node:
+    """The node a command is about: its data directory, and its control process if one answers."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.settings = _settings(options.config)
+        """Those of the file that was named, if one was."""
+        if options.data_dir is not None:
+            self.data_dir = Path(options.data_dir)
+        elif self.settings is not None:
+            self.data_dir = Path(self.settings.storage.data_dir)
+        else:
+            self.data_dir = DATA_DIR_DEFAULT
+        self._timeout: float = options.timeout
+        self.complaints: list[str] = []
+        """What is to be said on standard error when the command is done."""
+
+    def wait_at_least(self, seconds: float) -> None:
+        """Give the broker this long to answer, or longer when that was asked for."""
+        self._timeout = max(self._timeout, seconds)
+
+    def connect(self) -> ControlCaller | None:
+        """Return a connection to the control process, None when no broker runs here.
+
+        Ends the program when a broker runs but cannot be reached.
+        """
+        path = data_directory.control_socket(self.data_dir)
+        try:
+            return ControlCaller(path, self._timeout)
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            if data_directory.is_locked(self.data_dir):
+                raise ExitError(
+                    EXIT_NO_ANSWER,
+                    f"the broker on {self.data_dir} is starting, stopping or restarting its"
+                    " control process; try again in a moment",
+                ) from None
+            return None
+        except OSError as problem:
+            raise ExitError(EXIT_NO_ANSWER, f"{path}: {problem.strerror or problem}") from None
+
+    def require(self) -> ControlCaller:
+        """Return a connection to the control process. Ends the program when no broker runs here."""
+        caller = self.connect()
+        if caller is None:
+            raise ExitError(EXIT_NOT_RUNNING, f"no broker is running on {self.data_dir}")
+        return caller
+
+    def hash_parameters(self) -> HashParameters:
+        """Return the parameters the node hashes with: the broker's own, else the settings'."""
+        caller = self.connect()
+        if caller is not None:
+            with caller:
+                return Hashing.from_body(caller.call(HASHING, {})).parameters
+        return HashParameters() if self.settings is None else parameters_of(self.settings)
+
+    def change(self, kind: str, body: Body) -> None:
+        """Change users, through the broker or directly; complains of shards that did not confirm in time."""
+        self.complain_of(self._changed(kind, body).unconfirmed)
+
+    def complain_of(self, unconfirmed: tuple[str, ...]) -> None:
+        """Say that a change did not reach these processes yet."""
+        if unconfirmed:
+            self.complaints.append(
+                f"not confirmed in time by {', '.join(unconfirmed)}; takes effect there as soon"
+                " as the process answers again"
+            )
+
+    def _changed(self, kind: str, body: Body) -> UserChanged:
+        caller = self.connect()
+        if caller is not None:
+            with caller:
+                return UserChanged.from_body(caller.call(kind, body))
+        if kind == USER_ADD:
+            # The first user is often made before the first start.
+            self.data_dir.mkdir(mode=0o700, exist_ok=True)
+        change = change_of(Message(kind, 1, body))
+        with data_directory.opened_store(self.data_dir) as store:
+            return UserChanged(change(store).revision, ())
+
+    def password_hash(self, name: str) -> UserHash | None:
+        """Return what a user's password is checked against, None when there is no such user."""
+        caller = self.connect()
+        if caller is None:
+            with data_directory.opened_store(self.data_dir) as store:
+                found = (each for each in store.users().users if each.name == name)
+                return next((UserHash(each.hash, each.enabled) for each in found), None)
+        with caller:
+            try:
+                return UserHash.from_body(caller.call(USER_HASH, {"name": name}))
+            except CallError as refusal:
+                if refusal.code != ERROR_NOT_FOUND:
+                    raise
+                return None
+
+    def users(self) -> tuple[UserSummary, ...]:
+        """Return all users."""
+        caller = self.connect()
+        if caller is not None:
+            with caller:
+                return UserListing.from_body(caller.call(USER_LIST, {})).users
+        if not self.data_dir.is_dir():
+            raise ExitError(EXIT_REFUSED, f"there is no data directory {self.data_dir}")
+        with data_directory.opened_store(self.data_dir) as store:
+            return tuple(UserSummary.of(user) for user in store.users().users)
+
+
+def _settings(config: str | None) -> Settings | None:
+    if config is None:
+        return None
+    try:
+        return load(Path(config), os.environ)
+    except SettingsError as error:
+        problems = "\n".join(f"  {problem}" for problem in error.problems)
+        raise ExitError(EXIT_USAGE, f"{config} has problems:\n{problems}") from None

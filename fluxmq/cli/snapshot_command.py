@@ -1,0 +1,87 @@
+"""`fluxmqctl snapshot`: a copy of one queue at one moment, while the broker runs, without asking it.
+
+Responsible for the command's options, for finding the queue, and for saying what was made. How a log is copied so that the
+copy is whole is ``fluxmq.storage.queue_copy``'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from fluxmq.cli.log_command import Commands, Writer
+from fluxmq.cli.tables import grouped
+from fluxmq.storage.directory import DataPaths, check_version, name_of
+from fluxmq.storage.errors import StorageError
+from fluxmq.storage.files import Files
+from fluxmq.storage.queue_copy import QueueCopy, copy_queue
+from fluxmq.storage.verify import directories
+
+EXIT_DONE: Final = 0
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+
+_BUFFERED: Final = "buffered"
+"""How names of groups begin that are answered before the disk has what they wrote."""
+
+
+def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    text = "copy a queue as it is at one moment, while the broker runs"
+    added = commands.add_parser("snapshot", help=text, description=text.capitalize() + ".")
+    added.set_defaults(command="snapshot")
+    added.add_argument("queue", metavar="QUEUE", help="the queue's name")
+    added.add_argument(
+        "target",
+        metavar="DIR",
+        help="where to make groups/<group>/queues/<queue>; may hold copies of other queues."
+        " On the file system of the data directory, full segments take no space of their own",
+    )
+
+
+def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writer) -> int:
+    """Make the copy and return the exit code: 0 made, 1 refused or failed, 2 no such queue or data directory.
+
+    `out` and `complain` take whole lines.
+    """
+    files, paths = Files(), DataPaths(str(data_dir))
+    try:
+        check_version(files, paths)
+        groups = _groups_of(files, paths, options.queue)
+        if len(groups) != 1:
+            where = f"in the groups {', '.join(groups)}" if groups else "not there"
+            complain(f"fluxmqctl: queue {options.queue!r} is {where}")
+            return EXIT_USAGE
+        (group,) = groups
+        target = DataPaths(str(Path(options.target))).queue(group, options.queue)
+        # A power cut may take back what such a group wrote last; the files that it then changes must not be the copy's.
+        link = not group.startswith(_BUFFERED)
+        copy = copy_queue(files, paths.queue(group, options.queue), target, link=link)
+    except StorageError as error:
+        complain(f"fluxmqctl: {error}")
+        return EXIT_REFUSED
+    _tell(options.queue, copy, out, linked=link)
+    return EXIT_DONE
+
+
+def _groups_of(files: Files, paths: DataPaths, queue: str) -> list[str]:
+    """The groups that have a queue of this name: one, unless it was never declared."""
+    names = (name_of(directory) for directory in directories(files, paths.groups))
+    return [name for name in names if name and files.exists(paths.queue(name, queue))]
+
+
+def _tell(queue: str, copy: QueueCopy, out: Writer, *, linked: bool) -> None:
+    out(
+        f"{queue}: {grouped(copy.messages)} messages, offsets {copy.head.start} to before"
+        f" {copy.head.committed}"
+    )
+    out(
+        f"{grouped(copy.linked)} segments linked ({grouped(copy.linked_bytes)} bytes),"
+        f" {grouped(copy.copied)} copied ({grouped(copy.copied_bytes)} bytes)"
+    )
+    if not linked:
+        out("full segments were copied: the queue's group is answered before the disk has its data")
+    elif copy.unlinkable:
+        out("full segments were copied: here they cannot be linked (another file system?)")
+    out(copy.directory)

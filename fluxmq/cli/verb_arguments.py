@@ -1,0 +1,243 @@
+"""Command line of the verbs that are named as rabbitmqctl's: commands, options and their help, nothing else."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, Final
+
+from fluxmq.cli.formatting import FORMATTERS
+from fluxmq.control.columns import LISTS
+from fluxmq.routing.topology.names import DEFAULT_VHOST
+from fluxmq.routing.topology.policies import APPLY_TO
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+
+
+def add_verbs(commands: Commands) -> None:
+    """Add all verbs to the parser's commands; the chosen one is in `command`."""
+    _users(commands)
+    _permissions(commands)
+    _vhosts(commands)
+    _policies(commands)
+    _lists(commands)
+    _orders(commands)
+
+
+def _verb(
+    commands: Commands, name: str, text: str, *positional: tuple[str, str], vhost: bool = False
+) -> argparse.ArgumentParser:
+    """A verb with its positional arguments, each a name and its help."""
+    added = commands.add_parser(name, help=text, description=text.capitalize() + ".")
+    added.set_defaults(command=name)
+    added.add_argument("-q", "--quiet", action="store_true", help="do not say what is being done")
+    added.add_argument("-s", "--silent", action="store_true", help="nor print titles of columns")
+    if vhost:
+        added.add_argument(
+            "-p",
+            "--vhost",
+            metavar="VHOST",
+            default=DEFAULT_VHOST,
+            help="virtual host (default: %(default)s)",
+        )
+    for argument, description in positional:
+        added.add_argument(argument, metavar=argument.upper(), help=description)
+    return added
+
+
+def _formatted(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    verb.add_argument(
+        "--formatter",
+        choices=FORMATTERS,
+        default="table",
+        help="how rows are printed (default: %(default)s, with tabs)",
+    )
+    verb.add_argument(
+        "--no-table-headers", action="store_true", help="do not print titles of columns"
+    )
+    return verb
+
+
+def _users(commands: Commands) -> None:
+    user = ("user", "the user's name")
+    for name, text in (
+        ("add_user", "add a user, who may do nothing yet"),
+        ("change_password", "change a user's password"),
+        ("authenticate_user", "say whether a password is the user's"),
+    ):
+        _password(_verb(commands, name, text, user))
+    _verb(commands, "delete_user", "delete a user and what it was permitted", user)
+    tags = _verb(commands, "set_user_tags", "replace a user's tags", user)
+    tags.add_argument("tags", metavar="TAG", nargs="*", help="administrator, for instance")
+    _formatted(_verb(commands, "list_users", "list users and their tags"))
+
+
+def _password(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "password",
+        metavar="PASSWORD",
+        nargs="?",
+        help="visible to every process of the machine; without it, it is asked for or read from"
+        " standard input",
+    )
+    source = verb.add_mutually_exclusive_group()
+    source.add_argument("--password-file", metavar="FILE", help="read the password from FILE")
+    source.add_argument(
+        "--password-stdin", action="store_true", help="read the password from standard input"
+    )
+
+
+def _permissions(commands: Commands) -> None:
+    user = ("user", "the user's name")
+    exchange = ("exchange", "name of the topic exchange")
+    configure = ("configure", "pattern of names that the user may declare and delete")
+    write = ("write", "pattern of names that the user may publish to and bind to")
+    read = ("read", "pattern of names that the user may consume from and bind from")
+    topic_write = ("write", "pattern of routing keys that the user may publish with")
+    topic_read = ("read", "pattern of routing keys that the user may bind with")
+
+    def verb(name: str, text: str, *positional: tuple[str, str]) -> argparse.ArgumentParser:
+        return _verb(commands, name, text, *positional, vhost=True)
+
+    verb(
+        "set_permissions",
+        "let a user into a virtual host, and say what it may do there",
+        user,
+        configure,
+        write,
+        read,
+    )
+    verb("clear_permissions", "let a user into a virtual host no more", user)
+    verb(
+        "set_topic_permissions",
+        "restrict a user's routing keys on a topic exchange",
+        user,
+        exchange,
+        topic_write,
+        topic_read,
+    )
+    clear = verb("clear_topic_permissions", "lift a user's restrictions on topic exchanges", user)
+    clear.add_argument(
+        "exchange", metavar="EXCHANGE", nargs="?", help="of this one (default: of all)"
+    )
+    _formatted(verb("list_permissions", "list who may do what in a virtual host"))
+    _formatted(verb("list_topic_permissions", "list restrictions in a virtual host"))
+    _formatted(_verb(commands, "list_user_permissions", "list what a user may do", user))
+    _formatted(_verb(commands, "list_user_topic_permissions", "list a user's restrictions", user))
+
+
+def _vhosts(commands: Commands) -> None:
+    name = ("name", "the virtual host's name")
+    add = _verb(commands, "add_vhost", "add a virtual host", name)
+    add.add_argument("--description", metavar="TEXT", default="", help="what it is for")
+    add.add_argument("--tags", metavar="TAG,...", default="", help="labels, with commas between")
+    add.add_argument(
+        "--default-queue-type",
+        choices=QUEUE_TYPES,
+        default=QUEUE_TYPES[0],
+        help="type of queues that are declared without one (default: %(default)s)",
+    )
+    _verb(commands, "delete_vhost", "delete a virtual host with everything in it", name)
+    limits = ("limits", 'a JSON object: {"max-connections": 100, "max-queues": 1000}')
+    _verb(commands, "set_vhost_limits", "replace a virtual host's limits", limits, vhost=True)
+    _verb(commands, "clear_vhost_limits", "lift a virtual host's limits", vhost=True)
+    listing = _listing(commands, "list_vhost_limits", "vhost_limits", "list limits")
+    listing.add_argument(
+        "--global", dest="everywhere", action="store_true", help="of all virtual hosts"
+    )
+
+
+def _policies(commands: Commands) -> None:
+    for kind, what in (("policy", "a policy"), ("operator_policy", "an operator policy")):
+        name = ("name", "name of the policy")
+        add = _verb(
+            commands,
+            f"set_{kind}",
+            f"set {what}",
+            name,
+            ("pattern", "regular expression for names of queues and exchanges"),
+            ("definition", 'a JSON object: {"max-length": 1000}'),
+            vhost=True,
+        )
+        add.add_argument(
+            "--priority",
+            metavar="NUMBER",
+            type=int,
+            default=0,
+            help="of several that match, the highest applies (default: %(default)s)",
+        )
+        add.add_argument(
+            "--apply-to",
+            choices=APPLY_TO,
+            default=APPLY_TO[0],
+            help="what it applies to (default: %(default)s)",
+        )
+        _verb(commands, f"clear_{kind}", f"clear {what}", name, vhost=True)
+    _listing(commands, "list_policies", "policies", "list policies")
+    _listing(commands, "list_operator_policies", "operator_policies", "list operator policies")
+    _listing(
+        commands,
+        "explain-policy",
+        "explained",
+        "show every setting of a queue or exchange and where it comes from",
+        ("subject", "name of the queue or exchange"),
+    )
+
+
+def _listing(
+    commands: Commands, name: str, what: str, text: str, *positional: tuple[str, str]
+) -> argparse.ArgumentParser:
+    """A list without a choice of columns."""
+    listing = LISTS[what]
+    verb = _formatted(_verb(commands, name, text, *positional, vhost=listing.scoped))
+    verb.set_defaults(what=what, columns=None, everywhere=False)
+    return verb
+
+
+def _lists(commands: Commands) -> None:
+    for what in (
+        "queues",
+        "exchanges",
+        "bindings",
+        "connections",
+        "channels",
+        "consumers",
+        "vhosts",
+    ):
+        listing = LISTS[what]
+        verb = _listing(commands, f"list_{what}", what, f"list {what}")
+        verb.add_argument(
+            "columns",
+            metavar="COLUMN",
+            nargs="*",
+            help=f"of {', '.join(listing.columns)} (default: {' '.join(listing.shown)})",
+        )
+
+
+def _orders(commands: Commands) -> None:
+    queue = ("queue", "the queue's name")
+    delete = _verb(commands, "delete_queue", "delete a queue with its messages", queue, vhost=True)
+    delete.add_argument("-e", "--if-empty", action="store_true", help="only if it is empty")
+    delete.add_argument(
+        "-u", "--if-unused", action="store_true", help="only if nobody consumes from it"
+    )
+    _verb(commands, "purge_queue", "drop the messages that are ready in a queue", queue, vhost=True)
+    reason = ("reason", "what the client is told")
+    _verb(
+        commands,
+        "close_connection",
+        "close a connection",
+        ("pid", "as list_connections prints it"),
+        reason,
+    )
+    every: dict[str, Any] = {"dest": "everywhere", "action": "store_true"}
+    close = _verb(commands, "close_all_connections", "close connections", reason, vhost=True)
+    close.add_argument("--global", **every, help="of all virtual hosts")
+    _verb(
+        commands,
+        "close_session",
+        "end the session of an MQTT client, connected or not, with what waits in it",
+        ("client_id", "its client identifier"),
+    )

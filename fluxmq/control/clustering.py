@@ -1,0 +1,286 @@
+"""Answers fluxmqctl's questions about replicated groups, and carries out its orders about leaders and members.
+
+Shards know their groups and who leads the others; any of them passes an order on to the shard that leads the group it is
+about, on whichever node. Here is what concerns several groups: which leaders should move, whether the node may stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from fluxmq.control.peers import AnsweredError, Peer, PeerError, RequestError
+from fluxmq.ipc.clusters import (
+    AUDIT,
+    CAN_STOP,
+    FORGET_NODE,
+    LEARNER,
+    MEMBER_CHANGE,
+    RAFT,
+    REBALANCE,
+    REMOVE,
+    TRANSFER,
+    UNKNOWN,
+    VOTER,
+    AuditListing,
+    AuditWanted,
+    ForgetNode,
+    MemberChange,
+    MemberRow,
+    Outcome,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    Body,
+    Message,
+    MessageError,
+)
+from fluxmq.ipc.spreading import Placed, rebalanced
+from fluxmq.settings.plans import member_number
+
+if TYPE_CHECKING:
+    from fluxmq.control.meta.agreed import MetaStatus
+
+KINDS: Final = frozenset({RAFT, TRANSFER, REBALANCE, CAN_STOP, MEMBER_CHANGE, FORGET_NODE, AUDIT})
+
+ASK_SECONDS: Final = 4.0
+"""For a shard to answer, which may have to ask that of another node: less than fluxmqctl waits."""
+CONTACT_MILLISECONDS_MAX: Final = 2000
+"""A node that was heard of since is in contact, and forgotten only by force."""
+
+
+class Clustering:
+    """Lives on control's loop. ``clustered``: whether the settings know of other nodes; ``shards``: the connected ones;
+    ``own``: how the group does that control processes have among themselves; ``forget_own``: takes a node out of it;
+    ``audit_own``: compares its copies."""
+
+    def __init__(
+        self,
+        clustered: bool,
+        shards: Callable[[], list[Peer]],
+        own: Callable[[], RaftRow | None] = lambda: None,
+        forget_own: Callable[[str], Awaitable[None]] | None = None,
+        audit_own: Callable[[], Awaitable[AuditListing]] | None = None,
+    ) -> None:
+        self._clustered = clustered
+        self._shards = shards
+        self._own = own
+        self._forget_own = forget_own
+        self._audit_own = audit_own
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request. Raises RequestError or MessageError."""
+        if not self._clustered:
+            raise RequestError(ERROR_INVALID, "this node is not one of a cluster")
+        match message.kind:
+            case "raft":
+                return (await self._told(RaftWanted.from_body(message.body))).to_body()
+            case "audit":
+                return await self._audit(message.body)
+            case "transfer" | "member_change":
+                return await self._one(message.kind, message.body)
+            case "rebalance":
+                return (await self._rebalance()).to_body()
+            case "can_stop":
+                return (await self._can_stop()).to_body()
+            case "forget_node":
+                return (await self._forget(ForgetNode.from_body(message.body))).to_body()
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    async def _told(self, wanted: RaftWanted) -> RaftListing:
+        """What people are told: of the control processes' group as well."""
+        own = self._own()
+        if own is None or wanted.group not in ("", own.group):
+            return await self._raft(wanted)
+        if wanted.group:
+            return RaftListing((own,))
+        listing = await self._raft(wanted)
+        return RaftListing((own, *listing.groups), listing.missing)
+
+    async def _raft(self, wanted: RaftWanted) -> RaftListing:
+        """Groups as this node's shards tell of them; of a group that none of them has, its leader's word."""
+        shards = self._shards()
+        bodies = await asyncio.gather(*(_asked(shard, RAFT, wanted.to_body()) for shard in shards))
+        rows: dict[str, RaftRow] = {}
+        missing = []
+        for shard, body in zip(shards, bodies, strict=True):
+            if body is None:
+                missing.append(shard.name)
+                continue
+            for row in RaftListing.from_body(body).groups:
+                here = shard.hello is not None and row.shard == shard.hello.index
+                if here or row.group not in rows:
+                    rows[row.group] = row
+        if wanted.group and not rows and not missing:
+            raise RequestError(ERROR_NOT_FOUND, f"this node has no replicated group {wanted.group}")
+        return RaftListing(tuple(rows[name] for name in sorted(rows)), tuple(sorted(missing)))
+
+    async def _one(self, kind: str, body: Body) -> Body:
+        """Have the leader of one group do something. Raises RequestError."""
+        shards = self._shards()
+        if not shards:
+            raise RequestError(ERROR_FAILED, "no shard is connected")
+        shard = min(shards, key=lambda each: each.name)
+        try:
+            return await shard.ask(kind, body, ASK_SECONDS)
+        except AnsweredError as refusal:
+            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
+        except PeerError as problem:
+            raise RequestError(ERROR_FAILED, str(problem)) from problem
+        except TimeoutError:
+            raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time") from None
+
+    async def _audit(self, body: Body) -> Body:
+        """Have the copies of a group compared: by its leader, or that of the control processes here."""
+        own = self._own()
+        if self._audit_own is None or own is None or AuditWanted.from_body(body).group != own.group:
+            return await self._one(AUDIT, body)
+        return (await self._audit_own()).to_body()
+
+    async def _each(self, orders: Sequence[tuple[str, str, str, Body]]) -> Outcomes:
+        """Carry out orders about different groups, each (group, node, kind, body); one that fails stops no other."""
+
+        async def one(group: str, node: str, kind: str, body: Body) -> Outcome:
+            try:
+                await self._one(kind, body)
+            except RequestError as refusal:
+                return Outcome(group, node, str(refusal))
+            return Outcome(group, node)
+
+        return Outcomes(tuple(await asyncio.gather(*(one(*order) for order in orders))))
+
+    async def _everywhere(self) -> RaftListing:
+        listing = await self._raft(RaftWanted(everywhere=True))
+        if listing.missing:
+            raise RequestError(ERROR_FAILED, f"{', '.join(listing.missing)} did not answer")
+        return listing
+
+    async def _rebalance(self) -> Outcomes:
+        """Have leaders move until no node leads much more than another."""
+        groups = {
+            row.group: Placed(row.leader, _successors(row))
+            for row in (await self._everywhere()).groups
+            if row.leader
+        }
+        moves = rebalanced(groups)
+        return await self._each(
+            [(group, to, TRANSFER, Transfer(group, to).to_body()) for group, to in moves]
+        )
+
+    async def _can_stop(self) -> Outcomes:
+        """What each group here would lose if this node stopped."""
+        shards = self._shards()
+        bodies = await asyncio.gather(*(_asked(shard, CAN_STOP, {}) for shard in shards))
+        rows: list[Outcome] = []
+        for shard, body in zip(shards, bodies, strict=True):
+            if body is None:
+                raise RequestError(ERROR_FAILED, f"{shard.name} did not answer in time")
+            rows += Outcomes.from_body(body).rows
+        return Outcomes(tuple(sorted(rows, key=lambda row: row.group)))
+
+    async def _forget(self, wanted: ForgetNode) -> Outcomes:
+        """Remove a node from every group: from that of the control processes first, which refuses what would end it."""
+        rows = list((await self._everywhere()).groups)
+        own = self._own()
+        if own is not None:
+            rows.append(own)
+        having = [
+            (row, member)
+            for row in rows
+            for member in row.members
+            if member.node == wanted.node and member.kind in (VOTER, LEARNER)
+        ]
+        if not having:
+            raise RequestError(ERROR_NOT_FOUND, f"{wanted.node} is a member of no group")
+        heard = [
+            row.group
+            for row, member in having
+            if member.leads
+            or (member.connected and UNKNOWN < member.contact <= CONTACT_MILLISECONDS_MAX)
+        ]
+        if heard and not wanted.force:
+            where = f"{', '.join(heard[:3])}{' and others' if len(heard) > 3 else ''}"
+            raise RequestError(
+                ERROR_INVALID,
+                f"{wanted.node} is in contact as a member of {where}: shrink those, or use --force",
+            )
+        outcomes: tuple[Outcome, ...] = ()
+        if own is not None and self._forget_own is not None and having[-1][0] is own:
+            await self._forget_own(wanted.node)
+            outcomes = (Outcome(own.group, wanted.node),)
+        others = await self._each(
+            [
+                (
+                    row.group,
+                    wanted.node,
+                    MEMBER_CHANGE,
+                    MemberChange(row.group, wanted.node, REMOVE).to_body(),
+                )
+                for row, _member in having
+                if row is not own
+            ]
+        )
+        return Outcomes((*outcomes, *others.rows))
+
+
+def meta_row(node: str, group: str, status: MetaStatus, elections: int) -> RaftRow:
+    """The control processes' group as one of them tells of it, which began to lead it so often."""
+    members = tuple(
+        MemberRow(
+            node=name,
+            number=member_number(name),
+            kind=place,
+            leads=name == status.leader,
+            seen_by=node,
+            match=UNKNOWN,
+            lag=UNKNOWN,
+            state="",
+            connected=name == node or heard is not None,
+            contact=UNKNOWN if heard is None else round(heard * 1000),
+            doubt="",
+        )
+        for name, (place, heard) in sorted(status.members.items())
+    )
+    return RaftRow(
+        group=group,
+        node=node,
+        shard=UNKNOWN,
+        role="candidate" if status.role == "pre_candidate" else status.role,
+        problem=status.problem or "",
+        term=status.term,
+        leader=status.leader,
+        commit=status.commit,
+        applied=status.applied,
+        last=status.commit,
+        snapshot=0,
+        elections=elections,
+        fsync_p99=0.0,
+        members=members,
+    )
+
+
+async def _asked(shard: Peer, kind: str, body: Body) -> Body | None:
+    try:
+        return await shard.ask(kind, body, ASK_SECONDS)
+    except (PeerError, MessageError, TimeoutError):
+        return None
+
+
+def _successors(row: RaftRow) -> tuple[str, ...]:
+    """Nodes that could lead a group now: voters that its leader hears of."""
+    return tuple(
+        member.node
+        for member in row.members
+        if member.kind == VOTER
+        and not member.doubt
+        and (member.leads or (member.connected and member.contact <= CONTACT_MILLISECONDS_MAX))
+    )

@@ -1,0 +1,253 @@
+"""The node's users: changes go to disk, then to every shard, and are answered when all confirmed.
+
+The snapshot in force is held here and replaced by revision. A shard that says hello gets it at once;
+after a change every connected shard gets the new one. The caller of a change hears which live shards
+did not confirm within `CONFIRM_SECONDS`; those get the snapshot when they come back, because hello
+always brings it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Final
+
+from fluxmq.control.confirming import Confirming
+from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.control.peers import Peer, PeerError, RequestError
+from fluxmq.ipc.messages import (
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    USER_ADD,
+    USER_DELETE,
+    USER_ENABLE,
+    USER_LIST,
+    USER_PASSWORD,
+    USER_PERMIT,
+    USERS,
+    Body,
+    Fields,
+    Message,
+    MessageError,
+)
+from fluxmq.ipc.permission_messages import (
+    PERMISSION_CLEAR,
+    PERMISSION_SET,
+    TOPIC_PERMISSION_CLEAR,
+    TOPIC_PERMISSION_SET,
+    USER_HASH,
+    USER_TAGS,
+    PermissionClear,
+    UserHash,
+    UserTags,
+    permission_set,
+    topic_permission_set,
+)
+from fluxmq.ipc.user_messages import (
+    Confirmed,
+    UserAdd,
+    UserChanged,
+    UserDelete,
+    UserEnable,
+    UserListing,
+    UserPassword,
+    UserPermit,
+    Users,
+    UserSummary,
+)
+from fluxmq.logs import get_logger
+
+# How long the caller of a change waits for live shards.
+CONFIRM_SECONDS: Final = 2.0
+# How long a shard gets before the snapshot in force is sent again: longer than any stall it survives.
+PUSH_SECONDS: Final = 30.0
+
+_log = get_logger(__name__)
+
+
+def change_of(message: Message) -> Callable[[MetadataStore], Users]:
+    """Return the change that a request asks for. Raises MessageError or RequestError."""
+    body = message.body
+    match message.kind:
+        case "user_add":
+            add = UserAdd.from_body(body)
+            return lambda store: store.add(add.user)
+        case "user_password":
+            password = UserPassword.from_body(body)
+            return lambda store: store.set_password(password.name, password.hash, password.scram)
+        case "user_permit":
+            permit = UserPermit.from_body(body)
+            return lambda store: store.permit(permit.name, permit.publish, permit.subscribe)
+        case "user_enable":
+            enable = UserEnable.from_body(body)
+            return lambda store: store.enable(enable.name, enable.enabled)
+        case "user_delete":
+            delete = UserDelete.from_body(body)
+            return lambda store: store.delete(delete.name)
+        case "user_tags":
+            tags = UserTags.from_body(body)
+            return lambda store: store.set_tags(tags.name, tags.tags)
+        case _:
+            return _permission_change(message)
+
+
+def _permission_change(message: Message) -> Callable[[MetadataStore], Users]:
+    body = message.body
+    match message.kind:
+        case "permission_set":
+            name, permission = permission_set(body)
+            return lambda store: store.set_permission(name, permission)
+        case "topic_permission_set":
+            name, topic = topic_permission_set(body)
+            return lambda store: store.set_topic_permission(name, topic)
+        case "permission_clear":
+            clear = PermissionClear.from_body(body)
+            return lambda store: store.clear_permission(clear.name, clear.vhost)
+        case "topic_permission_clear":
+            clear = PermissionClear.from_body(body)
+            return lambda store: store.clear_topic_permission(
+                clear.name, clear.vhost, clear.exchange
+            )
+        case _:
+            raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+
+KINDS: Final = frozenset(
+    {
+        USER_LIST,
+        USER_ADD,
+        USER_PASSWORD,
+        USER_PERMIT,
+        USER_ENABLE,
+        USER_DELETE,
+        USER_TAGS,
+        USER_HASH,
+        PERMISSION_SET,
+        PERMISSION_CLEAR,
+        TOPIC_PERMISSION_SET,
+        TOPIC_PERMISSION_CLEAR,
+    }
+)
+
+
+class Directory:
+    """The users of the node. Lives on control's loop; the store lives on its own thread.
+
+    `shards` gives the connected shards, `live` the names of those that serve (the process table's
+    view, which also knows shards that are not connected).
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        thread: StoreThread,
+        users: Users,
+        shards: Callable[[], list[Peer]],
+        live: Callable[[], list[str]],
+    ) -> None:
+        self._store = store
+        self._thread = thread
+        self._shards = shards
+        self._users = users
+        self.decide: Callable[[Message], Awaitable[int]] | None = None
+        """In a cluster: has a change made, and returns the revision, which this node has reached then."""
+        self.confirming = Confirming(live, self._held)
+        self._taken = asyncio.Event()
+        # At most one push per shard is under way; it ends when the shard has the snapshot in force.
+        self._pushes: dict[Peer, asyncio.Task[None]] = {}
+
+    @property
+    def users(self) -> Users:
+        """The snapshot in force."""
+        return self._users
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request about users. Raises RequestError or MessageError."""
+        if message.kind == USER_LIST:
+            summaries = tuple(UserSummary.of(user) for user in self._users.users)
+            return UserListing(self._users.revision, summaries).to_body()
+        if message.kind == USER_HASH:
+            return self._hash(Fields(message.body, USER_HASH).text("name")).to_body()
+        revision = await (self._change if self.decide is None else self.decide)(message)
+        _log.info("users changed", extra={"change": message.kind, "revision": revision})
+        unconfirmed = await self.confirming.missing(revision, CONFIRM_SECONDS)
+        return UserChanged(revision, unconfirmed).to_body()
+
+    async def _change(self, message: Message) -> int:
+        change = change_of(message)
+        try:
+            users = await self._thread.run(lambda: change(self._store))
+        except ChangeError as refusal:
+            raise RequestError(refusal.code, str(refusal)) from refusal
+        self.take(users)
+        return users.revision
+
+    async def reached(self, revision: int) -> None:
+        """Return when the snapshot in force is of this revision or a later one."""
+        while self._users.revision < revision:
+            self._taken.clear()
+            await self._taken.wait()
+
+    def replace(self, users: Users) -> None:
+        """Put another snapshot in force, whatever its revision: this node had users of its own before."""
+        self._users = replace(self._users, revision=-1)
+        self.take(users)
+
+    def take(self, users: Users) -> None:
+        """Put a newer snapshot in force: tell every shard, without waiting."""
+        if users.revision > self._users.revision:
+            self._users = users
+            self._taken.set()
+            for shard in self._shards():
+                self.push(shard)
+            self.confirming.confirmed(users.revision)
+
+    def _hash(self, name: str) -> UserHash:
+        for user in self._users.users:
+            if user.name == name:
+                return UserHash(user.hash, user.enabled)
+        raise RequestError(ERROR_NOT_FOUND, f"there is no user {name!r}")
+
+    def push(self, shard: Peer) -> None:
+        """See to it that a shard gets the snapshot in force, and note its confirmation."""
+        if shard not in self._pushes:
+            self._pushes[shard] = asyncio.get_running_loop().create_task(self._push(shard))
+
+    async def _push(self, shard: Peer) -> None:
+        """Send the snapshot in force until the shard has it, or refuses it, or is gone.
+
+        A shard that is behind gets the newest, not every one it missed. Leaving the table happens
+        in the same step as the last look at the revision: a change in between would be forgotten.
+        """
+        try:
+            while shard.users_revision < self._users.revision:
+                if not await self._sent(shard, self._users):
+                    return
+                self.confirming.confirmed(self._users.revision)
+        finally:
+            del self._pushes[shard]
+
+    async def _sent(self, shard: Peer, users: Users) -> bool:
+        """Send one snapshot and note what the shard has now; return whether to go on with it."""
+        try:
+            body = await shard.ask(USERS, users.to_body(), PUSH_SECONDS)
+            shard.users_revision = Confirmed.from_body(body).revision
+        except TimeoutError:
+            _log.warning("users not confirmed in time", extra=_about(shard, users))
+        except (PeerError, MessageError) as problem:
+            _log.warning("users not taken: %s", problem, extra=_about(shard, users))
+            return False
+        else:
+            if shard.users_revision < users.revision:
+                # Asking again would go on for ever; the next change tries anew.
+                _log.warning("users not taken: confirmed less", extra=_about(shard, users))
+                return False
+        return True
+
+    def _held(self) -> dict[str, int]:
+        return {shard.name: shard.users_revision for shard in self._shards()}
+
+
+def _about(shard: Peer, users: Users) -> dict[str, object]:
+    return {"shard": shard.name, "revision": users.revision}

@@ -1,0 +1,330 @@
+"""Answers fluxmqctl's questions about what there is, and passes its orders about queues, connections and sessions on.
+
+What the topology has is told from here. Numbers of queues, connections, channels and consumers are the shards':
+they are asked page by page, and who does not answer in time is named instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from fluxmq.control.columns import LISTS, QUEUE_STATIC
+from fluxmq.control.peers import AnsweredError, Peer, PeerError, RequestError
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    Body,
+    Message,
+    MessageError,
+)
+from fluxmq.ipc.row_messages import (
+    CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
+    DELETE_QUEUE,
+    LIST,
+    PURGE_QUEUE,
+    QUEUES,
+    ROWS,
+    SHARD_LISTS,
+    CloseConnections,
+    CloseSession,
+    Count,
+    Listed,
+    ListWanted,
+    Page,
+    QueueOrder,
+    RowsWanted,
+    TableRow,
+    page_of,
+    plain,
+)
+from fluxmq.routing.topology.effective import Explained, explain, policy_definition, policy_of
+from fluxmq.routing.topology.records import Binding, Exchange, Policy, Queue, Vhost
+from fluxmq.routing.topology.topology import Topology
+
+KINDS: Final = frozenset({LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE})
+
+ROWS_SECONDS: Final = 2.0
+"""How long one page of a shard is waited for."""
+ORDER_SECONDS: Final = 30.0
+"""How long a shard gets to purge or delete a queue, or to close connections or a session."""
+
+
+class Listings:
+    """Lives on control's loop. `topology` gives the one in force, `shards` the connected shards."""
+
+    def __init__(self, topology: Callable[[], Topology], shards: Callable[[], list[Peer]]) -> None:
+        self._topology = topology
+        self._shards = shards
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request. Raises RequestError or MessageError."""
+        match message.kind:
+            case "list":
+                return (await self._list(ListWanted.from_body(message.body))).to_body()
+            case "close_connections":
+                return await self._close(CloseConnections.from_body(message.body))
+            case "close_session":
+                return await self._end_session(CloseSession.from_body(message.body))
+            case "purge_queue" | "delete_queue":
+                return await self._order(message.kind, QueueOrder.from_body(message.body))
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    # Lists
+
+    async def _list(self, wanted: ListWanted) -> Listed:
+        listing = LISTS.get(wanted.what)
+        if listing is None:
+            raise RequestError(ERROR_INVALID, f"there is no list of {wanted.what}")
+        for column in wanted.columns:
+            if column not in listing.columns:
+                raise RequestError(ERROR_INVALID, f"{wanted.what} have no column {column!r}")
+        if wanted.vhost is not None and self._topology().vhost(wanted.vhost) is None:
+            raise RequestError(ERROR_NOT_FOUND, f"virtual host {wanted.vhost!r} does not exist")
+        if wanted.what == QUEUES:
+            return await self._queues(wanted)
+        if wanted.what in SHARD_LISTS:
+            return await self._of_shards(wanted)
+        topology = self._topology()
+        rows, place = _next_page(_records(topology, wanted), wanted.place)
+        return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
+
+    async def _queues(self, wanted: ListWanted) -> Listed:
+        """A page of the topology's queues, with numbers of the shards that hold them."""
+        topology = self._topology()
+        row_of = partial(_queue_row, topology)
+        queues = ((row_of, each) for each in topology.queues(wanted.vhost))
+        found, place = _next_page(queues, wanted.place)
+        theirs = tuple(column for column in wanted.columns if column not in QUEUE_STATIC)
+        missing: tuple[str, ...] = ()
+        rows = {(row["vhost"], row["name"]): row for row in found}
+        if theirs and rows:
+            question = RowsWanted(QUEUES, ("vhost", "name", *theirs), names=tuple(rows))
+            shards = self._shards()
+            answers = await asyncio.gather(*(_page(shard, question) for shard in shards))
+            missing = tuple(
+                shard.name for shard, answer in zip(shards, answers, strict=True) if answer is None
+            )
+            for answer in answers:
+                for told in answer.rows if answer is not None else ():
+                    row = rows.get((told.get("vhost"), told.get("name")))
+                    if row is not None:
+                        row.update((column, told.get(column)) for column in theirs)
+        cut = tuple(_cut(row, wanted.columns) for row in rows.values())
+        return Listed(cut, place, tuple(sorted(missing)))
+
+    async def _of_shards(self, wanted: ListWanted) -> Listed:
+        """The next page of rows that shards have: of one shard after the other."""
+        index, after = (*wanted.place, 0, 0)[:2]
+        shards = {_index(shard): shard for shard in self._shards()}
+        left = sorted(number for number in shards if number >= index)
+        if not left:
+            return Listed(())
+        shard = shards[left[0]]
+        question = RowsWanted(
+            wanted.what, ("vhost", *wanted.columns), after if left[0] == index else 0
+        )
+        page = await _page(shard, question)
+        if page is not None and page.following >= 0:
+            place: tuple[int, ...] = (left[0], page.following)
+        else:
+            place = (left[1], 0) if len(left) > 1 else ()
+        if page is None:
+            return Listed((), place, (shard.name,))
+        rows = (
+            row
+            for row in page.rows
+            if wanted.vhost is None or row.get("vhost", wanted.vhost) == wanted.vhost
+        )
+        return Listed(tuple(_cut(row, wanted.columns) for row in rows), place)
+
+    # Orders
+
+    async def _close(self, wanted: CloseConnections) -> Body:
+        count = await self._all(CLOSE_CONNECTIONS, wanted.to_body())
+        if wanted.pid is not None and count == 0:
+            raise RequestError(ERROR_NOT_FOUND, f"there is no connection {wanted.pid!r}")
+        return Count(count).to_body()
+
+    async def _end_session(self, wanted: CloseSession) -> Body:
+        count = await self._all(CLOSE_SESSION, wanted.to_body())
+        if count == 0:
+            raise RequestError(ERROR_NOT_FOUND, f"there is no session of {wanted.client_id!r}")
+        return Count(count).to_body()
+
+    async def _all(self, kind: str, body: dict[str, object]) -> int:
+        """Give all shards an order; the sum of their counts. Raises RequestError."""
+        shards = self._shards()
+        bodies = await asyncio.gather(
+            *(shard.ask(kind, body, ORDER_SECONDS) for shard in shards), return_exceptions=True
+        )
+        count, failed = 0, []
+        for shard, answer in zip(shards, bodies, strict=True):
+            if isinstance(answer, PeerError | TimeoutError):
+                failed.append(f"{shard.name}: {str(answer) or 'no answer in time'}")
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                count += Count.from_body(answer).count
+        if failed:
+            raise RequestError(ERROR_FAILED, "; ".join(failed))
+        return count
+
+    async def _order(self, kind: str, order: QueueOrder) -> Body:
+        """Have a shard purge or delete a queue; any can, wherever the queue is."""
+        if self._topology().queue(order.vhost, order.name) is None:
+            raise RequestError(ERROR_NOT_FOUND, f"no queue '{order.name}' in vhost '{order.vhost}'")
+        shards = sorted(self._shards(), key=_index)
+        if not shards:
+            raise RequestError(ERROR_FAILED, "no shard is connected")
+        try:
+            body = await shards[0].ask(kind, order.to_body(), ORDER_SECONDS)
+        except AnsweredError as refusal:
+            raise RequestError(refusal.failure.code, refusal.failure.text) from refusal
+        except PeerError as problem:
+            raise RequestError(ERROR_FAILED, str(problem)) from problem
+        except TimeoutError:
+            raise RequestError(ERROR_FAILED, f"{shards[0].name} did not answer in time") from None
+        return Count.from_body(body).to_body()
+
+
+Record = tuple[Callable[[Any], TableRow], Any]
+"""What makes a row, and of what: a list is gone through anew for each page, and rows before it are not made."""
+
+
+def _next_page(
+    records: Iterable[Record], place: tuple[int, ...]
+) -> tuple[tuple[TableRow, ...], tuple[int, ...]]:
+    """The rows from `place` on, and where to go on."""
+    begin = place[0] if place else 0
+    page = page_of((row_of(each) for row_of, each in islice(records, begin, None)), 0)
+    return page.rows, () if page.following < 0 else (begin + page.following,)
+
+
+def _records(topology: Topology, wanted: ListWanted) -> Iterator[Record]:
+    """What a list of the topology is made of."""
+    if wanted.what == "vhosts":
+        yield from ((_vhost_row, each) for each in topology.vhosts())
+        return
+    vhosts = [each.name for each in topology.vhosts()] if wanted.vhost is None else [wanted.vhost]
+    for vhost in vhosts:
+        match wanted.what:
+            case "exchanges":
+                row_of = partial(_exchange_row, topology)
+                yield from ((row_of, each) for each in topology.exchanges(vhost))
+            case "bindings":
+                yield from ((_binding_row, each) for each in topology.implied_bindings(vhost))
+                yield from ((_binding_row, each) for each in topology.bindings(vhost))
+            case "policies" | "operator_policies":
+                operator = wanted.what == "operator_policies"
+                found = topology.policies(vhost)
+                yield from ((_policy_row, each) for each in found if each.operator is operator)
+            case "vhost_limits":
+                host = topology.vhost(vhost)
+                if host is not None and host.limits:
+                    yield _limits_row, host
+            case "explained":
+                yield from ((_explained_row, each) for each in _explained(topology, vhost, wanted))
+
+
+async def _page(shard: Peer, wanted: RowsWanted) -> Page | None:
+    """A page of a shard's rows, None when it does not answer."""
+    try:
+        return Page.from_body(await shard.ask(ROWS, wanted.to_body(), ROWS_SECONDS))
+    except (PeerError, MessageError, TimeoutError):
+        return None
+
+
+def _index(shard: Peer) -> int:
+    assert shard.hello is not None, "a shard said hello"
+    return shard.hello.index
+
+
+def _cut(row: TableRow, columns: tuple[str, ...]) -> TableRow:
+    return {column: row.get(column) for column in columns}
+
+
+def _queue_row(topology: Topology, queue: Queue) -> TableRow:
+    return {
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive,
+        "arguments": plain(queue.arguments),
+        "type": queue.type,
+        "policy": _name(policy_of(topology, queue)),
+        "operator_policy": _name(policy_of(topology, queue, operator=True)),
+        "effective_policy_definition": plain(policy_definition(topology, queue)),
+        "owner_pid": queue.owner,
+    }
+
+
+def _exchange_row(topology: Topology, exchange: Exchange) -> TableRow:
+    return {
+        "name": exchange.name,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": plain(exchange.arguments),
+        "policy": _name(policy_of(topology, exchange)),
+    }
+
+
+def _binding_row(binding: Binding) -> TableRow:
+    return {
+        "source_name": binding.source,
+        "source_kind": "exchange",
+        "destination_name": binding.destination,
+        "destination_kind": binding.destination_kind,
+        "routing_key": binding.routing_key,
+        "arguments": plain(binding.arguments),
+    }
+
+
+def _policy_row(policy: Policy) -> TableRow:
+    return {
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": plain(policy.definition),
+        "priority": policy.priority,
+    }
+
+
+def _vhost_row(vhost: Vhost) -> TableRow:
+    return {
+        "name": vhost.name,
+        "description": vhost.description,
+        "tags": list(vhost.tags),
+        "default_queue_type": vhost.default_queue_type,
+    }
+
+
+def _limits_row(vhost: Vhost) -> TableRow:
+    return {"vhost": vhost.name, "limits": plain(vhost.limits)}
+
+
+def _explained(topology: Topology, vhost: str, wanted: ListWanted) -> list[Explained]:
+    """Every setting of a queue or exchange; the queue's where both have the name."""
+    name = wanted.subject
+    found: Queue | Exchange | None = topology.queue(vhost, name) or topology.exchange(vhost, name)
+    if found is None:
+        raise RequestError(ERROR_NOT_FOUND, f"no queue or exchange '{name}' in vhost '{vhost}'")
+    return explain(topology, found)
+
+
+def _explained_row(explained: Explained) -> TableRow:
+    return dict(explained._asdict())
+
+
+def _name(policy: Policy | None) -> str:
+    return "" if policy is None else policy.name

@@ -1,0 +1,102 @@
+"""What the nodes of a cluster know of it and of each other, as it is on disk here; and work that goes on beside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fluxmq.control.deciding import LostError, NotLeadingError
+from fluxmq.control.meta.tables import CLUSTER, NODE, NodeRecord
+from fluxmq.control.topology_rows import unpack
+from fluxmq.logs import get_logger
+from fluxmq.metrics.registry import Sample
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetaStatus:
+    """The group at a glance, for people. `members` by name of the node: what it is, and seconds since it was heard."""
+
+    term: int
+    role: str
+    leader: str
+    commit: int
+    applied: int
+    standing: str
+    problem: str | None
+    members: Mapping[str, tuple[str, float | None]]
+
+    def samples(self, own: str, elections: int) -> Iterator[Sample]:
+        """The same in numbers, for /metrics, of node `own`, which has begun to lead so often."""
+        yield "fluxmq_meta_term", {}, self.term
+        yield "fluxmq_meta_leader", {}, float(self.leader == own)
+        yield "fluxmq_meta_leader_known", {}, float(bool(self.leader))
+        yield "fluxmq_meta_commit_index", {}, self.commit
+        yield "fluxmq_meta_applied_index", {}, self.applied
+        yield "fluxmq_meta_elections_total", {}, elections
+        for node, (role, age) in self.members.items():
+            yield "fluxmq_meta_voter", {"member": node}, float(role == "voter")
+            if age is not None:
+                yield "fluxmq_meta_last_contact_seconds", {"member": node}, age
+
+
+class Agreed:
+    """The table ``shared``, read."""
+
+    def __init__(self) -> None:
+        self.known = False
+        """Whether what is on disk here is the cluster's."""
+        self.cluster = 0
+        """Which cluster this is: a random number; 0 while that is not known."""
+        self.records: dict[str, NodeRecord] = {}
+        """What is noted of each node, by name."""
+
+    def take(self, shared: Mapping[str, bytes]) -> None:
+        """Be what is in the table now. Raises ValueError for what is none of it."""
+        cluster = shared.get(CLUSTER)
+        self.known = cluster is not None
+        self.cluster = 0 if cluster is None else int(unpack(cluster)[0])
+        self.records = {
+            key.removeprefix(NODE): NodeRecord.unpack(value)
+            for key, value in shared.items()
+            if key.startswith(NODE)
+        }
+
+    def leave(self) -> None:
+        """Be of no cluster until the others say of which: this directory has begun anew."""
+        self.cluster = 0
+        self.records = {}
+
+
+class Work:
+    """Tasks that nobody waits for, but the end does."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin something. What only the leader may do ends when another one leads."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except (NotLeadingError, LostError):
+                _log.debug("another node leads _meta now")
+            except Exception:  # noqa: BLE001 - a task's outermost frame
+                _log.exception("work for _meta failed")
+
+        task = asyncio.get_running_loop().create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        # The end may come before the beginning.
+        task.add_done_callback(lambda _task: work.close())
+        return task
+
+    async def stop(self) -> None:
+        """End everything."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,68 @@
+"""Taking a node out of ``_meta`` for good, as who leads: refused when what is left would have no majority.
+
+A node that was forgotten and comes back with its directory is not heeded; with an empty one it is a new node, and taken in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from fluxmq.control.deciding import LostError, NotLeadingError
+from fluxmq.control.meta.replica import Replica
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import ERROR_FAILED, ERROR_INVALID
+from fluxmq.raft.types import ChangeRefused, ChangeVerb, Membership, MembershipChange, NotLeader
+
+CONTACT_SECONDS_MAX: Final = 2.0
+"""A node that was not heard of for longer does not count for those who go on."""
+FORGET_SECONDS_MAX: Final = 4.0
+"""How long a change may take to be committed before nobody knows whether it is: less than whoever asks waits."""
+
+
+def problem(
+    membership: Membership, own: int, number: int, heard: Mapping[int, float], now: float
+) -> str:
+    """Why the group could not go on without a node; empty when it could. ``heard``: when each node last was. Pure."""
+    if number == own:
+        return "it leads _meta: stop it, or ask again when another node leads"
+    left = [voter for voter in membership.voters if voter != number]
+    there = [
+        voter
+        for voter in left
+        if voter == own or now - heard.get(voter, -CONTACT_SECONDS_MAX - 1) <= CONTACT_SECONDS_MAX
+    ]
+    needed = len(left) // 2 + 1
+    if len(there) >= needed:
+        return ""
+    return (
+        f"{len(there)} of {len(left)} voters of _meta would be in contact, and {needed} are needed"
+    )
+
+
+async def forget(
+    replica: Replica, own: int, number: int, name: str, heard: Mapping[int, float], now: float
+) -> None:
+    """Take a node out; returns when that is committed. Raises RequestError, NotLeadingError, LostError."""
+    if not replica.leading:
+        raise NotLeadingError
+    membership = replica.status().membership
+    if number not in (*membership.voters, *membership.learners):
+        return
+    why = problem(membership, own, number, heard, now)
+    if why:
+        raise RequestError(ERROR_INVALID, f"{name} is not forgotten: {why}")
+    outcome = replica.node.propose_membership(MembershipChange(ChangeVerb.REMOVE, number))
+    replica.pump()
+    if isinstance(outcome, NotLeader):
+        raise NotLeadingError
+    if isinstance(outcome, ChangeRefused):
+        raise RequestError(ERROR_FAILED, f"{name} is not forgotten: {outcome.value}")
+    try:
+        async with asyncio.timeout(FORGET_SECONDS_MAX):
+            await replica.reached(outcome.first_index)
+    except TimeoutError:
+        raise LostError from None
+    if number in replica.node.membership_at(replica.applied_index).voters:
+        raise LostError  # another leader has replaced the entry meanwhile

@@ -1,0 +1,222 @@
+"""What control processes say to each other besides Raft's messages, as frames of the stream: a kind, and msgpack.
+
+Everything is checked here: a frame that is none of these ends its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fluxmq.control.meta.tables import Standing
+from fluxmq.control.topology_rows import pack, unpack
+from fluxmq.ipc.messages import ID_MAX, Body, Fields, MessageError
+
+RAFT: Final = 0
+"""A message of the Raft core, see `fluxmq.cluster.raft_messages`."""
+INTRODUCTION: Final = 1
+WELCOME: Final = 2
+"""From the leader: your directory is known, what comes now is meant for it. No content."""
+REQUEST: Final = 3
+ANSWER: Final = 4
+PART: Final = 5
+PART_TAKEN: Final = 6
+SNAPSHOT: Final = 7
+PROGRESS: Final = 8
+DIGEST_WANTED: Final = 9
+"""What does your copy come to? No content."""
+DIGEST: Final = 10
+DIFFERS: Final = 11
+"""From the leader: your copy is not what a majority holds. No content."""
+KIND_BYTES_MAX: Final = 64
+TEXT_MAX: Final = 4096
+PARTS_MAX: Final = 1 << 20
+DIGEST_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """First on each stream, and again when it changes: who I am, how far my log goes, and what I know of you.
+
+    `known_incarnation` and `known_index` are 0 when nothing is known; `applied` is up to where I know it. `brings` as in
+    `tables.Kept`. `cluster` is which cluster I am of, 0 while of none.
+    """
+
+    incarnation: int
+    standing: Standing
+    last_index: int
+    applied: int
+    brings: bool
+    cluster: int
+    known_incarnation: int
+    known_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A change that the leader shall decide about."""
+
+    number: int
+    kind: str
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer: `body`; or why not, as `code` and `text`. An empty code: I do not lead, nothing was done."""
+
+    number: int
+    body: Mapping[str, Any] | None
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the snapshot with this number, counted from 0."""
+
+    snapshot: int
+    place: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PartTaken:
+    """Parts of a snapshot up to this one are here."""
+
+    snapshot: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSent:
+    """All parts have been sent; `message` is the message of the Raft core that they belong to."""
+
+    snapshot: int
+    parts: int
+    message: bytes
+
+
+TOPOLOGY: Final = "topology"
+USERS: Final = "users"
+PROGRESSES: Final = frozenset({TOPOLOGY, USERS})
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """All live shards of mine work by this revision of something."""
+
+    what: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """All rows of my copy at an index, as one number."""
+
+    applied: int
+    content: bytes
+
+
+Frame = Introduction | Request | Answer | Part | PartTaken | SnapshotSent | Progress | Digest
+_KINDS: Final[dict[type[Any], int]] = {
+    Introduction: INTRODUCTION,
+    Request: REQUEST,
+    Answer: ANSWER,
+    Part: PART,
+    PartTaken: PART_TAKEN,
+    SnapshotSent: SNAPSHOT,
+    Progress: PROGRESS,
+    Digest: DIGEST,
+}
+BODY_BYTES_MAX: Final = 96 << 20
+"""A part or a request as it travels, with room: larger frames are nobody's of ours."""
+
+
+def encode(frame: Frame) -> bytes:
+    """A frame as it travels."""
+    fields = {name: getattr(frame, name) for name in frame.__slots__}
+    return bytes((_KINDS[type(frame)],)) + pack(fields)
+
+
+def decode(data: bytes) -> Frame:
+    """The inverse of `encode`. Raises MessageError for anything else."""
+    kind = data[0] if data else -1
+    try:
+        fields = Fields(unpack(data[1:]), "frame")
+    except ValueError as error:
+        raise MessageError(str(error)) from error
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise MessageError(f"a frame of unknown kind {kind}")
+    return reader(fields)
+
+
+def _introduction(fields: Fields) -> Introduction:
+    try:
+        standing = Standing(fields.text("standing", KIND_BYTES_MAX))
+    except ValueError as error:
+        raise MessageError(str(error)) from error
+    return Introduction(
+        fields.integer("incarnation"),
+        standing,
+        fields.integer("last_index"),
+        fields.integer("applied"),
+        fields.boolean("brings"),
+        fields.integer("cluster"),
+        fields.integer("known_incarnation"),
+        fields.integer("known_index"),
+    )
+
+
+def _request(fields: Fields) -> Request:
+    body = Fields(fields.optional("body"), "request").body
+    return Request(fields.integer("number", 1, ID_MAX), fields.text("kind", KIND_BYTES_MAX), body)
+
+
+def _answer(fields: Fields) -> Answer:
+    body = fields.optional("body")
+    return Answer(
+        fields.integer("number", 1, ID_MAX),
+        None if body is None else Fields(body, "answer").body,
+        fields.text("code", KIND_BYTES_MAX),
+        fields.text("text", TEXT_MAX),
+    )
+
+
+def _part(fields: Fields) -> Part:
+    place = fields.integer("place", 0, PARTS_MAX)
+    return Part(fields.integer("snapshot"), place, fields.data("data", BODY_BYTES_MAX))
+
+
+def _part_taken(fields: Fields) -> PartTaken:
+    return PartTaken(fields.integer("snapshot"), fields.integer("place", 0, PARTS_MAX))
+
+
+def _snapshot(fields: Fields) -> SnapshotSent:
+    parts = fields.integer("parts", 1, PARTS_MAX)
+    return SnapshotSent(fields.integer("snapshot"), parts, fields.data("message", BODY_BYTES_MAX))
+
+
+def _progress(fields: Fields) -> Progress:
+    what = fields.text("what", KIND_BYTES_MAX)
+    if what not in PROGRESSES:
+        raise MessageError(f"progress of {what!r}")
+    return Progress(what, fields.integer("revision"))
+
+
+def _digest(fields: Fields) -> Digest:
+    return Digest(fields.integer("applied"), fields.data("content", DIGEST_BYTES))
+
+
+_READERS: Final[dict[int, Callable[[Fields], Frame]]] = {
+    INTRODUCTION: _introduction,
+    REQUEST: _request,
+    ANSWER: _answer,
+    PART: _part,
+    PART_TAKEN: _part_taken,
+    SNAPSHOT: _snapshot,
+    PROGRESS: _progress,
+    DIGEST: _digest,
+}

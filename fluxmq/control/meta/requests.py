@@ -1,0 +1,111 @@
+"""Changes asked of the control process that leads, and its answers: matched by number, bounded, none waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from fluxmq.control.deciding import LostError, NotLeadingError
+from fluxmq.control.meta.frames import Answer, Request, encode
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import ERROR_FAILED, ID_MAX, Body, MessageError
+from fluxmq.logs import get_logger
+
+ASKED_MAX: Final = 256
+"""Requests to other nodes that are not answered: more than all shards and people of a node have open at once."""
+SERVED_MAX: Final = 1024
+"""Requests of other nodes that are being answered: those of four, and no more memory than that."""
+
+UNKNOWN: Final = "unknown"
+"""Code of an answer: leadership was lost meanwhile, and it is not known whether it is done."""
+
+_log = get_logger(__name__)
+
+Serve = Callable[[str, Body], Awaitable[Mapping[str, Any]]]
+
+
+class UnknownOutcomeError(Exception):
+    """A request was sent, and whether it was done is not known."""
+
+
+class Requests:
+    """Both sides. `serve` decides, here, about what others ask; raises RequestError, MessageError, NotLeadingError,
+    LostError."""
+
+    def __init__(self, send: Callable[[int, bytes], bool], serve: Serve) -> None:
+        self._send = send
+        self._serve = serve
+        self._last = 0
+        self._asked: dict[int, tuple[int, asyncio.Future[Answer]]] = {}
+        self._served: set[asyncio.Task[None]] = set()
+
+    async def ask(self, number: int, kind: str, body: Body, seconds: float) -> Mapping[str, Any]:
+        """Have a node decide about a request.
+
+        Raises RequestError when it refuses, NotLeadingError when nothing was done, UnknownOutcomeError.
+        """
+        if len(self._asked) >= ASKED_MAX:
+            raise RequestError(ERROR_FAILED, f"{ASKED_MAX} requests wait for the leader")
+        self._last = self._last % ID_MAX + 1
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        if not self._send(number, encode(Request(self._last, kind, body))):
+            raise NotLeadingError
+        place = self._last
+        self._asked[place] = number, answer
+        try:
+            async with asyncio.timeout(seconds):
+                told = await answer
+        except TimeoutError as problem:
+            raise UnknownOutcomeError from problem
+        finally:
+            del self._asked[place]
+        if told.body is not None:
+            return told.body
+        if told.code == UNKNOWN:
+            raise UnknownOutcomeError
+        if not told.code:
+            raise NotLeadingError
+        raise RequestError(told.code, told.text)
+
+    def answered(self, number: int, told: Answer) -> None:
+        """A node has answered."""
+        asked = self._asked.get(told.number)
+        if asked is not None and asked[0] == number and not asked[1].done():
+            asked[1].set_result(told)
+
+    def parted(self, number: int) -> None:
+        """The stream to a node has ended."""
+        for asked, answer in self._asked.values():
+            if asked == number and not answer.done():
+                answer.set_exception(UnknownOutcomeError())
+
+    def asked(self, number: int, request: Request) -> None:
+        """A node asks for something."""
+        if len(self._served) >= SERVED_MAX:
+            text = f"{SERVED_MAX} requests wait"
+            self._send(number, encode(Answer(request.number, None, ERROR_FAILED, text)))
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(number, request))
+        self._served.add(task)
+        task.add_done_callback(self._served.discard)
+
+    async def _answer(self, number: int, request: Request) -> None:
+        try:
+            answer = Answer(request.number, await self._serve(request.kind, request.body))
+        except NotLeadingError:
+            answer = Answer(request.number, None)
+        except (RequestError, MessageError) as problem:
+            answer = Answer(request.number, None, problem.code, str(problem))
+        except LostError:
+            answer = Answer(request.number, None, UNKNOWN)
+        except Exception:  # noqa: BLE001 - a task's outermost frame: who asked is answered
+            _log.exception("a request of another node failed", extra={"kind": request.kind})
+            text = "the control process failed; see its log"
+            answer = Answer(request.number, None, ERROR_FAILED, text)
+        self._send(number, encode(answer))
+
+    def stop(self) -> None:
+        """Answer nobody any more."""
+        for task in self._served:
+            task.cancel()

@@ -1,0 +1,500 @@
+"""The group ``_meta`` put together for one control process: who decides, who is told, who may take part.
+
+Implements `deciding.Decider` for the topology's keeper, has changes of users made, and keeps the group going: its
+beginning, nodes that come back, snapshots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from fluxmq.auth.users import User
+from fluxmq.control.deciding import LostError, NotLeadingError, Set, Shared
+from fluxmq.control.directory import KINDS as USER_KINDS
+from fluxmq.control.directory import Directory, change_of
+from fluxmq.control.meta import admission, begun, snapshots
+from fluxmq.control.meta.agreed import Agreed, MetaStatus, Work
+from fluxmq.control.meta.begun import BEGIN, Begun
+from fluxmq.control.meta.decisions import Decision, TakenDelta, UsersChange
+from fluxmq.control.meta.forgetting import forget
+from fluxmq.control.meta.frames import TOPOLOGY, USERS
+from fluxmq.control.meta.neighbourhood import Neighbourhood
+from fluxmq.control.meta.replica import Replica
+from fluxmq.control.meta.requests import Requests, UnknownOutcomeError
+from fluxmq.control.meta.streams import Links
+from fluxmq.control.meta.tables import NODE, Kept, MetaTables, Standing, Written
+from fluxmq.control.metadata import ChangeError, MetadataStore, StoreThread
+from fluxmq.control.peers import RequestError
+from fluxmq.control.topology_keeper import TopologyKeeper
+from fluxmq.ipc.clusters import FORGET_NODE, ForgetNode
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_UNKNOWN_KIND,
+    Body,
+    Fields,
+    Message,
+)
+from fluxmq.ipc.topology_messages import (
+    TOPOLOGY_CHANGE,
+    TopologyChanged,
+    change_body,
+    pack_set,
+    read_sets,
+)
+from fluxmq.ipc.user_messages import Users
+from fluxmq.logs import get_logger
+from fluxmq.metrics.registry import Sample
+from fluxmq.raft.types import Membership, MembershipChange, ProposalAccepted, Role
+from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.refusals import Refusal
+from fluxmq.routing.topology.topology import Delta
+from fluxmq.settings.plans import GroupPlan
+
+REQUEST_SECONDS: Final = 5.0
+"""How long a change may take: two elections, and half of what clients' declarations wait for control."""
+AGAIN_SECONDS: Final = 0.05
+"""Time until a change is tried again that nobody leading took, unless there is news before."""
+TEND_SECONDS: Final = 0.2
+"""Between two looks at what is to be done for the group."""
+SEED_SECONDS: Final = 3.0
+"""How long the first leader waits for all nodes, one of which may have topology and users from before the cluster."""
+HAND_OVER_SECONDS: Final = 1.0
+"""How long a leader that stops waits for another one."""
+NO_LEADER: Final = (
+    "no leader among the nodes of the cluster: topology and users cannot be changed now"
+)
+
+Result = TypeVar("Result")
+_log = get_logger(__name__)
+
+
+class Meta:
+    """Lives on control's loop. `life` is the supervisor's identity, `queues` those of the settings."""
+
+    def __init__(
+        self,
+        plan: GroupPlan,
+        node: str,
+        life: str,
+        queues: Sequence[Queue],
+        store: MetadataStore,
+        thread: StoreThread,
+        first: Callable[[], User],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self._node = node
+        self._life = life
+        self._queues = tuple(queues)
+        self._store = store
+        self._thread = thread
+        self._first = first
+        self._now = now
+        self._names = {member.number: member.node for member in plan.nodes}
+        self._numbers = {member.node: member.number for member in plan.nodes}
+        self._tables = MetaTables(store, node, plan.own)
+        self._agreed = Agreed()
+        self._work = Work()
+        self.neighbours = Neighbourhood(plan, store, thread, self._agreed, self._work)
+        self._requests = Requests(self.neighbours.send, self._serve)
+        self._led_since: float | None = None
+        self._begun = (0, 0)
+        self._leading: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._news = asyncio.Event()
+        self._keeper: TopologyKeeper
+        self._directory: Directory
+        self.replica: Replica
+
+    # Beginning and end
+
+    async def open(self) -> None:
+        """Read what is on disk. Raises MetadataError, ValueError or sqlite3.Error."""
+        kept = await self._thread.run(self._open)
+        neighbours = self.neighbours
+        self.replica = Replica(
+            self.plan, self._tables, self._thread, kept, neighbours.send_raft, self
+        )
+        neighbours.join(self._tables, self.replica, self._requests)
+        self._agreed.take(await self._thread.run(self._tables.shared))
+
+    def _open(self) -> Kept:
+        members = Membership(tuple(member.number for member in self.plan.members))
+        return self._tables.open(members, snapshots.default_keys())
+
+    def join(self, keeper: TopologyKeeper, directory: Directory) -> None:
+        """These are told what is agreed on, and ask here."""
+        self._keeper, self._directory = keeper, directory
+        directory.decide = self.change_users
+        keeper.confirming.join(self.neighbours.elsewhere[TOPOLOGY])
+        directory.confirming.join(self.neighbours.elsewhere[USERS])
+
+    async def start(self, streams: Links) -> None:
+        """Meet the others by these streams, which tell `neighbours`. Raises EndpointError."""
+        self.neighbours.streams = streams
+        await streams.start()
+        self.neighbours.form()
+        self.replica.start()
+        self._tend()
+
+    async def stop(self) -> None:
+        """Hand over what is led here, and end."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._hand_over()
+        self._requests.stop()
+        await self._work.stop()
+        await self.replica.stop()
+        await self.neighbours.streams.stop()
+
+    async def _hand_over(self) -> None:
+        status = self.replica.status()
+        voters = set(status.membership.voters) & set(self.neighbours.known)
+        if status.role is not Role.LEADER or not voters or self.replica.problem is not None:
+            return
+        best = max(voters, key=lambda number: status.progress[number].match)
+        if self.replica.transfer(best):
+            await self._within(HAND_OVER_SECONDS, self._led_elsewhere())
+
+    async def _led_elsewhere(self) -> None:
+        while self.replica.status().role is Role.LEADER:
+            self._news.clear()
+            await self._news.wait()
+
+    @staticmethod
+    async def _within(seconds: float, wait: Awaitable[object]) -> bool:
+        """Wait for something for so long; whether it came."""
+        try:
+            async with asyncio.timeout(seconds):
+                await wait
+        except TimeoutError:
+            return False
+        return True
+
+    # What is known
+
+    @property
+    def known(self) -> bool:
+        """Whether what is on disk here is the cluster's."""
+        return self._agreed.known
+
+    @property
+    def problem(self) -> str | None:
+        """Why this node does not serve, None when it does."""
+        replica = self.replica
+        if replica.problem is not None:
+            return replica.problem
+        if replica.standing is Standing.NEW:
+            met = sorted(self._names[number] for number in self.neighbours.known)
+            return f"its directory is new, and it has met no majority of the nodes yet, but {met}"
+        if not self.known:
+            return "the cluster's topology has not come yet"
+        if replica.standing is Standing.RETURNING:
+            return "it waits for the others to make it a member again"
+        if replica.leader == 0:
+            return "no leader in _meta"
+        return None
+
+    def status(self) -> MetaStatus:
+        """The group at a glance."""
+        status, now = self.replica.status(), self._now()
+        voters, learners = status.membership
+        heard = self.neighbours.streams.heard
+        members = {}
+        for number, name in self._names.items():
+            age = None if number not in heard else max(0.0, now - heard[number])
+            role = "voter" if number in voters else "learner" if number in learners else "none"
+            members[name] = role, age
+        return MetaStatus(
+            *(status.term, status.role.value, self._names.get(self.replica.leader, "")),
+            *(status.commit, self.replica.applied_index, self.replica.standing.value),
+            self.problem,
+            members,
+        )
+
+    def samples(self) -> Iterator[Sample]:
+        """The same in numbers, for /metrics."""
+        yield from self.status().samples(self._node, self.replica.elections)
+        yield from self.neighbours.comparing.samples()
+
+    # Deciding, from this node's shards and people
+
+    async def change(self, sets: Sequence[Set]) -> tuple[int, tuple[Refusal | None, ...]]:
+        """Have sets of changes decided, see `deciding.Decider`."""
+        asked = [each for each in sets if not isinstance(each, Refusal)]
+        body = change_body([pack_set(each) for each in asked])
+
+        async def remote(number: int, seconds: float) -> TopologyChanged:
+            told = await self._requests.ask(number, TOPOLOGY_CHANGE, body, seconds)
+            return TopologyChanged.from_body(told)
+
+        async def local() -> TopologyChanged:
+            return TopologyChanged(*await self._keeper.decide(asked))
+
+        # What ended with the node's last life must be gone before anything of this one comes.
+        if not await self._within(REQUEST_SECONDS, self._announced()):
+            raise RequestError(ERROR_FAILED, NO_LEADER)
+        changed = await self._decided(local, remote, again=True)
+        if len(changed.results) != len(asked):
+            raise RequestError(ERROR_FAILED, "the leader answered something else")
+        await self._reached(self._keeper.reached(changed.revision))
+        found = iter(changed.results)
+        return changed.revision, tuple(
+            each if isinstance(each, Refusal) else next(found) for each in sets
+        )
+
+    async def change_users(self, message: Message) -> int:
+        """Have a change of users made; return the revision, which this node has reached.
+
+        Raises RequestError or MessageError.
+        """
+        change_of(message)  # what is malformed need not travel
+
+        async def remote(number: int, seconds: float) -> int:
+            told = await self._requests.ask(number, message.kind, message.body, seconds)
+            return Fields(told, "answer").integer("revision")
+
+        revision = await self._decided(lambda: self._decide_users(message), remote, again=False)
+        await self._reached(self._directory.reached(revision))
+        return revision
+
+    async def forget(self, node: str) -> None:
+        """Take a node that is gone out of the group. Raises RequestError."""
+        body, ask = ForgetNode(node).to_body(), self._requests.ask
+        await self._decided(
+            lambda: self._decide_forgotten(body),
+            lambda to, wait: ask(to, FORGET_NODE, body, wait),
+            again=True,
+        )
+
+    async def _reached(self, wait: Awaitable[None]) -> None:
+        if not await self._within(REQUEST_SECONDS, wait):
+            raise RequestError(ERROR_FAILED, "it is decided, and this node has not heard of it yet")
+
+    async def _decided(
+        self,
+        local: Callable[[], Awaitable[Result]],
+        remote: Callable[[int, float], Awaitable[Result]],
+        *,
+        again: bool,
+    ) -> Result:
+        """Have something decided by whoever leads; `again`: also when it may be decided already."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + REQUEST_SECONDS
+        while (left := deadline - loop.time()) > 0:
+            leader = self.replica.leader
+            self._news.clear()
+            try:
+                if leader == self.plan.own:
+                    async with asyncio.timeout(left):
+                        return await local()
+                if leader:
+                    return await remote(leader, left)
+            except NotLeadingError:
+                pass
+            except (LostError, UnknownOutcomeError, TimeoutError) as problem:
+                if not again:
+                    text = "leadership was lost meanwhile: it may or may not be done; look"
+                    raise RequestError(ERROR_FAILED, text) from problem
+            await self._within(AGAIN_SECONDS, self._news.wait())
+        raise RequestError(ERROR_FAILED, NO_LEADER)
+
+    # Deciding, as who leads
+
+    async def _serve(self, kind: str, body: Body) -> Mapping[str, Any]:
+        """Decide about what another node asks."""
+        if kind == TOPOLOGY_CHANGE:
+            self.check()
+            return TopologyChanged(*await self._keeper.decide(read_sets(body))).to_body()
+        if kind in USER_KINDS:
+            return {"revision": await self._decide_users(Message(kind, 1, body))}
+        if kind == BEGIN:
+            return {"revision": await self._decide_begun(Begun.from_body(body))}
+        if kind == FORGET_NODE:
+            return await self._decide_forgotten(body)
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{kind} is not known here")
+
+    def check(self) -> None:
+        """Raise NotLeadingError unless this node leads, and there is something to be changed."""
+        if not self.replica.leading or not self.known:
+            raise NotLeadingError
+
+    async def commit(self, deltas: Sequence[TakenDelta], shared: Shared = ()) -> None:
+        """Make changes those of all nodes, see `deciding.Decider`."""
+        await self._propose(Decision(tuple(deltas), shared=shared))
+
+    async def barrier(self) -> None:
+        """See `deciding.Decider`."""
+        await self.replica.barrier()
+
+    async def _propose(self, decision: Decision) -> None:
+        await self.replica.propose(decision.encode())
+
+    async def _decide_users(self, message: Message) -> int:
+        change = change_of(message)
+
+        def tried() -> tuple[Users, Users]:
+            return self._store.users(), self._store.tried(change)
+
+        self.check()
+        async with self._keeper.deciding():
+            term = self.replica.node.term
+            try:
+                before, after = await self._thread.run(tried)
+            except ChangeError as refusal:
+                raise RequestError(refusal.code, str(refusal)) from refusal
+            if self.replica.node.term != term:
+                raise NotLeadingError
+            await self._propose(Decision(users=UsersChange.between(before, after)))
+        return after.revision
+
+    async def _decide_forgotten(self, body: Body) -> Mapping[str, Any]:
+        node, heard = ForgetNode.from_body(body).node, self.neighbours.streams.heard
+        number = self._numbers.get(node, 0)
+        await forget(self.replica, self.plan.own, number, node, heard, self._now())
+        return {}
+
+    async def _decide_begun(self, told: Begun) -> int:
+        """A node runs."""
+        self.check()
+        if told.node not in self._numbers:
+            raise RequestError(ERROR_INVALID, f"{told.node} is not a node of this cluster")
+        async with self._keeper.deciding() as topology:
+            before = self._agreed.records.get(told.node)
+            if before is not None and before.incarnation != told.incarnation:
+                raise RequestError(ERROR_INVALID, f"{told.node} has another directory by now")
+            deltas: list[Delta] = []
+            for change in begun.changes(told, topology, self._agreed.records):
+                try:
+                    deltas.append(topology.apply(change))
+                except Refusal as refusal:
+                    _log.warning("a queue of the settings is not declared: %s", refusal)
+            record = told.record(before)
+            if record != before or deltas:
+                shared = ((NODE + told.node, record.pack()),)
+                await self._keeper.commit([delta for delta in deltas if delta.rows], shared)
+            return topology.revision
+
+    # From the replica
+
+    def applied(self, written: Written) -> None:
+        """Entries, or a snapshot, are on disk."""
+        if written.shared is not None:
+            self._agreed.take(written.shared)
+        if written.anew:
+            self._keeper.told(None)
+        else:
+            for _, decision in written.applied:
+                if decision is not None and decision.deltas:
+                    self._keeper.told([taken.delta for taken in decision.deltas])
+        if written.users is not None:
+            (self._directory.replace if written.anew else self._directory.take)(written.users)
+
+    def turned(self) -> None:
+        """Role, leader or standing may be others."""
+        about = {"group": self.plan.name, "term": self.replica.node.term}
+        if self.replica.leading and self._led_since is None:
+            self._led_since = self._now()
+            _log.info("leading", extra=about)
+        elif self.replica.status().role is not Role.LEADER:
+            self.neighbours.leads_no_longer()
+            if self._led_since is not None:
+                _log.info("leading no longer", extra=about)
+            self._led_since = None
+        self._news.set()
+        self.neighbours.introduce()
+
+    def behind(self, number: int) -> None:
+        """A member needs a snapshot."""
+        self.neighbours.lacks(number)
+
+    # What is done now and then
+
+    def _tend(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(TEND_SECONDS, self._tend)
+        replica = self.replica
+        if replica.leading and (self._leading is None or self._leading.done()):
+            self._leading = self._work.begin(self._lead())
+        here = self._here
+        member = replica.standing is Standing.MEMBER and self.known and bool(replica.leader)
+        free = self._announcing is None or self._announcing.done()
+        if member and free and self._begun != here:
+            self._announcing = self._work.begin(self._announce(here))
+
+    @property
+    def _here(self) -> tuple[int, int]:
+        """Which directory of which cluster this is."""
+        return self.replica.incarnation, self._agreed.cluster
+
+    async def _announced(self) -> None:
+        while self._begun != self._here:
+            self._news.clear()
+            await self._news.wait()
+
+    async def _announce(self, here: tuple[int, int]) -> None:
+        """Say that this node runs."""
+        told = Begun(
+            *(self._node, self.replica.incarnation, self._life, self.replica.last_index),
+            self._queues,
+        )
+
+        async def remote(number: int, seconds: float) -> None:
+            await self._requests.ask(number, BEGIN, told.to_body(), seconds)
+
+        async def local() -> None:
+            await self._decide_begun(told)
+
+        try:
+            await self._decided(local, remote, again=True)
+        except RequestError as problem:
+            _log.debug("not announced yet: %s", problem)
+        else:
+            self._begun = here
+            self._news.set()
+
+    async def _lead(self) -> None:
+        """As who leads: begin the cluster, and see to nodes that come back. One step at a time."""
+        if not self.known:
+            await self._seed()
+            return
+        numbers = self._numbers
+        noted = self._agreed.records.items()
+        records = {numbers[node]: record for node, record in noted if node in numbers}
+        status = self.replica.status()
+        self.neighbours.tend(status, records)
+        step = admission.next_step(status, self.neighbours.known, records)
+        if isinstance(step, MembershipChange):
+            outcome = self.replica.node.propose_membership(step)
+            self.replica.pump()
+            if isinstance(outcome, ProposalAccepted):
+                node = self._names[step.node]
+                _log.info("membership of _meta", extra={"node": node, "change": step.verb.name})
+        elif step is not None:
+            noted_now = NODE + self._names[step.number], step.record.pack()
+            await self._propose(Decision(shared=(noted_now,)))
+
+    async def _seed(self) -> None:
+        """Begin the cluster with what this node, or another one, brings; else with what every new node has."""
+        replica, known = self.replica, self.neighbours.known
+        if not replica.brings:
+            for number, told in known.items():
+                if told.brings and told.standing is Standing.MEMBER:
+                    replica.transfer(number)
+                    return
+            led_since = self._led_since
+            waited = 0.0 if led_since is None else self._now() - led_since
+            if len(known) + 1 < len(self.plan.nodes) and waited < SEED_SECONDS:
+                return
+        brings = replica.brings
+        decision = await self._thread.run(
+            lambda: snapshots.beginning(
+                self._store, self._node, replica.incarnation, brings, self._first
+            )
+        )
+        await self._propose(decision)
+        _log.info("the cluster begins", extra={"with_own": brings})

@@ -1,0 +1,107 @@
+"""Orders to move a queue to another replication group: checked here, decided where the topology is, carried out by shards."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from fluxmq.control.deciding import Set
+from fluxmq.control.listings import Listings
+from fluxmq.control.peers import RequestError
+from fluxmq.ipc.messages import (
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    Body,
+    Message,
+)
+from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating
+from fluxmq.ipc.row_messages import LIST, ListWanted
+from fluxmq.ipc.topology_messages import TopologyChanged
+from fluxmq.routing.topology.changes import AbortMigration, Change, MigrateQueue
+from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.topology import Topology
+from fluxmq.settings.plans import GroupPlans, UnknownGroup
+from fluxmq.settings.schema import Settings
+
+KINDS: Final = frozenset({MIGRATE_QUEUE, MIGRATION})
+MIGRATION_BYTES: Final = 8
+"""Random bytes that name a move: as many as the parts of a queue that arrives are marked with."""
+
+
+class Migrations:
+    """Lives on control's loop. `change` has the topology changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topology: Callable[[], Topology],
+        change: Callable[[Sequence[Set]], Awaitable[TopologyChanged]],
+        listings: Listings,
+    ) -> None:
+        self._settings = settings
+        self._plans = GroupPlans(settings)
+        self._topology = topology
+        self._change = change
+        self._listings = listings
+
+    async def answer(self, message: Message) -> Body:
+        """Answer a request. Raises RequestError or MessageError."""
+        wanted = Migrate.from_body(message.body)
+        if message.kind == MIGRATE_QUEUE:
+            changed = await self._change([(self._change_of(wanted),)])
+            refusal = changed.results[0]
+            if refusal is not None:
+                raise RequestError(ERROR_INVALID, refusal.text)
+        return (await self._where(wanted)).to_body()
+
+    def _change_of(self, wanted: Migrate) -> Change:
+        queue = self._queue(wanted)
+        if wanted.abort:
+            return AbortMigration(wanted.vhost, wanted.name)
+        source = self._group_of(queue)
+        for group, what in ((source, "is in"), (wanted.group, "cannot be moved to")):
+            if not group or not self._plans.replicated(group):
+                why = f"the group {group!r}, which is not replicated" if group else "no group"
+                raise RequestError(
+                    ERROR_INVALID, f"queue '{queue.name}' {what} {why}: there is nothing to move"
+                )
+        try:
+            self._plans.of(wanted.group)
+        except UnknownGroup as problem:
+            text = f"replication group {problem.group!r} {problem.why}"
+            raise RequestError(ERROR_NOT_FOUND, text) from problem
+        number = secrets.token_hex(MIGRATION_BYTES)
+        return MigrateQueue(wanted.vhost, wanted.name, source, wanted.group, number)
+
+    def _queue(self, wanted: Migrate) -> Queue:
+        queue = self._topology().queue(wanted.vhost, wanted.name)
+        if queue is None:
+            text = f"no queue '{wanted.name}' in vhost '{wanted.vhost}'"
+            raise RequestError(ERROR_NOT_FOUND, text)
+        return queue
+
+    def _group_of(self, queue: Queue) -> str:
+        """The group that a queue is in; of one of the settings file the file says it until it has been moved."""
+        if queue.group:
+            return queue.group
+        for each in self._settings.queues:
+            if each.name == queue.name:
+                return each.replication_group(self._settings.cluster.raft) or ""
+        return ""
+
+    async def _where(self, wanted: Migrate) -> Migrating:
+        queue = self._queue(wanted)
+        progress = ""
+        if queue.moving_to:
+            progress = await self._progress(wanted)
+        return Migrating(self._group_of(queue), queue.moving_to, progress)
+
+    async def _progress(self, wanted: Migrate) -> str:
+        """What a shard of this node says, if one leads the group that the queue is in."""
+        asked = ListWanted("queues", ("name", "migration"), wanted.vhost, (), "")
+        message = Message(LIST, 0, asked.to_body())
+        rows = (await self._listings.answer(message)).get("rows", ())
+        assert isinstance(rows, list), "a list is answered with rows"
+        found = [row["migration"] for row in rows if row["name"] == wanted.name]
+        return str(found[0] or "") if found else ""

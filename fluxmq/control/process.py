@@ -1,0 +1,427 @@
+"""The control process put together: what it opens, in which order, and how it ends.
+
+Order: settings and table from the supervisor, logs, the database (on its thread), the control
+socket, HTTP. Anything that cannot be opened ends the process with `EXIT_BOOT_FAILURE` and a reason.
+SIGTERM ends it in reverse order; SIGHUP takes over the settings that may change live (the log's).
+The heartbeat is written by the loop itself, so a loop that hangs is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import signal
+import sqlite3
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import uvloop
+from pydantic import ValidationError
+
+import fluxmq
+from fluxmq.control import backups, clustering, listings, migrating, placing, vitals
+from fluxmq.control.directory import KINDS as USER_KINDS
+from fluxmq.control.directory import Directory
+from fluxmq.control.ending import END_SECONDS_MAX, end
+from fluxmq.control.first_user import first_user
+from fluxmq.control.hashing import parameters_of
+from fluxmq.control.http import HttpServer
+from fluxmq.control.metadata import FILE_NAME, MetadataError, MetadataStore, StoreThread
+from fluxmq.control.overview import Readiness, live_shards, readiness, statuses
+from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service
+from fluxmq.control.resources import NodeResources
+from fluxmq.control.scrape import Scraper
+from fluxmq.control.topology_keeper import TopologyKeeper
+from fluxmq.ipc import launch as launching
+from fluxmq.ipc import unix_socket
+from fluxmq.ipc.clusters import AuditListing, RaftRow
+from fluxmq.ipc.framing import FramingError
+from fluxmq.ipc.launch import Launch, LaunchError
+from fluxmq.ipc.messages import (
+    ERROR_UNKNOWN_KIND,
+    HASHING,
+    PING,
+    STATUS,
+    Body,
+    Message,
+    MessageError,
+    NodeStatus,
+    ProcessNumbers,
+)
+from fluxmq.ipc.table import ProcessTable, TableError
+from fluxmq.ipc.topology_messages import TOPOLOGY_CHANGE
+from fluxmq.ipc.user_messages import Hashing, Users
+from fluxmq.logs import configure, flush_all, get_logger
+from fluxmq.metrics.registry import Sample
+from fluxmq.routing.topology.configured import configured_queue
+from fluxmq.settings import Settings
+from fluxmq.settings.clustering import META_GROUP
+from fluxmq.settings.plans import GroupPlans
+from fluxmq.settings.queues import Queue as QueueSettings
+from fluxmq.storage.directory import DataPaths, Placement
+from fluxmq.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from fluxmq.control.meta.service import Meta
+
+HEARTBEAT_SECONDS: Final = 0.25
+# Heartbeats between two reports of suppressed log lines, and two looks at memory: about a second.
+FLUSH_BEATS: Final = 4
+# How long fluxmqctl status waits for shards' numbers, and /ready for the control socket.
+STATUS_SECONDS: Final = 1.0
+PING_SECONDS: Final = 1.0
+
+_log = get_logger(__name__)
+
+
+class BootError(Exception):
+    """The process cannot start; the text names the setting or file."""
+
+
+class ControlProcess:
+    """The composition root: builds, starts and stops everything that lives in this process."""
+
+    def __init__(self, launch: Launch, settings: Settings, table: ProcessTable) -> None:
+        self._launch = launch
+        self._settings = settings
+        self._table = table
+        self._thread = StoreThread()
+        self._store: MetadataStore | None = None
+        self._directory: Directory | None = None
+        self._keeper: TopologyKeeper | None = None
+        self._meta: Meta | None = None
+        self._listings: listings.Listings | None = None
+        self._migrations: migrating.Migrations | None = None
+        self._placing = placing.Placing(
+            DataPaths(launch.data_dir), self._thread, self._shards, table.rows
+        )
+        self._backups = backups.Backups(
+            DataPaths(launch.data_dir), self._thread, self._placing, self._shards
+        )
+        cluster = settings.cluster
+        self._clustering = clustering.Clustering(
+            cluster.enabled and cluster.raft.enabled,
+            self._shards,
+            self._meta_row,
+            self._forget_in_meta,
+            self._audit_meta,
+        )
+        self._resources = NodeResources(table, launch.slot, launch.parent_pid, settings)
+        self._http: HttpServer | None = None
+        self._listener = Listener(Service(self._answer, self._greeted, self._gone), os.geteuid())
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start, serve until SIGTERM, stop. Raises BootError."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        # The terminal's Ctrl-C reaches the whole process group; the supervisor decides about it.
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        heart = loop.create_task(self._beat())
+        try:
+            await self._start()
+            self._table.set_ready(self._launch.slot)
+            _log.info("control process ready", extra={"pid": os.getpid()})
+            await self._stopping.wait()
+        finally:
+            self._table.set_ready(self._launch.slot, False)
+            in_time = await self._stop()
+            heart.cancel()
+        _log.info("control process stopped")
+        if not in_time:
+            flush_all()
+            os._exit(os.EX_OK)  # the loop would wait for what does not end
+
+    async def _start(self) -> None:
+        path = Path(self._launch.data_dir) / FILE_NAME
+        try:
+            store = await self._thread.run(lambda: MetadataStore(path))
+            self._store = store
+            users, keeper = await self._load(store)
+            self._keeper = keeper
+            self._listings = listings.Listings(lambda: keeper.topology, self._shards)
+            self._migrations = migrating.Migrations(
+                self._settings, lambda: keeper.topology, keeper.change, self._listings
+            )
+        except (MetadataError, ValueError, sqlite3.Error, OSError) as problem:
+            raise BootError(f"storage.data_dir: {path}: {problem}") from problem
+        try:
+            groups = self._settings.queue_manager.local_groups
+            await self._placing.load(Placement(self._launch.workers, groups))
+        except StorageError as problem:
+            raise BootError(f"storage.data_dir: {problem}") from problem
+        self._directory = Directory(store, self._thread, users, self._shards, self._live)
+        if self._meta is not None:
+            self._meta.join(keeper, self._directory)
+        socket_path = self._launch.control_socket
+        try:
+            await self._listener.start(unix_socket.bind(socket_path))
+        except OSError as problem:
+            raise BootError(f"storage.data_dir: {socket_path}: {problem}") from problem
+        if self._meta is not None:
+            await self._start_meta(self._meta)
+        await self._start_http()
+
+    async def _load(self, store: MetadataStore) -> tuple[Users, TopologyKeeper]:
+        """Read what is on disk, alone or as a node of a cluster."""
+        cluster = self._settings.cluster
+        # The node is as old as its supervisor, whose child this process is.
+        life = vitals.identity(self._launch.parent_pid)
+        parameters = parameters_of(self._settings)
+        plan = GroupPlans(self._settings).meta()
+        queues = tuple(
+            configured_queue(queue, self._group_of(queue)) for queue in self._settings.queues
+        )
+        keeper = TopologyKeeper(
+            *(store, self._thread, self._shards, self._live, self._users_changed),
+            "" if plan is None else cluster.node_id,
+        )
+        if plan is None:
+            if await self._thread.run(lambda: store.shared):
+                raise MetadataError("its users and queues are a cluster's: set cluster.enabled")
+            await keeper.load(life, queues, lambda: first_user(parameters))
+            return await self._thread.run(store.users), keeper
+        # Who is alone has no need of streams to others.
+        from fluxmq.control.meta.service import Meta
+
+        self._meta = keeper.decider = Meta(
+            *(plan, cluster.node_id, life, queues, store, self._thread),
+            lambda: first_user(parameters),
+        )
+        await self._meta.open()
+        await keeper.load_shared()
+        known = self._meta.known
+        return await self._thread.run(store.users) if known else Users(0, ()), keeper
+
+    def _group_of(self, queue: QueueSettings) -> str:
+        """The replicated group of a queue of the settings; empty for one of this node's own."""
+        raft = self._settings.cluster.raft
+        return queue.replication_group(raft) or "" if raft.enabled else ""
+
+    async def _start_meta(self, meta: Meta) -> None:
+        from fluxmq.cluster.connection import Hello
+        from fluxmq.cluster.errors import ClusterError
+        from fluxmq.cluster.security import Security
+        from fluxmq.control.meta.streams import Streams
+
+        cluster, workers = self._settings.cluster, self._launch.workers
+        own = Hello(cluster.node_id, 0, workers, secrets.randbits(63), "")
+        try:
+            security = Security.of(cluster)
+            await meta.start(Streams(meta.plan, security, own, meta.neighbours, time.monotonic))
+        except ClusterError as problem:
+            raise BootError(f"cluster.raft.bind_addr: the group _meta: {problem}") from problem
+
+    async def _start_http(self) -> None:
+        listener = self._settings.server.http
+        if listener is None:
+            return
+        scraper = Scraper(self._table.rows, self._processes, self._user_count, self._own_samples)
+        http = HttpServer(listener, self._readiness, scraper.text)
+        try:
+            await http.start()
+        except OSError as problem:
+            # The loop wraps the kernel's reason in a sentence of its own.
+            reason = os.strerror(problem.errno) if problem.errno else str(problem)
+            raise BootError(
+                f"server.http.addr: cannot listen on {listener.addr}: {reason}"
+            ) from problem
+        self._http = http
+        _log.info("http listens", extra={"addr": listener.addr})
+
+    async def _stop(self) -> bool:
+        """End everything; whether it has ended."""
+        steps = {}
+        if self._http is not None:
+            steps["http"] = self._http.stop()
+        if self._meta is not None:
+            steps["the group _meta"] = self._meta.stop()
+        in_time = await end(steps, END_SECONDS_MAX)
+        await self._listener.stop()
+        if self._store is not None:
+            await self._thread.run(self._store.close)
+        self._thread.close()
+        return in_time
+
+    async def _beat(self) -> None:
+        for beat in itertools.count():
+            self._table.beat(self._launch.slot, time.monotonic_ns())
+            if beat % FLUSH_BEATS == 0:
+                flush_all()
+                self._resources.measure()
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+
+    def _reload(self) -> None:
+        try:
+            settings = read_settings(self._launch.settings_fd)
+        except (LaunchError, ValidationError) as problem:
+            _log.error("settings not reloaded: %s", problem)
+            return
+        self._settings = settings
+        self._resources.configure(settings)
+        configure(settings.log.level, settings.log.format, self._launch.process_name)
+        _log.info("settings reloaded")
+
+    def _processes(self) -> list[Peer]:
+        return self._listener.processes
+
+    def _meta_row(self) -> RaftRow | None:
+        if self._meta is None:
+            return None
+        node = self._settings.cluster.node_id
+        meta = self._meta
+        return clustering.meta_row(node, META_GROUP, meta.status(), meta.replica.elections)
+
+    async def _forget_in_meta(self, node: str) -> None:
+        if self._meta is not None:
+            await self._meta.forget(node)
+
+    async def _audit_meta(self) -> AuditListing:
+        assert self._meta is not None, "there is a row of it"
+        return await self._meta.neighbours.comparing.audit()
+
+    def _shards(self) -> list[Peer]:
+        return [peer for peer in self._processes() if peer.hello and peer.hello.role == "shard"]
+
+    def _live(self) -> list[str]:
+        return live_shards(self._table.rows())
+
+    def _users_changed(self, users: Users) -> None:
+        if self._directory is not None:
+            self._directory.take(users)
+
+    def _user_count(self) -> int:
+        return 0 if self._directory is None else len(self._directory.users.users)
+
+    def _own_samples(self) -> Iterable[Sample]:
+        http = () if self._http is None else self._http.samples()
+        meta = () if self._meta is None else self._meta.samples()
+        return [*http, *self._resources.samples(), *meta]
+
+    def _greeted(self, peer: Peer) -> None:
+        hello = peer.hello
+        assert hello is not None
+        _log.debug("control connection", extra={"peer": peer.name, "pid": hello.pid})
+        # A restarted process may be back before its old connection was seen to end.
+        for other in self._processes():
+            if other is not peer and other.name == peer.name:
+                other.abort()
+        if hello.role == "shard" and self._directory is not None:
+            if self._meta is None or self._meta.known:
+                self._directory.push(peer)
+            self._placing.push(peer)
+            if self._keeper is not None:
+                self._keeper.greeted(peer)
+
+    def _gone(self, peer: Peer) -> None:
+        _log.debug("control connection ended", extra={"peer": peer.name})
+
+    async def _answer(self, message: Message) -> Body:
+        if message.kind == PING:
+            return {}
+        if message.kind == STATUS:
+            return (await self._status()).to_body()
+        if message.kind == HASHING:
+            return Hashing(parameters_of(self._settings)).to_body()
+        if message.kind in placing.KINDS:
+            return await self._placing.answer(message)
+        if message.kind in backups.KINDS:
+            return await self._backups.answer(message.body)
+        if message.kind in clustering.KINDS:
+            return await self._clustering.answer(message)
+        if message.kind in USER_KINDS and self._directory is not None:
+            return await self._directory.answer(message)
+        if message.kind == TOPOLOGY_CHANGE and self._keeper is not None:
+            return await self._keeper.answer(message.body)
+        if message.kind in migrating.KINDS and self._migrations is not None:
+            return await self._migrations.answer(message)
+        if message.kind in listings.KINDS and self._listings is not None:
+            return await self._listings.answer(message)
+        raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    async def _status(self) -> NodeStatus:
+        peers = self._processes()
+        answers = await asyncio.gather(*map(_numbers, peers))
+        numbers = {
+            peer.name: answer
+            for peer, answer in zip(peers, answers, strict=True)
+            if answer is not None
+        }
+        processes = statuses(self._table.rows(), time.monotonic_ns(), time.time(), numbers)
+        revision = 0 if self._directory is None else self._directory.users.revision
+        return NodeStatus(fluxmq.__version__, revision, processes, self._resources.read())
+
+    async def _readiness(self) -> Readiness:
+        shards = self._shards()
+        problem, answers = await asyncio.gather(
+            self._ping(), asyncio.gather(*map(_numbers, shards))
+        )
+        numbers = {peer.name: answer for peer, answer in zip(shards, answers, strict=True)}
+        rows, now_ns = self._table.rows(), time.monotonic_ns()
+        if problem is None and self._meta is not None:
+            problem = self._meta.problem
+        return readiness(rows, now_ns, numbers, problem, self._resources.read().alarms)
+
+    async def _ping(self) -> str | None:
+        """Call our own control socket the way others do; return why that failed, or None."""
+        listener = Listener(Service(_refuse, lambda _: None, lambda _: None), os.geteuid())
+        peer = Peer(listener)
+        try:
+            opened = unix_socket.connect(self._launch.control_socket, 0.0)
+            loop = asyncio.get_running_loop()
+            await loop.create_unix_connection(lambda: peer, sock=opened)
+            await peer.ask(PING, {}, PING_SECONDS)
+        except (OSError, PeerError, MessageError, FramingError, TimeoutError) as problem:
+            return str(problem) or "no answer in time"
+        finally:
+            peer.abort()
+        return None
+
+
+async def _refuse(message: Message) -> Body:
+    raise RequestError(ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+
+async def _numbers(peer: Peer) -> ProcessNumbers | None:
+    try:
+        return ProcessNumbers.from_body(await peer.ask(STATUS, {}, STATUS_SECONDS))
+    except (PeerError, MessageError, TimeoutError):
+        return None
+
+
+def read_settings(fd: int) -> Settings:
+    """Return the settings in the supervisor's memfd. Raises LaunchError or ValidationError."""
+    return Settings.model_validate_json(launching.read_settings(fd))
+
+
+def main() -> None:
+    """Run the control process until SIGTERM. The entry of ``python -m fluxmq.control``."""
+    try:
+        launch = launching.from_environment()
+        launching.bind_to_parent(launch)
+        table = ProcessTable(launch.table_fd)
+    except (LaunchError, TableError, OSError) as problem:
+        launching.fail_boot(f"control: {problem}")
+    _run(launch, table)
+
+
+def _run(launch: Launch, table: ProcessTable) -> None:
+    def fail(reason: str) -> NoReturn:
+        launching.fail_boot(reason, table, launch.slot)
+
+    os.umask(0o077)
+    try:
+        settings = read_settings(launch.settings_fd)
+    except (LaunchError, ValidationError) as problem:
+        fail(f"control: {problem}")
+    configure(settings.log.level, settings.log.format, launch.process_name)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(ControlProcess(launch, settings, table).run())
+    except BootError as problem:
+        fail(str(problem))

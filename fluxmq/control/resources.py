@@ -1,0 +1,57 @@
+"""The node's memory and alarms as the control process reports them.
+
+Shards raise alarms and act on them (``fluxmq/shards/alarms``); this module reads the process table. It also measures the
+supervisor and the acceptor, which do not measure themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from fluxmq.ipc.memory import Marks, OwnMemory, available, held
+from fluxmq.ipc.messages import Resources
+from fluxmq.ipc.table import ALARMS, ProcessTable
+from fluxmq.metrics.registry import Sample
+from fluxmq.settings.schema import Settings
+
+ACCEPTOR = "acceptor"
+
+
+class NodeResources:
+    """Measures this process, supervisor and acceptor, and reports the whole node."""
+
+    def __init__(self, table: ProcessTable, slot: int, supervisor: int, settings: Settings) -> None:
+        self._table = table
+        self._slot = slot
+        self._supervisor = supervisor
+        self._own = OwnMemory()
+        self.configure(settings)
+
+    def configure(self, settings: Settings) -> None:
+        """Take settings, at start and when they change."""
+        self._marks = Marks.of(settings.memory, available())
+
+    def measure(self) -> None:
+        """Write the memory of this process, the supervisor and the acceptor into this process's row."""
+        found = self._own.read()
+        acceptors = [row.pid for row in self._table.rows() if row.role == ACCEPTOR]
+        for pid in (self._supervisor, *acceptors):
+            with suppress(OSError):  # it has just ended
+                found += held(Path(f"/proc/{pid}/status").read_bytes())
+        self._table.set_memory(self._slot, found)
+
+    def read(self) -> Resources:
+        """Return the alarms in force, the memory held and the marks."""
+        marks = self._marks
+        return Resources(self._table.alarms(), self._table.memory(), marks.high, marks.available)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the same as metrics."""
+        found = self.read()
+        for kind in ALARMS:
+            yield "fluxmq_alarm", {"kind": kind}, int(kind in found.alarms)
+        yield "fluxmq_memory_held_bytes", {}, found.memory_held
+        yield "fluxmq_memory_high_watermark_bytes", {}, found.memory_high_watermark
+        yield "fluxmq_memory_available_bytes", {}, found.memory_available

@@ -1,0 +1,220 @@
+"""One connection to the control process, as seen by a shard or the acceptor: no socket, no clock.
+
+Bytes received go in, bytes to send come out, and the process's own functions are called in between.
+The adapters (`client` for asyncio, `polling` for an epoll loop) only move bytes. What a process
+answers is a function of its state at that moment; nothing waits here, so control can never stall a
+shard by asking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from fluxmq.ipc.framing import FrameDecoder, encode_frame
+from fluxmq.ipc.messages import (
+    COLLECT,
+    ERROR,
+    ERROR_AWAY,
+    ERROR_UNKNOWN_KIND,
+    HELLO,
+    ID_MAX,
+    REPLY,
+    STATUS,
+    USERS,
+    Body,
+    Failure,
+    Hello,
+    Message,
+    MessageError,
+    ProcessNumbers,
+    Report,
+    error,
+    reply,
+)
+from fluxmq.ipc.user_messages import Confirmed, Users
+from fluxmq.metrics.registry import Sample
+from fluxmq.model.errors import FluxmqError
+
+# Waits between attempts to connect, in seconds: the control process is back within about one.
+BACK_OFF_FIRST: Final = 0.05
+BACK_OFF_MAX: Final = 1.0
+# At a node's start all processes come up at once; only from this attempt on (after about 1.5 s) is
+# it worth a line that control is not there.
+REPORTED_ATTEMPT: Final = 6
+
+REQUESTS_MAX: Final = 8
+"""Own requests that wait for their answer: half of what control takes from one process."""
+
+_HELLO_ID: Final = 1
+
+
+Answered = Callable[[Body | Failure], None]
+"""Called once with the answer to an order, at once or later (what comes too late for its connection is dropped); or
+with the answer to a request of this process: a failure with code ``away`` when the connection ended before."""
+
+Order = Callable[[Body, Answered], None]
+"""Something control orders that may take its time. Raises MessageError for a body that is not understood."""
+
+
+class RefusedError(FluxmqError):
+    """The control process refused this peer; the text says why (another version, foreign user)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handlers:
+    """What this process does when control asks.
+
+    `users` takes a new snapshot (called only when its revision is newer than the last one taken);
+    `collect` returns all samples; `status` the numbers for `fluxmqctl status`. They run on the
+    process's own loop and must not block. `users` is None for processes that authenticate nobody.
+    `orders`, by kind of message, are what may be answered later. `established` is called each time
+    control answered hello: from then on requests may be made.
+    """
+
+    collect: Callable[[], Iterable[Sample]]
+    status: Callable[[], ProcessNumbers]
+    users: Callable[[Users], None] | None = None
+    orders: Mapping[str, Order] = field(default_factory=dict)
+    established: Callable[[], None] | None = None
+
+
+def back_off(attempt: int) -> float:
+    """Return the wait in seconds before attempt number `attempt` (the first is 1)."""
+    return min(BACK_OFF_MAX, BACK_OFF_FIRST * 2.0 ** min(attempt - 1, 16))
+
+
+class Conversation:
+    """The state of this process towards control; outlives connections, one connection at a time.
+
+    `users_revision` is that of the last snapshot taken, -1 before the first. A reconnect says hello
+    again and gets the snapshot again; a revision already held is confirmed without another call.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_decoder",
+        "_handlers",
+        "_hello",
+        "_last_id",
+        "_requests",
+        "established",
+        "send",
+        "users_revision",
+    )
+
+    def __init__(self, hello: Hello, handlers: Handlers) -> None:
+        self._hello = hello
+        self._handlers = handlers
+        self._decoder = FrameDecoder()
+        self._connection = 0
+        self._last_id = _HELLO_ID
+        self._requests: dict[int, Answered] = {}
+        self.established = False
+        self.users_revision = -1
+        self.send: Callable[[bytes], None] | None = None
+        """Sends an answer that was not ready at once, or a request; set by the adapter of a process that takes
+        orders or makes requests."""
+
+    def connected(self) -> bytes:
+        """Begin a connection; return the first bytes to send."""
+        self._decoder = FrameDecoder()
+        self._connection += 1
+        self.established = False
+        return encode_frame(Message(HELLO, _HELLO_ID, self._hello.to_body()).to_wire())
+
+    def disconnected(self) -> None:
+        """Note that the connection is gone; requests that wait are answered so."""
+        self._connection += 1
+        self.established = False
+        waiting, self._requests = self._requests, {}
+        for answered in waiting.values():
+            answered(Failure(ERROR_AWAY, "the connection to the control process ended"))
+
+    def request(self, kind: str, body: Body, answered: Answered) -> bool:
+        """Ask control something; say whether it was sent.
+
+        It is not while there is no connection, or `REQUESTS_MAX` others wait; then `answered` is not
+        called. Raises FramingError for a body that is too large.
+        """
+        if not self.established or self.send is None or len(self._requests) >= REQUESTS_MAX:
+            return False
+        message_id = self._last_id % ID_MAX + 1
+        while message_id == _HELLO_ID or message_id in self._requests:
+            message_id = message_id % ID_MAX + 1
+        frame = encode_frame(Message(kind, message_id, body).to_wire())
+        self._last_id = message_id
+        self._requests[message_id] = answered
+        self.send(frame)
+        return True
+
+    def receive(self, data: bytes | bytearray | memoryview) -> bytes:
+        """Take bytes from control and return the answers.
+
+        Raises FramingError or MessageError when the peer does not speak this protocol, RefusedError
+        when it refused hello; in each case the connection is to be closed.
+        """
+        answers = [self._answer(Message.from_wire(value)) for value in self._decoder.feed(data)]
+        return b"".join(encode_frame(answer.to_wire()) for answer in answers if answer is not None)
+
+    def _answer(self, message: Message) -> Message | None:
+        if message.kind == REPLY:
+            self._replied(message)
+            return None
+        if message.kind == ERROR:
+            failure = Failure.from_body(message.body)
+            answered = self._requests.pop(message.id, None)
+            if answered is None:
+                raise RefusedError(f"{failure.code}: {failure.text}")
+            answered(failure)
+            return None
+        if message.kind == COLLECT:
+            return reply(message, Report(tuple(self._handlers.collect())).to_body())
+        if message.kind == STATUS:
+            return reply(message, self._handlers.status().to_body())
+        if message.kind == USERS and self._handlers.users is not None:
+            return self._take_users(message, self._handlers.users)
+        order = self._handlers.orders.get(message.kind)
+        if order is not None:
+            return self._obey(message, order)
+        return error(message.id, ERROR_UNKNOWN_KIND, f"{message.kind} is not known here")
+
+    def _replied(self, message: Message) -> None:
+        if message.id != _HELLO_ID:
+            answered = self._requests.pop(message.id, None)
+            if answered is not None:
+                answered(message.body)
+        elif not self.established:
+            self.established = True
+            if self._handlers.established is not None:
+                self._handlers.established()
+
+    def _obey(self, message: Message, order: Order) -> Message | None:
+        connection = self._connection
+
+        def answered(answer: Body | Failure) -> None:
+            if self._connection != connection or self.send is None:
+                return
+            if isinstance(answer, Failure):
+                refusal = error(message.id, answer.code, answer.text)
+                self.send(encode_frame(refusal.to_wire()))
+            else:
+                self.send(encode_frame(reply(message, answer).to_wire()))
+
+        try:
+            order(message.body, answered)
+        except MessageError as problem:
+            return error(message.id, problem.code, str(problem))
+        return None
+
+    def _take_users(self, message: Message, take: Callable[[Users], None]) -> Message:
+        try:
+            users = Users.from_body(message.body)
+        except MessageError as problem:
+            # The last good snapshot stays in force; control reports the shard as unconfirmed.
+            return error(message.id, problem.code, str(problem))
+        if users.revision > self.users_revision:
+            take(users)
+            self.users_revision = users.revision
+        return reply(message, Confirmed(self.users_revision).to_body())

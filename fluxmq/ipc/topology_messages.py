@@ -1,0 +1,189 @@
+"""The messages about exchanges, queues, bindings, policies and virtual hosts.
+
+    control -> shard             topology (after hello from nothing, then each change)
+    shard, fluxmqctl -> control  topology_change
+
+Control decides; a shard holds a copy that it keeps by taking what comes in order. Rows and changes are the
+plain values of `fluxmq.routing.topology`; here only their shape is checked. What is too much for one message
+comes in parts, of which only the last makes the copy new. Pure, like `messages`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import msgpack  # type: ignore[import-untyped]
+
+from fluxmq.ipc.messages import Body, Fields, MessageError
+from fluxmq.routing.topology.changes import Change, pack, unpack
+from fluxmq.routing.topology.records import KINDS
+from fluxmq.routing.topology.refusals import PRECONDITION_FAILED, Refusal
+from fluxmq.routing.topology.topology import Row
+
+TOPOLOGY: Final = "topology"
+TOPOLOGY_CHANGE: Final = "topology_change"
+
+FROM_NOTHING: Final = -1
+"""The revision before the first part of a whole topology."""
+PART_ROWS_MAX: Final = 8192
+PART_BYTES_MAX: Final = 1 << 20
+"""Rows and bytes of one part, by their number and size as msgpack; a larger row travels alone."""
+SETS_MAX: Final = 1024
+"""Sets of changes in one request, and changes in a set."""
+SET_BYTES_MAX: Final = 1 << 20
+"""Bytes of one set of changes: a method of AMQP is an eighth of this, and makes one set."""
+UNCONFIRMED_MAX: Final = 1024
+
+
+def connection_id(shard: int, pid: int, number: int, node: str = "") -> str:
+    """Return the id of a connection of a shard, by which its exclusive queues are known; `node` in a cluster.
+
+    What a shard that is gone left behind is recognised by the shard's process id in it.
+    """
+    return f"{shard}.{pid}.{number}" + (f"@{node}" if node else "")
+
+
+def shard_of_connection(connection: str, node: str = "") -> tuple[int, int] | None:
+    """Return number and process id of the shard that a connection is or was on; None for another id, or node."""
+    place, _, where = connection.partition("@")
+    found = re.fullmatch(r"(\d{1,6})\.(\d{1,12})\.\d+", place, re.ASCII)
+    return None if found is None or where != node else (int(found[1]), int(found[2]))
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyPart:
+    """Rows that lead from revision `previous` (`FROM_NOTHING`) to `revision`.
+
+    `number` counts the parts from 0; `more`: others follow before it is so. The shard answers each with the
+    revision it has then (`user_messages.Confirmed`).
+    """
+
+    previous: int
+    revision: int
+    rows: tuple[Row, ...]
+    number: int = 0
+    more: bool = False
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "previous": self.previous,
+            "revision": self.revision,
+            "rows": [list(row) for row in self.rows],
+            "number": self.number,
+            "more": self.more,
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, TOPOLOGY)
+        return cls(
+            fields.integer("previous", FROM_NOTHING),
+            fields.integer("revision"),
+            tuple(_row(item) for item in fields.items("rows", PART_ROWS_MAX)),
+            fields.integer("number"),
+            fields.boolean("more"),
+        )
+
+
+def _row(item: object) -> Row:
+    if not isinstance(item, list | tuple) or len(item) != 3:
+        raise MessageError("topology.rows holds something that is not [kind, key, row]")
+    kind, key, row = item
+    if kind not in KINDS or not isinstance(key, list | tuple):
+        raise MessageError("topology.rows holds a row without kind or key")
+    if not key or not all(isinstance(part, str | bytes) for part in key):
+        raise MessageError("topology.rows holds a key that is not texts")
+    return Row(kind, tuple(key), row)
+
+
+def parts(previous: int, revision: int, rows: Sequence[Row]) -> Iterator[TopologyPart]:
+    """Cut what leads from one revision to another into messages; at least one."""
+    begin, size, number = 0, 0, 0
+    for index, row in enumerate(rows):
+        row_bytes = len(msgpack.packb(row))
+        full = size + row_bytes > PART_BYTES_MAX or index - begin == PART_ROWS_MAX
+        if full and index > begin:
+            yield TopologyPart(previous, revision, tuple(rows[begin:index]), number, more=True)
+            begin, size, number = index, 0, number + 1
+        size += row_bytes
+    yield TopologyPart(previous, revision, tuple(rows[begin:]), number)
+
+
+Packed = list[list[Any]]
+"""A set of changes as it travels."""
+
+
+def pack_set(changes: Sequence[Change]) -> Packed:
+    """Return a set of changes as it travels. Raises ValueError when it is none, or too large."""
+    if not 0 < len(changes) <= SETS_MAX:
+        raise ValueError(f"not 1 to {SETS_MAX} changes")
+    packed = [pack(change) for change in changes]
+    if packed_bytes(packed) > SET_BYTES_MAX:
+        raise ValueError(f"the changes take more than {SET_BYTES_MAX} bytes")
+    return packed
+
+
+def packed_bytes(packed: Packed) -> int:
+    """Return the bytes that a set takes in a message."""
+    return len(msgpack.packb(packed))
+
+
+def change_body(sets: Sequence[Packed]) -> dict[str, object]:
+    """Return the body of topology_change: sets asked for at once, each made whole or not at all, in their order."""
+    return {"sets": list(sets)}
+
+
+def read_sets(body: Body) -> list[tuple[Change, ...] | Refusal]:
+    """Read a body; a set that is not understood is refused alone. Raises MessageError."""
+    return [_changes(item) for item in Fields(body, TOPOLOGY_CHANGE).items("sets", SETS_MAX)]
+
+
+def _changes(item: object) -> tuple[Change, ...] | Refusal:
+    if not isinstance(item, list | tuple) or not 0 < len(item) <= SETS_MAX:
+        return Refusal(PRECONDITION_FAILED, "not a set of changes")
+    try:
+        return tuple(unpack(change) for change in item)
+    except ValueError as error:
+        return Refusal(PRECONDITION_FAILED, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyChanged:
+    """The answer: per set None, or why it was refused; the revision all of it is in; who did not confirm that in time."""
+
+    revision: int
+    results: tuple[Refusal | None, ...]
+    unconfirmed: tuple[str, ...] = ()
+
+    def to_body(self) -> dict[str, object]:
+        """Return the body to send."""
+        return {
+            "revision": self.revision,
+            "results": [None if each is None else [each.code, each.text] for each in self.results],
+            "unconfirmed": list(self.unconfirmed),
+        }
+
+    @classmethod
+    def from_body(cls, body: Body) -> Self:
+        """Read a body. Raises MessageError."""
+        fields = Fields(body, TOPOLOGY_CHANGE)
+        return cls(
+            fields.integer("revision"),
+            tuple(_result(item) for item in fields.items("results", SETS_MAX)),
+            fields.texts("unconfirmed", UNCONFIRMED_MAX),
+        )
+
+
+def _result(item: object) -> Refusal | None:
+    if item is None:
+        return None
+    if isinstance(item, list | tuple) and len(item) == 2:
+        code, text = item
+        if isinstance(code, int) and isinstance(text, str):
+            return Refusal(code, text)
+    raise MessageError(f"{TOPOLOGY_CHANGE}.results holds something that is not [code, text]")

@@ -1,0 +1,346 @@
+"""One link to another shard: frames out, frames in, bounded.
+
+The transport is a pair of shared-memory rings where the compiled core is there, else a pair of SEQPACKET
+sockets; both carry records of limited length, in order. A frame longer than a record is cut into pieces.
+What a full transport does not take waits in ``backlog``; while anything waits the link is ``full`` and the
+reactor stops reading the connections that feed it, so the backlog is bounded by what those had already sent;
+where ever new connections do that to a peer that takes nothing more, messages are dropped beyond a limit.
+Frames of a peer that is down are dropped: its sessions are gone with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from fluxmq._hot.connection import Connection
+from fluxmq._hot.reactor import Reactor
+from fluxmq._hot.run import Run
+from fluxmq.net import frames
+from fluxmq.net.link_ends import LinkEnds, LinkKind
+
+RECORDS_PER_TURN = 256
+BYTES_PER_TURN = 256 * 1024
+"""What is taken from one link in one tick: as much as from one socket, so that a busy peer neither starves
+this shard's own clients nor fills their output buffers before they are written."""
+SOCKET_RECORD_MAX = 32768
+"""Bytes per record on a socket pair, well below its buffer."""
+BACKLOG_BYTES_MAX = 64 << 20
+"""Bytes that may wait for a peer before messages to it are dropped: hundreds of connections' last words. A peer
+that leaves so much is about to be found dead."""
+FEED_FRAMES = 64
+"""Frames of a bulk transfer (retained messages) put on the link at once."""
+
+
+class Transport(Protocol):
+    """Records in order to and from one peer."""
+
+    record_max: int
+
+    def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
+        """Send one record, ``head`` and ``body[start:end]``; False when it does not fit now."""
+
+    def pop(self) -> bytes | None:
+        """The next record, None when there is none."""
+
+    def sleep(self) -> bool:
+        """Ask to be woken at the next record; False when there is one already."""
+
+    def reset(self) -> None:
+        """Forget what came before this process started."""
+
+    def used(self) -> int:
+        """Bytes sent and not yet taken, 0 where that cannot be known."""
+
+
+class RingTransport:
+    """Shared memory in both directions, with an eventfd to wake a sleeping peer."""
+
+    def __init__(self, link: LinkEnds, peer_wake_fd: int) -> None:
+        from fluxmq._hot import _native
+
+        self._send = _native.Ring(mmap.mmap(link.send_fd, os.fstat(link.send_fd).st_size))
+        self._receive = _native.Ring(mmap.mmap(link.receive_fd, os.fstat(link.receive_fd).st_size))
+        self._wake_fd = peer_wake_fd
+        self.record_max: int = self._send.record_max
+        self.pop: Callable[[], bytes | None] = self._receive.pop
+
+    def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
+        """Send one record."""
+        if not self._send.push(head, body, start, end):
+            return False
+        if self._send.take_sleeper():
+            with contextlib.suppress(BlockingIOError):  # a full counter has woken it already
+                os.eventfd_write(self._wake_fd, 1)
+        return True
+
+    def sleep(self) -> bool:
+        """Ask for a wake-up."""
+        return bool(self._receive.sleep())
+
+    def reset(self) -> None:
+        """Skip what a former process of this shard did not read."""
+        self._receive.reset_reader()
+
+    def used(self) -> int:
+        """Bytes in the outgoing ring."""
+        return int(self._send.used)
+
+
+class SocketTransport:
+    """A SEQPACKET pair per direction: the way without the compiled core."""
+
+    def __init__(self, link: LinkEnds) -> None:
+        self._send = socket.socket(fileno=link.send_fd)
+        self._receive = socket.socket(fileno=link.receive_fd)
+        self._send.setblocking(False)
+        self._receive.setblocking(False)
+        self.record_max = SOCKET_RECORD_MAX
+
+    def fileno(self) -> int:
+        """What becomes readable when a record has come."""
+        return self._receive.fileno()
+
+    def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
+        """Send one record."""
+        parts: list[bytes | memoryview] = [head]
+        if body is not None:
+            parts.append(memoryview(body)[start:end])
+        try:
+            self._send.sendmsg(parts)
+        except (BlockingIOError, ConnectionError):
+            return False
+        return True
+
+    def pop(self) -> bytes | None:
+        """Take one record."""
+        try:
+            return self._receive.recv(SOCKET_RECORD_MAX) or None
+        except (BlockingIOError, ConnectionError):
+            return None
+
+    def sleep(self) -> bool:
+        """Readability wakes the shard; nothing to announce."""
+        return True
+
+    def reset(self) -> None:
+        """Drain what came before."""
+        while self.pop() is not None:
+            pass
+
+    def used(self) -> int:
+        """Not known."""
+        return 0
+
+
+class FrameLink(Protocol):
+    """What parts of a shard need of a link to another one, of this node or not."""
+
+    @property
+    def peer(self) -> int:
+        """The other shard's number."""
+
+    @property
+    def up(self) -> bool:
+        """Whether it is there."""
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes that wait to be sent."""
+
+    def send_control(self, name: str, *arguments: object) -> None:
+        """Send a control frame."""
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a whole frame."""
+
+
+class Link:
+    """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since; ``epoch`` is its life's."""
+
+    def __init__(
+        self,
+        peer: int,
+        transport: Transport,
+        reactor: Reactor,
+        received: Callable[[Link, bytes], None],
+        blocked: Callable[[Link], None],
+    ) -> None:
+        self.peer = peer
+        self.transport = transport
+        self.up = False
+        self.epoch = 0
+        self.backlog: deque[bytes] = deque()
+        self.backlog_bytes = 0
+        self.paused: set[Connection] = set()
+        self.sent_bytes = 0
+        self.full_count = 0
+        self.dropped = 0
+        self._reactor = reactor
+        self._received = received
+        self._blocked = blocked
+        self._partial: list[bytes] = []
+        self._feeds: deque[Iterator[bytes]] = deque()
+
+    # Out
+
+    def send_run(self, run: Run) -> None:
+        """Give the peer a run to deliver to its sessions."""
+        if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
+            self._send(frames.encode_run(run), run)
+        else:
+            self.dropped += run.count
+
+    def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
+        """Give the peer a run to deliver to its members of a shared group."""
+        if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
+            self._send(frames.encode_shared(group, topic_filter, run), run)
+        else:
+            self.dropped += run.count
+
+    def send_retained(self, stamp: tuple[int, int], run: Run) -> None:
+        """Tell the peer a retained message; a run without bytes deletes it."""
+        if self.up:
+            self._send(frames.encode_retained(stamp, run), run)
+
+    def send_control(self, name: str, *arguments: object) -> None:
+        """Send a control frame, whether or not the peer is up: hello itself is one."""
+        frame = frames.encode_control(name, *arguments)
+        self._send_bytes(frame)
+
+    def send_frame(self, frame: bytes) -> None:
+        """Send a whole frame."""
+        self._send_bytes(frame)
+
+    def feed(self, source: Iterator[bytes]) -> None:
+        """Send many frames as the link has room for them."""
+        self._feeds.append(source)
+        self.drain()
+
+    def _send(self, head: bytes, run: Run) -> None:
+        length = run.end - run.start
+        size = len(head) + length
+        self.sent_bytes += size
+        if size > self.transport.record_max:
+            run.detach()
+            self._send_pieces(head + bytes(memoryview(run.buffer)[run.start : run.end]))
+        elif self.backlog or not self.transport.push(head, run.buffer, run.start, run.end):
+            self._wait(head + bytes(memoryview(run.buffer)[run.start : run.end]))
+
+    def _send_bytes(self, frame: bytes) -> None:
+        self.sent_bytes += len(frame)
+        if len(frame) > self.transport.record_max:
+            self._send_pieces(frame)
+        elif self.backlog or not self.transport.push(frame, None, 0, 0):
+            self._wait(frame)
+
+    def _send_pieces(self, frame: bytes) -> None:
+        size = self.transport.record_max - 2
+        for at in range(0, len(frame), size):
+            place = 0 if at else frames.FIRST
+            if at + size >= len(frame):
+                place |= frames.LAST
+            record = bytes((frames.PIECE, place)) + frame[at : at + size]
+            if self.backlog or not self.transport.push(record, None, 0, 0):
+                self._wait(record)
+
+    def _wait(self, record: bytes) -> None:
+        self.backlog.append(record)
+        self.backlog_bytes += len(record)
+        self._reactor.link_full = True
+        if len(self.backlog) == 1:
+            self.full_count += 1
+            self._blocked(self)
+
+    def drain(self) -> bool:
+        """Send what waits; True when nothing does any more, and connections read again."""
+        while self.backlog:
+            record = self.backlog[0]
+            if not self.transport.push(record, None, 0, 0):
+                return False
+            self.backlog.popleft()
+            self.backlog_bytes -= len(record)
+        while self._feeds:
+            for _ in range(FEED_FRAMES):
+                frame = next(self._feeds[0], None)
+                if frame is None:
+                    self._feeds.popleft()
+                    break
+                self._send_bytes(frame)
+                if self.backlog:
+                    return False
+        return True
+
+    def forget(self) -> None:
+        """The peer has gone: nothing that waits for it matters any more."""
+        self.up = False
+        self.backlog.clear()
+        self.backlog_bytes = 0
+        self._feeds.clear()
+        self._partial.clear()
+
+    # In
+
+    def receive(self) -> int:
+        """Handle the records that have come, a bounded number; how many."""
+        pop = self.transport.pop
+        taken = 0
+        for count in range(RECORDS_PER_TURN):
+            record = pop() if taken < BYTES_PER_TURN else None
+            if record is None:
+                return count
+            taken += len(record)
+            if record[0] == frames.PIECE:
+                self._piece(record)
+            else:
+                self._received(self, record)
+        return RECORDS_PER_TURN
+
+    def _piece(self, record: bytes) -> None:
+        if record[1] & frames.FIRST:
+            self._partial.clear()
+        elif not self._partial:
+            return  # its beginning was for this shard's former life
+        self._partial.append(record[2:])
+        if record[1] & frames.LAST:
+            whole = b"".join(self._partial)
+            self._partial.clear()
+            self._received(self, whole)
+
+    def sleep(self) -> None:
+        """The shard is about to wait."""
+        if not self.transport.sleep():
+            self._reactor.host.schedule()
+
+
+Received = Callable[[Link, bytes], None]
+Blocked = Callable[[Link], None]
+Connect = Callable[[Received, Blocked], dict[int, Link]]
+"""Makes the links to all peers, given who takes what comes and who is told of a full link."""
+
+
+def make_links(
+    ends: Sequence[LinkEnds],
+    kind: LinkKind,
+    wake_fds: Sequence[int],
+    reactor: Reactor,
+    received: Received,
+    blocked: Blocked,
+) -> dict[int, Link]:
+    """Make the links to all peers over the transport of this kind; ``wake_fds``: an eventfd of each shard."""
+    links: dict[int, Link] = {}
+    for each in ends:
+        transport: Transport
+        if kind == "ring":
+            transport = RingTransport(each, wake_fds[each.peer])
+        else:
+            transport = SocketTransport(each)
+            reactor.watch(transport.fileno(), lambda: None)
+        transport.reset()
+        links[each.peer] = Link(each.peer, transport, reactor, received, blocked)
+    return links

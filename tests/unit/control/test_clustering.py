@@ -1,0 +1,218 @@
+"""Which leaders move, and what control asks shards about replicated groups."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from fluxmq.control.clustering import Clustering, meta_row
+from fluxmq.control.meta.agreed import MetaStatus
+from fluxmq.control.peers import AnsweredError, RequestError
+from fluxmq.ipc.clusters import (
+    AUDIT,
+    EQUAL,
+    FORGET_NODE,
+    MEMBER_CHANGE,
+    RAFT,
+    REBALANCE,
+    TRANSFER,
+    AuditListing,
+    AuditRow,
+    AuditWanted,
+    ForgetNode,
+    MemberChange,
+    MemberRow,
+    Outcomes,
+    RaftListing,
+    RaftRow,
+    RaftWanted,
+    Transfer,
+)
+from fluxmq.ipc.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, Hello, Message
+
+ABC = ("a", "b", "c")
+
+
+class Shard:
+    """Stands for a connected shard: answers from a table."""
+
+    def __init__(self, index, answers):
+        self.hello = Hello("shard", index, 1)
+        self.name = f"shard-{index}"
+        self.asked = []
+        self._answers = answers
+
+    async def ask(self, kind, body, _seconds):
+        self.asked.append((kind, dict(body)))
+        answer = self._answers(kind, body)
+        if isinstance(answer, Failure):
+            raise AnsweredError(self.name, answer)
+        if answer is None:
+            raise TimeoutError
+        return answer
+
+
+def member(node, *, leads=False, contact=20, kind="voter"):
+    return MemberRow(node, 1, kind, leads, "a", 5, 0, "replicate", True, contact, "")
+
+
+def row(group, leader, nodes, shard=0, node="a"):
+    members = tuple(member(each, leads=each == leader) for each in nodes)
+    return RaftRow(group, node, shard, "leader", "", 1, leader, 5, 5, 5, 0, 1, 0.001, members)
+
+
+def ask(shards, kind, body=None, clustered=True):
+    message = Message(kind, 1, {} if body is None else body.to_body())
+    return asyncio.run(Clustering(clustered, lambda: shards).answer(message))
+
+
+def test_a_node_that_is_alone_says_so():
+    with pytest.raises(RequestError, match="not one of a cluster"):
+        ask([], RAFT, RaftWanted(), clustered=False)
+
+
+def test_groups_of_all_shards_once_and_who_did_not_answer():
+    first = RaftListing((row("g", "b", ABC, shard=7, node="b"), row("h", "a", ABC))).to_body()
+    second = RaftListing((row("g", "b", ABC, shard=1),)).to_body()
+    shards = [
+        Shard(0, lambda *_: first),
+        Shard(1, lambda *_: second),
+        Shard(2, lambda *_: None),
+    ]
+    listing = RaftListing.from_body(ask(shards, RAFT, RaftWanted()))
+    assert [(each.group, each.node) for each in listing.groups] == [("g", "a"), ("h", "a")]
+    assert listing.missing == ("shard-2",)
+    with pytest.raises(RequestError) as refused:
+        ask([Shard(0, lambda *_: RaftListing(()).to_body())], RAFT, RaftWanted("nosuch"))
+    assert refused.value.code == ERROR_NOT_FOUND
+
+
+def test_rebalance_orders_what_is_to_move_and_tells_what_did_not():
+    listing = RaftListing(tuple(row(name, "a", ABC) for name in ("g", "h", "i"))).to_body()
+
+    def answers(kind, body):
+        if kind == RAFT:
+            return listing
+        return (
+            Failure(ERROR_AWAY, "not in time")
+            if body["group"] == "g"
+            else Transfer.from_body(body).to_body()
+        )
+
+    shard = Shard(0, answers)
+    outcomes = Outcomes.from_body(ask([shard], REBALANCE))
+    assert [(each.group, each.node, each.problem) for each in outcomes.rows] == [
+        ("g", "b", "not in time"),
+        ("h", "c", ""),
+    ]
+    assert [body["node"] for kind, body in shard.asked if kind == TRANSFER] == ["b", "c"]
+
+
+def test_nobody_is_to_lead_who_is_away_or_not_believed():
+    away = replace(member("b"), connected=False)
+    doubted = replace(member("c"), doubt="has lost its directory")
+    rows = tuple(
+        replace(row(name, "a", ABC), members=(member("a", leads=True), away, doubted))
+        for name in ("g", "h")
+    )
+    listing = RaftListing(rows).to_body()
+    assert Outcomes.from_body(ask([Shard(0, lambda *_: listing)], REBALANCE)).rows == ()
+
+
+def test_a_node_in_contact_is_forgotten_by_force_only():
+    listing = RaftListing((row("g", "a", ABC), row("h", "a", ("a", "b")))).to_body()
+    shard = Shard(0, lambda kind, body: listing if kind == RAFT else dict(body))
+    with pytest.raises(RequestError, match="in contact as a member of g"):
+        ask([shard], FORGET_NODE, ForgetNode("c"))
+    outcomes = Outcomes.from_body(ask([shard], FORGET_NODE, ForgetNode("c", force=True)))
+    assert [(each.group, each.node) for each in outcomes.rows] == [("g", "c")]
+    assert shard.asked[-1] == (MEMBER_CHANGE, MemberChange("g", "c", "remove").to_body())
+    with pytest.raises(RequestError, match="member of no group"):
+        ask([shard], FORGET_NODE, ForgetNode("z", force=True))
+
+
+def test_the_control_processes_group_is_shown_and_left_alone():
+    status = MetaStatus(
+        3,
+        "pre_candidate",
+        "",
+        9,
+        8,
+        "member",
+        "no leader",
+        {"a": ("voter", None), "b": ("voter", 0.5)},
+    )
+    own = meta_row("a", "_meta", status, 3)
+    assert own.elections == 3
+    listing = RaftListing((row("g", "a", ABC),)).to_body()
+    told = Clustering(True, lambda: [Shard(0, lambda *_: listing)], lambda: own)
+
+    def groups(kind, wanted):
+        return asyncio.run(told.answer(Message(kind, 1, wanted.to_body())))
+
+    shown = RaftListing.from_body(groups(RAFT, RaftWanted())).groups
+    assert [(each.group, each.role, each.problem) for each in shown] == [
+        ("_meta", "candidate", "no leader"),
+        ("g", "leader", ""),
+    ]
+    assert [member.contact for member in shown[0].members] == [-1, 500]
+    assert RaftListing.from_body(groups(RAFT, RaftWanted("_meta"))).groups == (own,)
+    forgotten = Outcomes.from_body(groups(FORGET_NODE, ForgetNode("b", force=True))).rows
+    assert [each.group for each in forgotten] == ["g"]
+
+
+def forget(meta_refuses=""):
+    """Forget node c, which is gone, as a member of g and of the control processes' group; what was done, in order."""
+    done = []
+    gone = replace(member("c"), connected=False)
+    rows = replace(row("g", "a", ABC), members=(member("a", leads=True), member("b"), gone))
+    own = replace(rows, group="_meta")
+
+    def answers(kind, body):
+        if kind == RAFT:
+            return RaftListing((rows,)).to_body()
+        done.append((body["group"], body["node"], body["change"]))
+        return MemberChange.from_body(body).to_body()
+
+    async def forget_own(node):
+        if meta_refuses:
+            raise RequestError("invalid", meta_refuses)
+        done.append(("_meta", node, "remove"))
+
+    clustering = Clustering(True, lambda: [Shard(0, answers)], lambda: own, forget_own)
+    message = Message(FORGET_NODE, 1, ForgetNode("c").to_body())
+    try:
+        answer = asyncio.run(clustering.answer(message))
+    except RequestError as refusal:
+        return done, str(refusal)
+    return done, [each.group for each in Outcomes.from_body(answer).rows]
+
+
+def test_a_forgotten_node_leaves_the_control_processes_group_as_well():
+    done, groups = forget()
+    assert done == [("_meta", "c", "remove"), ("g", "c", "remove")]
+    assert groups == ["_meta", "g"]
+
+
+def test_a_node_that_the_control_processes_need_stays_everywhere():
+    assert forget("it is needed") == ([], "it is needed")
+
+
+def test_copies_of_the_control_processes_group_are_compared_by_themselves():
+    compared = AuditListing("_meta", (AuditRow("a", "voter", 7, "00", EQUAL),))
+    shard = Shard(0, lambda *_: AuditListing("g", ()).to_body())
+
+    async def audit_own():
+        return compared
+
+    own = replace(row("_meta", "a", ABC), shard=-1)
+    clustering = Clustering(True, lambda: [shard], lambda: own, audit_own=audit_own)
+
+    def audited(group):
+        message = Message(AUDIT, 1, AuditWanted(group).to_body())
+        return AuditListing.from_body(asyncio.run(clustering.answer(message)))
+
+    assert audited("_meta") == compared
+    assert shard.asked == []
+    assert audited("g").group == "g"
+    assert shard.asked == [(AUDIT, {"group": "g"})]

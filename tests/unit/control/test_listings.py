@@ -1,0 +1,405 @@
+"""Lists and orders: what control tells itself, and what it asks of shards, over real sockets."""
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+import uvloop
+
+from fluxmq.control import listings
+from fluxmq.control.columns import LISTS, QUEUE_STATIC
+from fluxmq.control.listings import Listings
+from fluxmq.control.peers import Listener, RequestError, Service
+from fluxmq.ipc import row_messages, unix_socket
+from fluxmq.ipc.client import ControlClient
+from fluxmq.ipc.conversation import Handlers
+from fluxmq.ipc.messages import (
+    ERROR_FAILED,
+    ERROR_INVALID,
+    ERROR_NOT_FOUND,
+    ERROR_UNKNOWN_KIND,
+    Failure,
+    Hello,
+    Message,
+    MessageError,
+    ProcessNumbers,
+)
+from fluxmq.ipc.row_messages import (
+    CLOSE_CONNECTIONS,
+    CLOSE_SESSION,
+    DELETE_QUEUE,
+    LIST,
+    PURGE_QUEUE,
+    CloseConnections,
+    CloseSession,
+    Count,
+    Listed,
+    ListWanted,
+    QueueOrder,
+    orders_of,
+    page_of,
+)
+from fluxmq.routing.topology.changes import (
+    AddVhost,
+    Bind,
+    DeclareQueue,
+    SetPolicy,
+    SetVhostLimits,
+)
+from fluxmq.routing.topology.records import Binding, Policy, Queue, Vhost
+from fluxmq.routing.topology.topology import Topology
+
+
+class Desk:
+    """A shard that holds some queues and connections."""
+
+    def __init__(self, queues=(), rows=(), sessions=()):
+        self.sessions = sessions
+        self.queues = dict(queues)
+        self.some = list(rows)
+        self.closed = []
+        self.orders = []
+        self.silent = False
+
+    def rows(self, wanted, done):
+        if self.silent:
+            return
+        if wanted.what == "queues":
+            found = [
+                {"vhost": vhost, "name": name, "messages": self.queues[vhost, name]}
+                for vhost, name in wanted.names
+                if (vhost, name) in self.queues
+            ]
+        else:
+            found = [{key: row.get(key) for key in wanted.columns} for row in self.some]
+        done(page_of(found, wanted.after))
+
+    def close_connections(self, wanted, done):
+        if self.silent:
+            done(Failure(ERROR_FAILED, "busy"))
+            return
+        self.closed.append(wanted)
+        done(Count(sum(wanted.pid in (None, row["pid"]) for row in self.some)))
+
+    def close_session(self, wanted, done):
+        done(Count(int(wanted.client_id in self.sessions)))
+
+    def purge_queue(self, order, done):
+        self.orders.append(order)
+        done(Count(7))
+
+    def delete_queue(self, order, done):
+        self.orders.append(order)
+        done(Failure(ERROR_FAILED, f"queue '{order.name}' in vhost '{order.vhost}' not empty"))
+
+
+class Node:
+    """The control side of lists, and shards with desks that connect to it."""
+
+    def __init__(self, path, desks):
+        self.path = path
+        self.desks = desks
+        self.topology = Topology()
+        self.topology.apply(AddVhost(Vhost("/")))
+
+    async def __aenter__(self):
+        service = Service(self._refuse, lambda _: None, lambda _: None)
+        self.listener = Listener(service, os.geteuid())
+        self.listings = Listings(lambda: self.topology, lambda: self.listener.processes)
+        await self.listener.start(unix_socket.bind(self.path / "s"))
+        self.tasks = []
+        for index, desk in enumerate(self.desks):
+            handlers = Handlers(lambda: (), ProcessNumbers, orders=orders_of(desk))
+            client = ControlClient(self.path / "s", Hello("shard", index, 1), handlers)
+            self.tasks.append(asyncio.create_task(client.run()))
+        async with asyncio.timeout(5):
+            while len(self.listener.processes) < len(self.desks):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        return self
+
+    async def __aexit__(self, *_exception):
+        for task in self.tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.listener.stop()
+
+    async def _refuse(self, message):
+        raise RequestError(ERROR_UNKNOWN_KIND, message.kind)
+
+    async def pages(self, what, *columns, vhost="/", subject=""):
+        """All pages of a list, and who was missing."""
+        pages, missing, place = [], [], ()
+        while True:
+            wanted = ListWanted(what, columns or LISTS[what].shown, vhost, place, subject)
+            listed = Listed.from_body(
+                await self.listings.answer(Message(LIST, 1, wanted.to_body()))
+            )
+            pages.append(list(listed.rows))
+            missing += listed.missing
+            place = listed.place
+            if not place:
+                return pages, missing
+
+    async def rows(self, what, *columns, **options):
+        pages, missing = await self.pages(what, *columns, **options)
+        assert missing == []
+        return [row for page in pages for row in page]
+
+    async def order(self, kind, wanted):
+        return Count.from_body(await self.listings.answer(Message(kind, 1, wanted.to_body()))).count
+
+
+def run(tmp_path, scenario, *desks):
+    async def main():
+        async with asyncio.timeout(30), Node(tmp_path, desks) as node:
+            await scenario(node)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def test_what_the_topology_has(tmp_path):
+    async def scenario(node):
+        node.topology.apply_all(
+            [
+                AddVhost(Vhost("b", default_queue_type="quorum", tags=("x",), description="B")),
+                DeclareQueue(Queue("/", "q", durable=True, arguments={"x-max-length": 5})),
+                Bind(Binding("/", "amq.topic", "q", routing_key="a.#", arguments={"k": b"\xff"})),
+                SetPolicy(Policy("/", "p", "^q", "queues", 3, {"message-ttl": 9})),
+                SetPolicy(Policy("/", "o", ".*", definition={"max-length": 2}, operator=True)),
+                SetVhostLimits("/", {"max-queues": 10}),
+            ]
+        )
+        assert await node.rows("vhosts", vhost=None) == [{"name": "/"}, {"name": "b"}]
+        (_, found) = await node.rows("vhosts", *LISTS["vhosts"].columns, vhost=None)
+        assert found == {
+            "name": "b",
+            "description": "B",
+            "tags": ["x"],
+            "default_queue_type": "quorum",
+        }
+        exchanges = await node.rows("exchanges")
+        assert {"name": "amq.topic", "type": "topic"} in exchanges
+        assert {"name": "", "type": "direct"} in exchanges
+        (found,) = [
+            row
+            for row in await node.rows("exchanges", *LISTS["exchanges"].columns)
+            if row["name"] == "amq.topic"
+        ]
+        assert (found["durable"], found["internal"], found["policy"]) == (True, False, "")
+        assert await node.rows("bindings", "source_name", "routing_key", "arguments") == [
+            {"source_name": "", "routing_key": "q", "arguments": {}},
+            {"source_name": "amq.topic", "routing_key": "a.#", "arguments": {"k": "\\xff"}},
+        ]
+        (policy,) = await node.rows("policies")
+        assert policy == {
+            "vhost": "/",
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "queues",
+            "definition": {"message-ttl": 9},
+            "priority": 3,
+        }
+        assert [row["name"] for row in await node.rows("operator_policies")] == ["o"]
+        assert await node.rows("vhost_limits", "vhost", "limits", vhost=None) == [
+            {"vhost": "/", "limits": {"max-queues": 10}}
+        ]
+        (found,) = await node.rows("queues", *QUEUE_STATIC)
+        assert found == {
+            "name": "q",
+            "vhost": "/",
+            "durable": True,
+            "auto_delete": False,
+            "exclusive": False,
+            "arguments": {"x-max-length": 5},
+            "type": "classic",
+            "policy": "p",
+            "operator_policy": "o",
+            "effective_policy_definition": {"message-ttl": 9, "max-length": 2},
+            "owner_pid": "",
+        }
+        explained = await node.rows("explained", subject="q")
+        assert [(row["key"], row["source"]) for row in explained] == [
+            ("max-length", "operator policy 'o'"),
+            ("message-ttl", "policy 'p'"),
+        ]
+        # Nothing of this is in the other virtual host.
+        for what in ("queues", "bindings", "policies", "operator_policies", "vhost_limits"):
+            assert await node.rows(what, vhost="b") == []
+
+    run(tmp_path, scenario)
+
+
+def test_numbers_of_queues_come_from_the_shards_that_hold_them(tmp_path):
+    desks = [Desk({("/", "a"): 3}), Desk({("/", "b"): 0, ("b", "a"): 9, ("/", "gone"): 1})]
+
+    async def scenario(node):
+        node.topology.apply(AddVhost(Vhost("b")))
+        for vhost, name in (("/", "a"), ("/", "b"), ("/", "starting"), ("b", "a")):
+            node.topology.apply(DeclareQueue(Queue(vhost, name)))
+        assert await node.rows("queues") == [
+            {"name": "a", "messages": 3},
+            {"name": "b", "messages": 0},
+            {"name": "starting", "messages": None},
+        ]
+        everywhere = await node.rows("queues", "vhost", "messages", "type", vhost=None)
+        assert {"vhost": "b", "messages": 9, "type": "classic"} in everywhere
+        assert len(everywhere) == 4
+
+    run(tmp_path, scenario, *desks)
+
+
+def test_shards_are_not_asked_for_what_control_knows(tmp_path):
+    desk = Desk()
+    desk.silent = True
+
+    async def scenario(node):
+        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        assert await node.rows("queues", "name", "durable") == [{"name": "q", "durable": False}]
+
+    run(tmp_path, scenario, desk)
+
+
+def test_a_shard_that_does_not_answer_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(listings, "ROWS_SECONDS", 0.1)
+    desks = [Desk({("/", "a"): 3}, [{"user": "ann"}]), Desk(), Desk((), [{"user": "bob"}])]
+    desks[1].silent = True
+
+    async def scenario(node):
+        node.topology.apply(DeclareQueue(Queue("/", "a")))
+        assert await node.pages("queues") == ([[{"name": "a", "messages": 3}]], ["shard-1"])
+        pages, missing = await node.pages("connections", "user", vhost=None)
+        assert pages == [[{"user": "ann"}], [], [{"user": "bob"}]]
+        assert missing == ["shard-1"]
+
+    run(tmp_path, scenario, *desks)
+
+
+def test_long_lists_come_in_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_messages, "PAGE_ROWS_MAX", 3)
+    names = [str(number) for number in range(7)]
+    desks = [
+        Desk({("/", name): 1 for name in names}, [{"pid": f"0.{name}"} for name in names]),
+        Desk(),
+        Desk((), [{"pid": "2.0"}]),
+    ]
+
+    async def scenario(node):
+        for name in names:
+            node.topology.apply(DeclareQueue(Queue("/", name)))
+        pages, _ = await node.pages("queues", "name", "messages")
+        assert [[row["name"] for row in page] for page in pages] == [
+            ["0", "1", "2"],
+            ["3", "4", "5"],
+            ["6"],
+        ]
+        assert {row["messages"] for page in pages for row in page} == {1}
+        pages, _ = await node.pages("connections", "pid", vhost=None)
+        assert [len(page) for page in pages] == [3, 3, 1, 0, 1]
+        pages, _ = await node.pages("bindings")
+        assert [len(page) for page in pages] == [3, 3, 1]
+
+    run(tmp_path, scenario, *desks)
+
+
+def test_consumers_are_of_one_virtual_host(tmp_path):
+    rows = [{"queue_name": "a", "vhost": "/"}, {"queue_name": "b", "vhost": "b"}]
+
+    async def scenario(node):
+        assert await node.rows("consumers", "queue_name") == [{"queue_name": "a"}]
+        assert len(await node.rows("consumers", "queue_name", vhost=None)) == 2
+
+    run(tmp_path, scenario, Desk((), rows))
+
+
+def test_a_list_without_shards_is_empty(tmp_path):
+    async def scenario(node):
+        assert await node.rows("connections", vhost=None) == []
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "code"),
+    [
+        (LIST, ListWanted("dances", ()), ERROR_INVALID),
+        (LIST, ListWanted("queues", ("memory",)), ERROR_INVALID),
+        (LIST, ListWanted("queues", ("name",), "nowhere"), ERROR_NOT_FOUND),
+        (LIST, ListWanted("explained", ("key",), "/", (), "nothing"), ERROR_NOT_FOUND),
+        (PURGE_QUEUE, QueueOrder("/", "nothing"), ERROR_NOT_FOUND),
+        (DELETE_QUEUE, QueueOrder("nowhere", "q"), ERROR_NOT_FOUND),
+        (DELETE_QUEUE, QueueOrder("/", "q", if_empty=True), ERROR_FAILED),
+        (CLOSE_CONNECTIONS, CloseConnections("9.9", None, ""), ERROR_NOT_FOUND),
+        (CLOSE_SESSION, CloseSession("nobody"), ERROR_NOT_FOUND),
+        ("dance", QueueOrder("/", "q"), ERROR_UNKNOWN_KIND),
+    ],
+)
+def test_refusals_carry_their_code(tmp_path, kind, wanted, code):
+    async def scenario(node):
+        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        with pytest.raises(RequestError) as caught:
+            await node.listings.answer(Message(kind, 1, wanted.to_body()))
+        assert caught.value.code == code
+
+    run(tmp_path, scenario, Desk())
+
+
+def test_bodies_that_are_not_understood_are_refused(tmp_path):
+    async def scenario(node):
+        for kind in (LIST, CLOSE_CONNECTIONS, CLOSE_SESSION, PURGE_QUEUE, DELETE_QUEUE):
+            with pytest.raises(MessageError):
+                await node.listings.answer(Message(kind, 1, {}))
+
+    run(tmp_path, scenario)
+
+
+def test_orders_go_to_a_shard_and_its_answer_back(tmp_path):
+    desks = [Desk(), Desk()]
+
+    async def scenario(node):
+        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        order = QueueOrder("/", "q", if_unused=True)
+        assert await node.order(PURGE_QUEUE, order) == 7
+        assert desks[0].orders == [order]
+        with pytest.raises(RequestError, match=r"^queue 'q' in vhost '/' not empty$"):
+            await node.order(DELETE_QUEUE, order)
+
+    run(tmp_path, scenario, *desks)
+
+
+def test_without_a_shard_nothing_is_done(tmp_path):
+    async def scenario(node):
+        node.topology.apply(DeclareQueue(Queue("/", "q")))
+        with pytest.raises(RequestError, match="no shard"):
+            await node.order(PURGE_QUEUE, QueueOrder("/", "q"))
+
+    run(tmp_path, scenario)
+
+
+def test_a_session_is_ended_wherever_it_is(tmp_path):
+    """Review finding 7: a client id that belongs to somebody else is freed by an administrator."""
+    desks = [Desk(), Desk(sessions=("c",))]
+
+    async def scenario(node):
+        assert await node.order(CLOSE_SESSION, CloseSession("c")) == 1
+        with pytest.raises(RequestError, match="there is no session of 'd'"):
+            await node.order(CLOSE_SESSION, CloseSession("d"))
+
+    run(tmp_path, scenario, *desks)
+
+
+def test_connections_are_closed_on_every_shard(tmp_path):
+    desks = [Desk((), [{"pid": "0.1"}, {"pid": "0.2"}]), Desk((), [{"pid": "1.1"}])]
+
+    async def scenario(node):
+        everybody = CloseConnections(None, "/", "maintenance")
+        assert await node.order(CLOSE_CONNECTIONS, everybody) == 3
+        assert await node.order(CLOSE_CONNECTIONS, CloseConnections("1.1", None, "x")) == 1
+        assert desks[1].closed[0] == everybody
+        desks[1].silent = True
+        with pytest.raises(RequestError, match=r"shard-1.*busy"):
+            await node.order(CLOSE_CONNECTIONS, everybody)
+
+    run(tmp_path, scenario, *desks)
