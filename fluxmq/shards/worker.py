@@ -15,12 +15,11 @@ import signal
 import ssl
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import uvloop
 
 from fluxmq import logs
-from fluxmq._hot.reactor import Reactor
 from fluxmq.cluster.errors import ClusterError
 from fluxmq.ipc import memory
 from fluxmq.ipc.client import ControlClient
@@ -47,22 +46,13 @@ from fluxmq.settings.plans import UnknownGroup
 from fluxmq.settings.schema import Settings
 from fluxmq.shards.alarms import Watch, trim
 from fluxmq.shards.amqp.reports import AmqpReports
-from fluxmq.shards.amqp.wiring import Amqp
-from fluxmq.shards.authentication import Authentication
-from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.claims import Claims
-from fluxmq.shards.durable.rows import Clock
-from fluxmq.shards.durable.wiring import Durable, StoreWatch, expect_others, open_store
+from fluxmq.shards.composition import Shard, Surroundings, Times
+from fluxmq.shards.durable.wiring import StoreWatch, expect_others, open_store
 from fluxmq.shards.garbage import Garbage
-from fluxmq.shards.intake import Intake
-from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.peers import Peers
-from fluxmq.shards.permissions import Permissions
 from fluxmq.shards.queues.disk import disk_beside
 from fluxmq.shards.queues.placement import placement_of
 from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.reports import Reports
-from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.steady import make_clock
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
@@ -77,6 +67,9 @@ QUIET_TIMERS = 50
 QUIET_TICKS = 4 * QUIET_TIMERS
 """Ticks of a quiet shard in that time, its own included."""
 
+if TYPE_CHECKING:
+    from fluxmq.shards.cluster.wiring import Cluster
+
 _log = logs.get_logger("fluxmq.shard")
 
 
@@ -89,7 +82,7 @@ class Worker:
         self.table = table
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
-        self._again = False
+        self._again = True  # nothing ticks before all of it is there; the timer begins with a tick
         self._turn = 0
         self._last_ticks = 0
         self._expected = time.monotonic()
@@ -97,67 +90,76 @@ class Worker:
         self._ready = False
         self.boot_failure = ""
         """Why this shard cannot serve what is in the data directory."""
-        broker_settings = settings.broker
-        self.reactor = Reactor(
-            self,
-            RECEIVE_BUFFER_BYTES,
-            broker_settings.max_packet_size,
-            min(broker_settings.max_connect_size, broker_settings.max_packet_size),
-            broker_settings.route_cache_size,
-        )
-        self.reactor.tally.now = time.monotonic()
-        certificates = any(each.client_auth != "none" for _, each in settings.tls_listeners())
-        self.authentication = Authentication(settings.auth, self.loop, certificates)
-        self.broker = ShardBroker(
-            self.reactor,
-            settings,
-            launch.workers,
-            self.authentication,
-            self.schedule,
-            self.later,
-        )
-        self.reactor.host = self.broker
-        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
-        self._join_peers()
-        self.queues = self._make_queues()
-        self._join_cluster()
-        self.broker.queues = self.queues
-        self.broker.routes.sinks = self.queues.clients.sinks
-        self.peers.join_queues(self.queues.join(self.peers.links))
-        self.intake = Intake(
-            launch.handoff_fds[0],
-            self.reactor,
-            self.broker.handler,
-            settings,
-            self.broker.watch_connect,
-            lambda listener, count: table.set_connections(launch.slot, listener, count),
-        )
-        self.broker.open_now = self.intake.open_now
-        self.amqp = Amqp(
-            *(launch.index, settings, self.broker, self.queues, self.peers.links, self.later),
-            self.clock.now,
-        )
-        self.peers.join_replies(self.amqp.replies)
-        self.peers.join_entered(self.amqp.entered)
-        self.intake.amqp = self.amqp.adopt
+        self.clock = make_clock(settings, launch.index)
+        self.store = open_store(settings.storage.data_dir, launch.index)
+        self.watch = StoreWatch(self.store)
+        self.shard = Shard(settings, self._surroundings(), self._make_cluster)
+        self._again = False
         self.reports = self._make_reports()
         self.garbage = Garbage(gc, self.reports.collections.observe, time.perf_counter)
         self.own_memory = OwnMemory()
         self.resources = self._make_watch()
         self.system = SystemTopics(
-            launch.index, self.broker, self.peers, lambda: self.reports.census.result.connected
+            launch.index,
+            self.shard.broker,
+            self.shard.peers,
+            lambda: self.reports.census.result.connected,
         )
         self._next_system = time.monotonic() + settings.broker.sys_interval
 
-    def _join_cluster(self) -> None:
-        """Be one among the shards of other nodes, where there are any."""
-        settings, launch, queues = self.settings, self.launch, self.queues
+    def _surroundings(self) -> Surroundings:
+        """This process and its data directory, as the shard's parts know them. Raises StorageError."""
+        launch, settings = self.launch, self.settings
+        rows = {
+            row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
+        }
+
+        def is_alive(peer: int) -> bool:
+            row = self.table.row(rows[peer])
+            return row.pid != 0 and row.heartbeat != 0
+
+        data_dir = settings.storage.data_dir
+        return Surroundings(
+            index=launch.index,
+            workers=launch.workers,
+            epoch=int.from_bytes(os.urandom(7), "big"),
+            loop=self.loop,
+            placement=placement_of(settings, launch.workers),
+            times=Times(
+                time.monotonic, self.clock.seconds, time.time_ns, self.clock.now, self.later
+            ),
+            disk=disk_beside(
+                launch.node_cores,
+                launch.cores,
+                launch.spare_cores,
+                shares_here(settings, launch.workers).storage,
+            ),
+            store=self.store,
+            expect_others=lambda broker: expect_others(
+                broker, data_dir, launch.index, launch.workers
+            ),
+            connect=lambda reactor, received, blocked: make_links(
+                launch.links, launch.link_kind, launch.wake_fds, reactor, received, blocked
+            ),
+            is_alive=is_alive,
+            handoff_fd=launch.handoff_fds[0],
+            schedule=self.schedule,
+            count_connections=lambda listener, count: self.table.set_connections(
+                launch.slot, listener, count
+            ),
+            connected=lambda: self.reports.census.result.connected,
+        )
+
+    def _make_cluster(self, queues: Queues) -> Cluster | None:
+        """Make this shard one among those of other nodes, where there are any."""
+        settings, launch = self.settings, self.launch
         if not (settings.cluster.enabled and settings.cluster.raft.enabled):
-            return
+            return None
         # What it needs is loaded only where it is used: it takes its time and memory.
         from fluxmq.shards.cluster.wiring import Cluster
 
-        queues.cluster = Cluster(
+        self.clock.on_settled = queues.go_on
+        return Cluster(
             settings,
             launch.index,
             launch.workers,
@@ -167,115 +169,36 @@ class Worker:
             queues.service.wake,
             self.clock,
         )
-        self.clock.on_settled = queues.go_on
-        self.broker.handler.explain = queues.cluster.hosts.explanations.text
 
     def _make_reports(self) -> Reports:
         return Reports(
-            self.reactor,
-            self.broker,
-            self.intake,
-            self.peers,
-            self.queues,
+            self.shard.reactor,
+            self.shard.broker,
+            self.shard.intake,
+            self.shard.peers,
+            self.shard.queues,
             self.store,
             self.clock,
-            AmqpReports(self.amqp.broker, self.amqp.topology),
-        )
-
-    def _make_queues(self) -> Queues:
-        launch, settings = self.launch, self.settings
-        return Queues(
-            launch.index,
-            settings,
-            placement_of(settings, launch.workers),
-            self.reactor,
-            self.later,
-            self.broker.count_drop,
-            self.clock.now,
-            disk_beside(
-                launch.node_cores,
-                launch.cores,
-                launch.spare_cores,
-                shares_here(settings, launch.workers).storage,
-            ),
+            AmqpReports(self.shard.amqp.broker, self.shard.amqp.topology),
         )
 
     def _make_watch(self) -> Watch:
         return Watch(
-            self.broker.alarms,
-            self.reactor,
+            self.shard.broker.alarms,
+            self.shard.reactor,
             self.table,
             self.launch.slot,
             Marks.of(self.settings.memory, memory.available()),
             self.own_memory.read,
             trim,
-            lambda: self.queues.service.full,
+            lambda: self.shard.queues.service.full,
         )
-
-    def _join_peers(self) -> None:
-        launch, broker = self.launch, self.broker
-        self.clock = make_clock(self.settings, launch.index)
-        rows = {
-            row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
-        }
-
-        def alive(peer: int) -> bool:
-            row = self.table.row(rows[peer])
-            return row.pid != 0 and row.heartbeat != 0
-
-        self.peers = Peers(
-            lambda received, blocked: make_links(
-                launch.links, launch.link_kind, launch.wake_fds, self.reactor, received, blocked
-            ),
-            int.from_bytes(os.urandom(7), "big"),
-            self.reactor,
-            broker.routes,
-            broker.groups,
-            alive,
-            self._owned,
-        )
-        broker.peers = self.peers
-        broker.routes.links = self.peers.links
-        broker.groups.links = self.peers.links
-        claims = Claims(launch.index, launch.workers, self.peers.links, broker)
-        data_dir = self.settings.storage.data_dir
-        self.store = open_store(data_dir, launch.index)
-        self.watch = StoreWatch(self.store)
-        expect_others(broker, data_dir, launch.index, launch.workers)
-        self.durable = Durable(
-            claims,
-            launch.workers,
-            self.store,
-            self.reactor,
-            broker,
-            self.peers,
-            Clock(time.monotonic, self.clock.seconds),
-            self.later,
-            lambda: self.reports.census.result.connected,
-        )
-        broker.retained = RetainedMessages(
-            launch.index,
-            self.settings.broker.max_retained_messages,
-            self.settings.broker.max_retained_bytes,
-            time.monotonic,
-            time.time_ns,
-            self.peers.links,
-            self.durable.rows,
-            self.reactor.hold,
-        )
-        broker.retained.load()
-        self.peers.join(claims, broker.retained)
-
-    def _owned(self, peer: int) -> list[str]:
-        """Client ids whose sessions are here and whose home is ``peer``."""
-        home = self.peers.claims.home
-        return [client_id for client_id in self.broker.sessions if home(client_id) == peer]
 
     # The loop
 
     def schedule(self) -> None:
         """Ask for a tick, unless one is going on: its end sees to what was asked for."""
-        if not self._again and not self.reactor.ticking:
+        if not self._again and not self.shard.reactor.ticking:
             self._again = True
             self.loop.call_soon(self._tick)
 
@@ -290,28 +213,28 @@ class Worker:
 
     def _tick(self) -> None:
         self._again = False
-        self.reactor.run_ready()
+        self.shard.reactor.run_ready()
 
     def _timer(self) -> None:
         now = time.monotonic()
         lag = max(0.0, now - self._expected)
         self.reports.lag.observe(lag)
         self.reports.lag_max.observe(lag)
-        self.reactor.tally.now = now
+        self.shard.reactor.tally.now = now
         self._turn += 1
         self.table.beat(self.launch.slot, time.monotonic_ns())
-        self.intake.tell()
+        self.shard.intake.tell()
         self.resources.step(now)
-        self.broker.run_timers()
+        self.shard.broker.run_timers()
         self.clock.housekeeping()
-        self.queues.housekeeping()
-        self.amqp.housekeeping()
-        self.store.low = self.queues.service.low
-        self.durable.housekeeping()
+        self.shard.queues.housekeeping()
+        self.shard.amqp.housekeeping()
+        self.store.low = self.shard.queues.service.low
+        self.shard.durable.housekeeping()
         self.reports.census.step()
-        self.peers.check()
+        self.shard.peers.check()
         if self._turn % 10 == 0:
-            self.broker.retained.housekeeping()
+            self.shard.broker.retained.housekeeping()
             logs.flush_all()
         if now >= self._next_system:
             self._next_system = now + self.settings.broker.sys_interval
@@ -326,23 +249,31 @@ class Worker:
 
     def _is_quiet(self) -> bool:
         """Whether there were hardly any ticks since this was last asked."""
-        before, self._last_ticks = self._last_ticks, self.reactor.tally.ticks
+        before, self._last_ticks = self._last_ticks, self.shard.reactor.tally.ticks
         return self._last_ticks - before < QUIET_TICKS
 
     def _become_ready(self, now: float) -> None:
-        told = self.peers.synchronised and self.peers.met_all and self.authentication.revision >= 0
-        self.boot_failure = self.queues.service.failure
+        told = (
+            self.shard.peers.synchronised
+            and self.shard.peers.met_all
+            and self.shard.authentication.revision >= 0
+        )
+        self.boot_failure = self.shard.queues.service.failure
         if self.boot_failure:
             self.stopping.set()
-        if self.boot_failure or not self.queues.service.ready or not self.durable.loaded:
+        if (
+            self.boot_failure
+            or not self.shard.queues.service.ready
+            or not self.shard.durable.loaded
+        ):
             return
-        told = told and self.amqp.known
-        late = now - self._started > READY_SECONDS_MAX and not self.amqp.topology.arriving
+        told = told and self.shard.amqp.known
+        late = now - self._started > READY_SECONDS_MAX and not self.shard.amqp.topology.arriving
         if told or late:
             self._ready = True
             gc.disable()
             self.garbage.begin()
-            self.intake.start()
+            self.shard.intake.start()
             self.table.set_ready(self.launch.slot)
             _log.info("ready", extra={"pid": os.getpid()})
 
@@ -352,11 +283,11 @@ class Worker:
         self.table.beat(launch.slot, time.monotonic_ns())  # peers that hear from us look for it
         wake_fd = launch.wake_fds[launch.index] if launch.wake_fds else -1
         if wake_fd >= 0:
-            self.reactor.watch(wake_fd, lambda: _clear(wake_fd))
-        self.queues.open(lambda: self.table.beat(launch.slot, time.monotonic_ns()))
-        self.reactor.watch(self.store.fileno(), self.watch.completed)
-        self.loop.add_reader(self.reactor.fileno(), self.reactor.run_ready)
-        self.peers.start()
+            self.shard.reactor.watch(wake_fd, lambda: _clear(wake_fd))
+        self.shard.queues.open(lambda: self.table.beat(launch.slot, time.monotonic_ns()))
+        self.shard.reactor.watch(self.store.fileno(), self.watch.completed)
+        self.loop.add_reader(self.shard.reactor.fileno(), self.shard.reactor.run_ready)
+        self.shard.peers.start()
         self.loop.add_signal_handler(signal.SIGTERM, self.stopping.set)
         self.loop.add_signal_handler(signal.SIGHUP, self.reload)
         self.control = ControlClient(
@@ -367,43 +298,43 @@ class Worker:
                 self.reports.status,
                 self.set_users,
                 {
-                    **self.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
-                    **self.amqp.orders,
+                    **self.shard.queues.orders(launch.cores[0] if launch.cores else NOT_PINNED),
+                    **self.shard.amqp.orders,
                 },
-                self.amqp.topology.established,
+                self.shard.amqp.topology.established,
             ),
         )
-        self.amqp.topology.connect(self.control)
+        self.shard.amqp.topology.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
         self._started = time.monotonic()  # the groups are recovered, however long that took
         self._timer()
 
     async def stop(self) -> None:
         """Finish what queues have under way, tell clients, let output go for a bounded time, end."""
-        self.intake.stop()
-        await self.queues.drain(self._turn_once)
-        self.amqp.shut_down()
-        for connection in list(self.reactor.connections.values()):
+        self.shard.intake.stop()
+        await self.shard.queues.drain(self._turn_once)
+        self.shard.amqp.shut_down()
+        for connection in list(self.shard.reactor.connections.values()):
             if isinstance(connection.identity, Client):
-                self.broker.handler.disconnect(
+                self.shard.broker.handler.disconnect(
                     connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
                 )
         # Every connection is let go of within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
-        while self.reactor.connections and time.monotonic() < deadline:
+        while self.shard.reactor.connections and time.monotonic() < deadline:
             self._turn_once()
             await asyncio.sleep(0.01)
         self._control_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._control_task
-        self.authentication.close()
+        self.shard.authentication.close()
         self.watch.close()
         self.own_memory.close()
-        await self.queues.close()
+        await self.shard.queues.close()
 
     def _turn_once(self) -> None:
-        self.reactor.tally.now = time.monotonic()
-        self.reactor.run_ready()
+        self.shard.reactor.tally.now = time.monotonic()
+        self.shard.reactor.run_ready()
 
     # What changes while running
 
@@ -411,17 +342,17 @@ class Worker:
         """The supervisor has rewritten the settings."""
         settings = Settings.model_validate_json(read_settings(self.launch.settings_fd))
         self.settings = settings
-        self.broker.configure(settings)
-        self.intake.configure(settings)
-        self.permissions.configure(settings.auth)
-        self.amqp.configure(settings)
+        self.shard.broker.configure(settings)
+        self.shard.intake.configure(settings)
+        self.shard.permissions.configure(settings.auth)
+        self.shard.amqp.configure(settings)
         self.resources.configure(Marks.of(settings.memory, memory.available()))
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:
         """A new snapshot of users: it holds for live connections too."""
-        self.permissions.set_users(users.revision, users.users)
-        self.amqp.users_changed()
+        self.shard.permissions.set_users(users.revision, users.users)
+        self.shard.amqp.users_changed()
 
 
 def _clear(wake_fd: int) -> None:
@@ -439,8 +370,8 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"server.mqtt.tls: {problem}", table, launch.slot)
     try:
         worker.start()
-        if worker.queues.cluster is not None:
-            await worker.queues.cluster.start()
+        if worker.shard.queues.cluster is not None:
+            await worker.shard.queues.cluster.start()
     except StorageError as problem:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:

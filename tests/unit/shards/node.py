@@ -1,7 +1,7 @@
 """Whole shards in one process, stepped by hand.
 
-A `Node` is what the supervisor makes of several processes: shards composed of the real parts (reactor, broker, peers,
-claims, retained messages, intake), joined by transports in memory whose records can be let through one at a time, on a
+A `Node` is what the supervisor makes of several processes: shards put together as in their processes
+(`fluxmq.shards.composition`), joined by transports in memory whose records can be let through one at a time, on a
 clock that moves when told. Clients are sockets; the conformance suite's client talks over them, and every wait of it
 runs the shards until nothing is left to do. So a test decides every interleaving and sleeps nowhere.
 """
@@ -21,19 +21,11 @@ from fluxmq.ipc import handoff
 from fluxmq.net.links import Blocked, Link, Received
 from fluxmq.protocols.sniff import shard_of
 from fluxmq.settings.schema import Settings
-from fluxmq.shards.authentication import Authentication
+from fluxmq.shards import composition
 from fluxmq.shards.broker import ShardBroker
-from fluxmq.shards.claims import Claims
-from fluxmq.shards.durable.rows import Clock as DurableClock
 from fluxmq.shards.durable.rows import group_members
-from fluxmq.shards.durable.wiring import Durable
-from fluxmq.shards.intake import TCP, Intake
-from fluxmq.shards.limits import RECEIVE_BUFFER_BYTES
-from fluxmq.shards.peers import Peers
-from fluxmq.shards.permissions import Permissions
+from fluxmq.shards.intake import TCP
 from fluxmq.shards.queues.disk import Disk as QueueDisk
-from fluxmq.shards.queues.wiring import Queues
-from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.directory import Placement
 from tests.broker import merged
@@ -51,8 +43,8 @@ MOMENT = 0.06
 """A little more than changes wait for company on their way to the disk, and publishers for prompt subscribers."""
 
 
-class Shard:
-    """One shard, composed as `fluxmq.shards.worker` does it, without its process."""
+class Shard(composition.Shard):
+    """One shard without its process."""
 
     def __init__(self, node: Node, index: int, epoch: int) -> None:
         settings = node.settings
@@ -61,58 +53,36 @@ class Shard:
         self.again = False
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self.reactor = Reactor(
-            self,
-            RECEIVE_BUFFER_BYTES,
-            settings.broker.max_packet_size,
-            min(settings.broker.max_connect_size, settings.broker.max_packet_size),
-            settings.broker.route_cache_size,
+        self.store = MemoryStore(node.disks[index])
+        self.acceptor, ours = handoff.pair()
+        super().__init__(
+            settings,
+            composition.Surroundings(
+                index=index,
+                workers=node.workers,
+                epoch=epoch,
+                loop=node.loop,
+                placement=Placement(node.workers, settings.queue_manager.local_groups),
+                times=composition.Times(
+                    node.clock,
+                    node.clock.wall_seconds,
+                    node.clock.wall_ns,
+                    lambda: round(node.clock() * 1_000_000),
+                    self.later,
+                ),
+                disk=node.queue_disk(),
+                store=self.store,
+                expect_others=self._expect_others,
+                connect=self._connect,
+                is_alive=node.is_alive,
+                handoff_fd=ours.detach(),
+                schedule=self._again,
+                count_connections=lambda _listener, _count: None,
+                connected=lambda: sum(self.intake.open_now),
+            ),
         )
-        self.reactor.tally.now = node.clock()
-        self.authentication = Authentication(settings.auth, node.loop)
-        self.broker = ShardBroker(
-            self.reactor, settings, node.workers, self.authentication, self._again, self.later
-        )
-        self.reactor.host = self.broker
-        self.permissions = Permissions(self.reactor, self.broker, self.authentication)
+        self.claims = self.peers.claims
         self.permissions.set_users(1, node.users)
-        self.peers = Peers(
-            self._connect,
-            epoch,
-            self.reactor,
-            self.broker.routes,
-            self.broker.groups,
-            node.is_alive,
-            self._owned,
-        )
-        self.broker.peers = self.peers
-        self.broker.routes.links = self.broker.groups.links = self.peers.links
-        self.claims = Claims(index, node.workers, self.peers.links, self.broker)
-        self._keep()
-        self.queues = Queues(
-            index,
-            settings,
-            Placement(node.workers, settings.queue_manager.local_groups),
-            self.reactor,
-            self.later,
-            self.broker.count_drop,
-            lambda: round(node.clock() * 1_000_000),
-            node.queue_disk(),
-        )
-        self.broker.queues = self.queues
-        self.broker.routes.sinks = self.queues.clients.sinks
-        self.peers.join_queues(self.queues.join(self.peers.links))
-        acceptor, ours = handoff.pair()
-        self.acceptor = acceptor
-        self.intake = Intake(
-            ours.detach(),
-            self.reactor,
-            self.broker.handler,
-            settings,
-            self.broker.watch_connect,
-            lambda _listener, _count: None,
-        )
-        self.broker.open_now = self.intake.open_now
         self.resources = node.memory.watch(
             index, settings, self.broker.alarms, self.reactor, lambda: self.queues.service.full
         )
@@ -123,40 +93,14 @@ class Shard:
         self.intake.start()
         self.peers.start()
 
-    def _keep(self) -> None:
-        """What is kept on disk, and retained messages."""
-        node, index, settings = self.node, self.index, self.node.settings
-        self.store = MemoryStore(node.disks[index])
-        for other in range(node.workers):
-            if other != index:
-                theirs = MemoryStore(node.disks[other])
-                self.broker.routes.expect(other, theirs.filters())
-                self.broker.groups.expect(other, group_members(theirs.others()))
-        self.durable = Durable(
-            self.claims,
-            node.workers,
-            self.store,
-            self.reactor,
-            self.broker,
-            self.peers,
-            DurableClock(node.clock, node.clock.wall_seconds),
-            self.later,
-            lambda: sum(self.intake.open_now),
-        )
-        self.broker.retained = RetainedMessages(
-            index,
-            settings.broker.max_retained_messages,
-            settings.broker.max_retained_bytes,
-            node.clock,
-            node.clock.wall_ns,
-            self.peers.links,
-            self.durable.rows,
-            self.reactor.hold,
-        )
-        self.broker.retained.load()
-        self.peers.join(self.claims, self.broker.retained)
+    def _expect_others(self, broker: ShardBroker) -> None:
+        for other in range(self.node.workers):
+            if other != self.index:
+                theirs = MemoryStore(self.node.disks[other])
+                broker.routes.expect(other, theirs.filters())
+                broker.groups.expect(other, group_members(theirs.others()))
 
-    def _connect(self, received: Received, blocked: Blocked) -> dict[int, Link]:
+    def _connect(self, reactor: Reactor, received: Received, blocked: Blocked) -> dict[int, Link]:
         links = {}
         for peer in range(self.node.workers):
             if peer != self.index:
@@ -164,12 +108,8 @@ class Shard:
                     self.node.pipes[self.index, peer], self.node.pipes[peer, self.index]
                 )
                 transport.reset()
-                links[peer] = Link(peer, transport, self.reactor, received, blocked)
+                links[peer] = Link(peer, transport, reactor, received, blocked)
         return links
-
-    def _owned(self, peer: int) -> list[str]:
-        home = self.peers.claims.home
-        return [client_id for client_id in self.broker.sessions if home(client_id) == peer]
 
     def _again(self) -> None:
         self.again = True

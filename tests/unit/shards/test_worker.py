@@ -72,7 +72,7 @@ class Bench:
         topology.apply(AddVhost(Vhost("/")))
         snapshot = topology.snapshot()
         for part in parts(FROM_NOTHING, snapshot.revision, snapshot.rows):
-            self.worker.amqp.orders[TOPOLOGY](part.to_body(), lambda _answer: None)
+            self.worker.shard.amqp.orders[TOPOLOGY](part.to_body(), lambda _answer: None)
 
     def write(self, settings: Settings) -> None:
         """What the supervisor does before SIGHUP."""
@@ -81,11 +81,11 @@ class Bench:
     def close(self) -> None:
         """After the worker has stopped."""
         loop = self.worker.loop
-        loop.remove_reader(self.worker.reactor.fileno())
+        loop.remove_reader(self.worker.shard.reactor.fileno())
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
-        self.worker.intake._socket.close()
-        self.worker.reactor.poller.close()
+        self.worker.shard.intake._socket.close()
+        self.worker.shard.reactor.poller.close()
         self.acceptor.close()
         os.close(self.settings_fd)
         self.table.close()
@@ -203,7 +203,7 @@ def test_a_shard_waits_for_a_topology_that_is_coming(
         snapshot = topology.snapshot()
         first, *others = parts(FROM_NOTHING, snapshot.revision, snapshot.rows)
         assert others
-        take = bench.worker.amqp.orders[TOPOLOGY]
+        take = bench.worker.shard.amqp.orders[TOPOLOGY]
         take(first.to_body(), lambda _answer: None)
         late = bench.worker._started + 0.2 + 3 * module.TIMER_SECONDS
         await eventually(lambda: bench.worker._expected > late, "it has looked whether it is late")
@@ -270,7 +270,7 @@ def test_a_shard_whose_acceptor_has_gone_stops_all_the_same(run: Callable[..., N
         bench.acceptor.close()
         # What is left to watch is the disk.
         disk = {bench.worker.store.fileno()}
-        await eventually(lambda: set(bench.worker.reactor.others) == disk, "noticed")
+        await eventually(lambda: set(bench.worker.shard.reactor.others) == disk, "noticed")
 
     run(play)
 

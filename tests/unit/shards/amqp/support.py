@@ -144,23 +144,11 @@ class ControlProcess:
 
 
 class AmqpShard(Shard):
-    """A shard with its AMQP part, joined as `fluxmq.shards.worker` does it."""
+    """A shard that a control process tells the topology."""
 
     def __init__(self, node: AmqpNode, index: int, epoch: int) -> None:
         super().__init__(node, index, epoch)
         self.permissions.set_users(2, node.people)
-        self.amqp = Amqp(
-            index,
-            node.settings,
-            self.broker,
-            self.queues,
-            self.peers.links,
-            self.later,
-            lambda: round(node.clock() * 1_000_000),
-        )
-        self.peers.join_replies(self.amqp.replies)
-        self.peers.join_entered(self.amqp.entered)
-        self.intake.amqp = self.amqp.adopt
         node.control.join(index, self.amqp)
         self.amqp.topology.connect(node.control)
 
