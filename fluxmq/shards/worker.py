@@ -244,7 +244,7 @@ class Worker:
         if not self._ready:
             self._become_ready(now)
         self._expected = time.monotonic() + TIMER_SECONDS
-        self.loop.call_later(TIMER_SECONDS, self._timer)
+        self._next_timer = self.loop.call_later(TIMER_SECONDS, self._timer)
         self.schedule()
 
     def _is_quiet(self) -> bool:
@@ -327,6 +327,7 @@ class Worker:
         self._control_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._control_task
+        self._next_timer.cancel()
         self.shard.authentication.close()
         self.watch.close()
         self.own_memory.close()

@@ -13,6 +13,8 @@ from tests.chaos.rules_messages import label
 
 HANG_GRACE_S = 2.0
 """An operation ends within the acknowledgement's timeout and so much more."""
+BLOCKED = ("F12 disk full", "amqp")
+"""Where the disk is full, publishers over AMQP are blocked (`connection.blocked`) until there is room again."""
 
 
 def check(ledger: Ledger) -> None:
@@ -62,13 +64,13 @@ def _recovery(ledger: Ledger) -> None:
 
 
 def _hangs(ledger: Ledger) -> None:
-    """I16: whoever publishes to a node that runs is answered, or loses its connection, in time."""
+    """I16: publishes to a node that runs are answered, or their connection is lost, in time; unless it blocks them."""
     limit = ledger.setting.ack_timeout + HANG_GRACE_S
     for each in ledger.publishes:
         if each.complete - each.invoke <= limit and each.why != "timeout":
             continue
         silent = any(
-            fault.silent
+            (fault.silent or (fault.kind, each.protocol) == BLOCKED)
             and each.node in fault.nodes
             and fault.begin <= each.complete
             and each.invoke <= fault.end + HANG_GRACE_S

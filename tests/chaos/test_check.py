@@ -257,6 +257,7 @@ def test_i5_who_reads_everything_gets_ascending_offsets() -> None:
     report = broken([*reading, Drained(WORK, "audit", 99.0)])
     assert report.broken == {"I5": 1}
     assert "was given offset 2 after 3" in report.violations[0][1]
+    assert broken([*reading, Drained(WORK, "audit", 99.0), Moved("hot", 93.5)]).clean
 
 
 def test_i6_a_committed_cursor_does_not_go_back() -> None:
@@ -347,6 +348,9 @@ def test_i16_nobody_waits_for_ever_for_a_node_that_runs() -> None:
     assert broken([waited]).broken == {"I16": 1}
     assert broken([waited, fault(59.0, 62.0, silent=True)]).clean
     assert broken([waited, fault(59.0, 62.0)]).broken == {"I16": 1}
+    full = fault(59.0, 66.0)._replace(kind="F12 disk full")
+    assert broken([waited._replace(protocol="amqp"), full]).clean
+    assert broken([waited, full]).broken == {"I16": 1}
     late = publish(7, 60.0, UNKNOWN, complete=67.5)
     assert broken([late]).broken == {"I16": 1}
 

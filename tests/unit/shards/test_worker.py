@@ -80,6 +80,7 @@ class Bench:
 
     def close(self) -> None:
         """After the worker has stopped."""
+        assert self.worker._next_timer.cancelled(), "the timer uses what is closed"
         loop = self.worker.loop
         loop.remove_reader(self.worker.shard.reactor.fileno())
         for number in (signal.SIGTERM, signal.SIGHUP):
