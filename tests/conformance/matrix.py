@@ -22,16 +22,18 @@ FOLDERS = ("conformance", "integration", "interop")
 
 HEAD = """# MQTT conformance
 
-Every numbered normative statement of MQTT 3.1.1 and MQTT 5.0, with the tests that cover it or the reason why none is
-needed. The statements are told in our words; the standards are at https://docs.oasis-open.org/mqtt/. The tests talk to
-a running broker over sockets with a client of their own (`tests/conformance/client.py`), which also checks every packet
-it receives against what the standard says of its sender: reserved bits, property tables, reason codes, UTF-8, packet
-size, topic aliases.
+Every numbered normative statement of MQTT 3.1.1 and MQTT 5.0, with the tests that cover it or the
+reason why none is needed. The statements are paraphrased; the standards are at
+https://docs.oasis-open.org/mqtt/. The tests connect to a running broker over sockets with their own
+client (`tests/conformance/client.py`). For every packet that it receives, the client also checks
+the rules for the sender: reserved bits, property tables, reason codes, UTF-8, packet size, topic
+aliases.
 
     python -m pytest tests/conformance                                      # starts a broker of its own
     FLUXMQ_TEST_BROKER=127.0.0.1:1883 python -m pytest tests/conformance    # against any broker
 
-This page is made from the tests' markers by `python -m tests.conformance.matrix`; do not edit it.
+This page is generated from the tests' markers by `python -m tests.conformance.matrix`; do not edit
+it.
 """
 
 
@@ -82,8 +84,8 @@ def document() -> str:
         tested = sum(1 for each in listed if f"{version}:{each.number}" in tests)
         parts.append(
             f"\n## {title}\n\n{len(listed)} statements: {tested} covered by tests, "
-            f"{len(listed) - tested} by a reason alone.\n\n"
-            "| Statement | What it asks | Tests, or why none |\n| --- | --- | --- |\n"
+            f"{len(listed) - tested} explained without a test.\n\n"
+            "| Statement | Requirement | Tests, or why none |\n| --- | --- | --- |\n"
         )
         for each in listed:
             names = [f"`{name}`" for name in tests.get(f"{version}:{each.number}", [])]
