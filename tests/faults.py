@@ -15,7 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from fluxmq.storage.errors import DiskFull, StorageError
 from fluxmq.storage.failpoints import Failpoints
@@ -98,21 +98,21 @@ class FailingFiles(Files):
         fault = fault or self._always.get(operation)
         if fault is None:
             if operation in _SYNCS:
-                return super().call(operation, path, _nothing, *args, **kwargs)  # type: ignore[arg-type]
+                return super().call(operation, path, _nothing, *args, **kwargs)  # type: ignore[no-any-return]  # a sync returns None
             return super().call(operation, path, function, *args, **kwargs)
         if fault.code:
-            return super().call(operation, path, _raise, fault.code)  # type: ignore[arg-type]
+            return super().call(operation, path, _raise, fault.code)
         if fault.kept >= 0:
             return super().call(operation, path, _shortened(function, fault.kept), *args, **kwargs)
         self.dead = True
         raise Crash(f"{operation} of {path}")
 
 
-def _nothing(*_arguments: object) -> None:
-    pass
+def _nothing(*_arguments: object) -> Any:
+    """Return None, as a sync does."""
 
 
-def _raise(code: int) -> None:
+def _raise(code: int) -> NoReturn:
     raise OSError(code, os.strerror(code))
 
 

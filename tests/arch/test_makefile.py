@@ -116,7 +116,7 @@ def read_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 def test_make_cluster_goes_on_when_a_node_is_killed(cluster: subprocess.Popen[str]) -> None:
-    started = {}
+    started: dict[str, int] = {}
     while len(started) < 3:
         name, pid = read_until(cluster, r"(node\d)\.yaml started as (\d+)").groups()
         started[name] = int(pid)

@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import pika
-from pika.exceptions import AMQPError, NackError
+import pika  # type: ignore[import-untyped]
+from pika.exceptions import AMQPError, NackError  # type: ignore[import-untyped]
 
 from tests.broker import HOST
 from tests.cluster.nodes import Node

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, SegmentError

@@ -6,7 +6,7 @@ import socket
 from contextlib import ExitStack
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 
 from tests.broker import HOST
 from tests.cluster.nodes import START_SECONDS, Cluster, Node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,14 @@ def force(node: Node, *words: str) -> int:
 def copies_set_aside(node: Node) -> list[Path]:
     """What was put aside of the group."""
     return list((node.folder / "data" / "groups" / GROUP / "damaged").glob("*/queues"))
+
+
+def says_it_was_left_behind(node: Node) -> bool:
+    return LEFT_BEHIND in node.broker.log()
+
+
+def succeeds(command: list[str]) -> bool:
+    return cli.run(command) == 0
 
 
 @pytest.mark.slow
@@ -69,19 +78,17 @@ def test_one_node_goes_on_alone_and_those_left_behind_are_filled_anew(
     second.start()
     third.start()
     for node in (second, third):
-        eventually(lambda node=node: copies_set_aside(node), "the copy is set aside", SECONDS)
-        eventually(lambda node=node: LEFT_BEHIND in node.broker.log(), "it says so", SECONDS)
+        eventually(partial(copies_set_aside, node), "the copy is set aside", SECONDS)
+        eventually(partial(says_it_was_left_behind, node), "it says so", SECONDS)
         assert not node.led(GROUP)
     control = ["--data-dir", str(first.folder / "data")]
     for node in (second, third):
         eventually(
-            lambda node=node: cli.run([*control, "grow", GROUP, node.name]) == 0,
+            partial(succeeds, [*control, "grow", GROUP, node.name]),
             "it grows",
             SECONDS,
         )
-        eventually(
-            lambda node=node: "voter" in _member(first, node, capsys), "it is a voter", SECONDS
-        )
+        eventually(partial(is_voter, first, node, capsys), "it is a voter", SECONDS)
     module_cluster.wait_ready()
     first.kill()  # the others have it all now
     with ExitStack() as stack:
@@ -93,6 +100,11 @@ def test_one_node_goes_on_alone_and_those_left_behind_are_filled_anew(
         ]
         assert side("mqtt", third, stack).publish("kept", b"by two")
     assert second.broker.control("authenticate_user", "ann", "secret")
+
+
+def is_voter(asked: Node, node: Node, capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether a node is a voter of the group, as the leader has it."""
+    return "voter" in _member(asked, node, capsys)
 
 
 def _member(asked: Node, node: Node, capsys: pytest.CaptureFixture[str]) -> str:

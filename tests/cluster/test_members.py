@@ -8,6 +8,7 @@ import shutil
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from fluxmq.routing.topology.arguments import GROUP_KEY
 from fluxmq.settings.plans import derived_offset
 from tests.broker import HOST, is_free
 from tests.cluster.nodes import Cluster, Node
-from tests.cluster.sides import side
+from tests.cluster.sides import Amqp, side
 from tests.conformance.client import eventually
 
 GROUP = "default"
@@ -62,7 +63,7 @@ class Control:
     def led_by(self, node: Node, group: str) -> str:
         """The node that leads a group, as a node knows; empty for nobody."""
         _, text = self(node, "raft", group, "--json")
-        return next(row["leader"] for row in json.loads(text)["groups"])
+        return next(str(row["leader"]) for row in json.loads(text)["groups"])
 
 
 @pytest.fixture
@@ -166,11 +167,11 @@ def test_a_group_that_is_named_first_by_a_client_is_made_on_every_node(
         )
 
     with ExitStack() as stack:
-        amqp = side("amqp", second, stack)
+        amqp = Amqp(second, stack)
         amqp.declare("made", {GROUP_KEY: group})
         assert amqp.publish("made", b"0")
         for node in cluster.nodes:
-            eventually(lambda node=node: whole(node), "all three are members", SECONDS)
+            eventually(partial(whole, node), "all three are members", SECONDS)
         leader = cluster.leader(group)
         leader.kill()
         others = [node for node in cluster.nodes if node is not leader]
@@ -198,7 +199,9 @@ def test_a_group_that_is_named_first_by_a_client_is_made_on_every_node(
         settings.replace("auto_provision_groups: true", "auto_provision_groups: false")
     )
     third.start()
-    assert third.broker.process.wait(SECONDS) != 0
+    process = third.broker.process
+    assert process is not None
+    assert process.wait(SECONDS) != 0
     third.up = False
     assert f"cluster.raft: replication group {group} is not in cluster.raft.groups" in (
         third.broker.log()
@@ -230,8 +233,12 @@ def test_who_has_lost_its_directory_or_has_an_old_one_is_filled_anew(
                 shutil.copytree(copy, groups, symlinks=True)
             before = leader.broker.log().count(what)
             node.start()
+
+            def is_seen(what: str = what, before: int = before) -> bool:
+                return leader.broker.log().count(what) > before
+
             eventually(
-                lambda what=what, before=before: leader.broker.log().count(what) > before,
+                is_seen,
                 f"the leader sees that it {what}",
                 SECONDS,
             )

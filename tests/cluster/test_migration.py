@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 
 from fluxmq.cli.data_directory import control_socket
 from fluxmq.ipc.migrations import MIGRATE_QUEUE, MIGRATION, Migrate, Migrating

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from tests.cluster.nodes import Cluster, Node
 from tests.cluster.sides import Amqp, Consumer, Got, Mqtt, side
@@ -402,7 +402,8 @@ def test_a_quorum_queue_declared_on_one_node_is_used_on_all(cluster: Cluster) ->
         arguments = {"x-queue-type": "quorum"}
         here.channel().queue_declare("declared", durable=True, arguments=arguments)
         consumer = there.consume("declared")
-        for number, side_ in enumerate((here, there, Amqp(leader, stack), Mqtt(two, stack))):
+        sides: list[Amqp | Mqtt] = [here, there, Amqp(leader, stack), Mqtt(two, stack)]
+        for number, side_ in enumerate(sides):
             assert side_.publish("declared", b"%d" % number)
         assert bodies(consumer, 4) == numbered(4)
         consumer.crash()

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.cli.main import run as fluxmqctl

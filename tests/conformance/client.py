@@ -52,6 +52,8 @@ class Client:
         self.version = version
         self.client_id = ""
         self.closed = False
+        self.present = False
+        """What the last CONNACK said: whether the server had a session of this client."""
         self._bytes = bytearray()
         self._packets: deque[Packet] = deque()
         self._next_id = 0
@@ -224,7 +226,9 @@ class Client:
         self.topic_alias_maximum = announced.get(wire.TOPIC_ALIAS_MAXIMUM, 0)
         self.problem_information = bool(announced.get(wire.REQUEST_PROBLEM_INFORMATION, 1))
         self.send(wire.connect(self.version, client_id, **fields))
-        return self.expect(wire.CONNACK)
+        answer = self.expect(wire.CONNACK)
+        self.present = answer.session_present
+        return answer
 
     def packet_id(self) -> int:
         """A packet identifier this client has not used for long."""

@@ -40,7 +40,7 @@ def test_requests_shared_among_responders(mqtt: Mqtt) -> None:
     for number in range(10):
         props = [(wire.RESPONSE_TOPIC, answers), (wire.CORRELATION_DATA, b"%d" % number)]
         requester.publish(requests, b"?", qos=1, props=props)
-    answered = set()
+    answered: set[bytes] = set()
     while len(answered) < 10:
         for responder in responders:
             for packet in responder.ping():

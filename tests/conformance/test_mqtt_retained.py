@@ -176,7 +176,7 @@ def test_many_retained_messages_all_arrive(mqtt: Mqtt, version: int, qos: int) -
         for _ in range(100):
             publisher.expect(wire.PUBACK)
     client = mqtt.subscriber(version, f"{root}/#", qos=qos)
-    seen = set()
+    seen: set[str] = set()
     while len(seen) < 3000:
         message = client.receive()
         assert message.retain

@@ -7,6 +7,7 @@ apart: properties, identifiers, flags, aliases, topics, sizes, and errors in the
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_neighbours_keep_their_own_properties(mqtt: Mqtt, qos: int) -> None:
     topic = mqtt.topic()
     subscriber = mqtt.subscriber(V5, topic, qos=qos)
     client = mqtt.connect(V5)
-    sets = [
+    sets: list[list[tuple[int, Any]]] = [
         [],
         [(wire.CONTENT_TYPE, "a")],
         [(wire.CONTENT_TYPE, "b")],

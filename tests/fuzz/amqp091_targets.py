@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 from fluxmq.model.properties import Item, Kind, PropertyError, Timestamp, Value, text
 from fluxmq.model.properties import encode as encode_block
@@ -160,6 +160,12 @@ _SHORT: Final = (
     "app_id",
     "cluster_id",
 )
+
+
+def _having(name: str, **properties: Any) -> Properties:
+    return Properties(f"text/{name}", **properties)
+
+
 HEADERS: Final = [
     frames_of_content(1, encode_properties(properties), b"x" * 7, 0)[0][7:-1]
     for properties in (
@@ -168,7 +174,7 @@ HEADERS: Final = [
         Properties(expiration="60000", message_id="m", timestamp=Timestamp(5), type="t"),
         Properties(headers={}, user_id="guest", app_id="a", cluster_id="c"),
         *(Properties(headers=decode_entries(raw)) for raw in TABLES),
-        *(Properties(f"text/{name}", **{name: "value"}) for name in _SHORT),
+        *(_having(name, **{name: "value"}) for name in _SHORT),
     )
 ]
 BLOCKS: Final = [

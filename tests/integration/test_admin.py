@@ -33,6 +33,7 @@ from fluxmq.ipc.launch import (
 from fluxmq.ipc.messages import HELLO, STATUS, Hello, Message, NodeStatus, ProcessNumbers
 from fluxmq.ipc.polling import CallError, ControlCaller
 from fluxmq.ipc.table import ProcessTable, State
+from fluxmq.ipc.user_messages import Users
 from fluxmq.settings import Settings
 from tests.broker import free_port
 
@@ -53,7 +54,7 @@ class Shard(threading.Thread):
     def __init__(self, node):
         super().__init__(daemon=True)
         self.node = node
-        self.snapshots = []
+        self.snapshots: list[Users] = []
         self.samples = [("fluxmq_messages_received_total", {"qos": "1"}, 41)]
         self.numbers = ProcessNumbers(sessions=5, messages_received=41)
         self._hang, self._hanging = threading.Event(), threading.Event()
@@ -123,7 +124,7 @@ class Node:
             self.table.set_ready(slot)
         self.settings_fd = os.memfd_create("settings")
         self.log = path / "control.log"
-        self.process = None
+        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, settings=None):
         write_settings(self.settings_fd, (settings or self.settings).model_dump_json().encode())
@@ -150,11 +151,13 @@ class Node:
         self.table.set_state(CONTROL, State.READY)
 
     def wait_ready(self):
+        process = self.process
+        assert process is not None
         until(
-            lambda: self.table.ready(CONTROL) or self.process.poll() is not None,
+            lambda: self.table.ready(CONTROL) or process.poll() is not None,
             "the control process is ready",
         )
-        assert self.process.poll() is None, self.log.read_text()
+        assert process.poll() is None, self.log.read_text()
 
     def beat(self, slot):
         self.table.beat(slot, time.monotonic_ns())
@@ -168,6 +171,7 @@ class Node:
         return self.process.wait(DEADLINE)
 
     def kill(self):
+        assert self.process is not None
         self.process.kill()
         self.process.wait(DEADLINE)
         self.table.clear_vitals(CONTROL)
@@ -330,6 +334,7 @@ def test_status_shows_the_node(running, shard):
         text=True,
     )
     with watched:
+        assert watched.stdout is not None
         lines = [watched.stdout.readline() for _ in range(3)]
         watched.send_signal(signal.SIGINT)
         assert watched.wait(DEADLINE) == 0

@@ -14,8 +14,10 @@ from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.messages import ERROR_FAILED, Failure, Hello, ProcessNumbers
 from fluxmq.ipc.row_messages import Count, orders_of, page_of
 from fluxmq.ipc.topology_client import TopologyClient
+from fluxmq.ipc.user_messages import Users
 from fluxmq.routing.topology.changes import Bind, DeclareQueue
 from fluxmq.routing.topology.records import Binding, Queue
+from fluxmq.routing.topology.refusals import Refusal
 from tests.integration.test_admin import DEADLINE, Node, until
 
 CONNECTIONS = [
@@ -30,7 +32,7 @@ class Shard(threading.Thread):
     def __init__(self, node):
         super().__init__(daemon=True)
         self.node = node
-        self.users = []
+        self.users: list[Users] = []
         self.orders = []
         self.loop = asyncio.new_event_loop()
         self.topics = TopologyClient(self.loop.time, lambda _delta: None)
@@ -84,6 +86,10 @@ class Shard(threading.Thread):
         ]
         self.orders.append(wanted)
         done(Count(len(meant)))
+
+    def close_session(self, wanted, done):
+        self.orders.append(wanted)
+        done(Count(0))
 
     def purge_queue(self, order, done):
         self.orders.append(order)
@@ -280,7 +286,7 @@ def test_the_topology_survives_sigkill_and_reaches_the_shard_again(ctl, node, sh
     assert shard.change(DeclareQueue(Queue("b", "also"))) is None
     node.kill()
     until(lambda: not shard.client.established, "the shard notices")
-    answers = []
+    answers: list[Refusal | None] = []
     declared = DeclareQueue(Queue("b", "meanwhile"))
     shard.loop.call_soon_threadsafe(shard.topics.change, [declared], answers.append)
     node.start()

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import paho.mqtt.client as paho
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
-from pika.exceptions import AMQPError, ChannelClosedByBroker, UnroutableError
+from pika.exceptions import AMQPError, ChannelClosedByBroker, UnroutableError  # type: ignore[import-untyped]
 
 from tests.broker import HOST, Broker, free_ports, start_broker
 from tests.conformance.client import eventually

@@ -6,12 +6,13 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from tests.broker import HOST, Broker, free_ports, start_broker
 from tests.conformance.client import eventually
@@ -152,6 +153,11 @@ def test_a_queue_is_declared_and_used_from_another_shard(
     eventually(lambda: is_gone(shards.channel(here), name), f"{name} is gone")
 
 
+def holds(channel: Any, name: str, count: int) -> bool:
+    """Whether there are so many messages in a queue."""
+    return bool(declare(channel, name, passive=True).message_count == count)
+
+
 @EVERY_KIND
 def test_both_shards_declare_a_queue_at_once(shards: Shards, kind: str) -> None:
     """F1: whoever comes second gets the first one's queue, and both use it."""
@@ -175,10 +181,7 @@ def test_both_shards_declare_a_queue_at_once(shards: Shards, kind: str) -> None:
         assert [each.queue for each in found] == [name] * WORKERS
         for channel in channels:
             channel.basic_publish("", name, b"m", mandatory=True)
-        eventually(
-            lambda name=name: declare(channels[0], name, passive=True).message_count == WORKERS,
-            "both messages",
-        )
+        eventually(partial(holds, channels[0], name, WORKERS), "both messages")
         channels[1].queue_delete(name)
 
 
@@ -196,7 +199,7 @@ def test_exclusive_and_server_named_queues(shards: Shards, here: int, there: int
         lambda channel: channel.queue_bind(name, "amq.direct", name),
         lambda channel: channel.queue_delete(name),
     ):
-        assert refused(lambda ask=ask: ask(shards.channel(there))) == 405
+        assert refused(partial(ask, shards.channel(there))) == 405
     assert declare(first, name, exclusive=True).message_count == 0
     first.queue_delete(name)
     named = declare(first, "", auto_delete=True).queue
@@ -215,5 +218,5 @@ def test_a_queue_in_another_way_is_refused_from_both_shards(
     first, name = shards.channel(here), shards.name()
     declare(first, name, auto_delete=True)
     for channel in (shards.channel(there), shards.channel(here)):
-        assert refused(lambda channel=channel: channel.queue_declare(name)) == 406
+        assert refused(partial(channel.queue_declare, name)) == 406
     first.queue_delete(name)

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
-from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError  # type: ignore[import-untyped]
 
 from tests.broker import HOST, Broker, free_ports, start_broker
 

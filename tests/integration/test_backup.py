@@ -7,9 +7,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel as Channel
+from pika.adapters.blocking_connection import BlockingChannel as Channel  # type: ignore[import-untyped]
 
 from tests.broker import HOST, Broker, free_port, merged, running_broker
 from tests.conformance import wire

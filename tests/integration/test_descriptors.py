@@ -74,7 +74,7 @@ def consumed(broker: Broker, count: int) -> list[int]:
     """The numbers of what a queue holds."""
     with connected(broker, "consumer") as client:
         client.subscribe("$queue/orders", qos=1)
-        found = []
+        found: list[int] = []
         while len(found) < count:
             message = client.receive()
             found.append(int(message.payload[:6]))

@@ -6,8 +6,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 
 from tests.broker import CERTIFICATES, Broker, client_tls, free_ports, running_broker
@@ -39,7 +40,7 @@ def mqtt(node: Broker) -> Iterator[Mqtt]:
 def test_a_session_is_not_destroyed_by_another_principal(node: Broker, mqtt: Mqtt) -> None:
     """Review finding 7: five acknowledged messages wait; other users and nobody in particular are refused."""
     name, topic = mqtt.client_id(), mqtt.topic()
-    login = {"username": "ua", "password": b"ua"}
+    login: dict[str, Any] = {"username": "ua", "password": b"ua"}
     client = mqtt.connect(V5, name, props=KEEP, **login)
     client.subscribe(topic, qos=1)
     # While it is connected:

@@ -11,7 +11,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 import pytest
-from pika.exceptions import AMQPError, ChannelClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from tests.broker import HOST
 from tests.conformance.client import eventually

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
-from pika.exceptions import ChannelClosedByBroker
+from pika.exceptions import ChannelClosedByBroker  # type: ignore[import-untyped]
 
 from tests.broker import HOST, Broker, free_ports, running_broker
 from tests.conformance import wire
@@ -144,7 +144,7 @@ def test_a_will_takes_the_permission_of_when_it_is_due(node: Node) -> None:
     """Review finding 11: revoked, or its user deleted, it is not published."""
     listener = node.mqtt("listener")
     listener.subscribe("will/#", qos=1)
-    fields = {"username": "wanda", "password": PASSWORD.encode()}
+    fields: dict[str, Any] = {"username": "wanda", "password": PASSWORD.encode()}
     first = node.mqtt("first", will=Will("will/first", b"1", 1), **fields)
     node.broker.control("user", "permit", "wanda", "--publish", "a/#", "--subscribe", "#")
     eventually(

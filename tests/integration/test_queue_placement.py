@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ class Publisher(threading.Thread):
         self._client.connect(broker.host, broker.port)
         self._client.loop_start()
         self._unanswered = 0
+
+    def has_sent(self, count: int) -> bool:
+        """Whether it has sent more than so many."""
+        return self.sent > count
 
     def _answered(self, _client: Any, _data: Any, _mid: int, reason: Any, _props: Any) -> None:
         if reason.is_failure:
@@ -194,7 +199,7 @@ def test_groups_move_under_load(own_broker: BrokerFactory) -> None:
     for _ in range(MOVES):
         for group in {log, work}:
             before = publishers[0].sent
-            wait_for(lambda before=before: publishers[0].sent > before + 20, "no load")
+            wait_for(partial(publishers[0].has_sent, before + 20), "no load")
             pauses.append(move(broker, group, 1 - groups(broker)[group]["shard"]))
     assert "no longer pinned" in broker.control("unpin", log)
     for publisher in publishers:
@@ -254,6 +259,10 @@ def again(broker: Broker, workers: int, *options: str) -> Broker:
     return started
 
 
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
 def kill(broker: Broker) -> None:
     """SIGKILL the whole node."""
     pids = broker.pids()
@@ -262,7 +271,7 @@ def kill(broker: Broker) -> None:
     os.kill(pids["supervisor"], signal.SIGKILL)
     broker.process.wait(DEADLINE)
     for name, pid in pids.items():
-        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{name} is still there")
+        wait_for(partial(is_gone, pid), f"{name} is still there")
 
 
 def test_other_numbers_of_shards(tmp_path: Path) -> None:

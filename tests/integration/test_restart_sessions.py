@@ -36,7 +36,6 @@ class Mortal:
         self.stack.callback(made.drop)
         answer = made.connect(client_id, **fields)
         assert answer.reason == 0
-        made.present = answer.session_present
         return made
 
     def kill(self) -> None:
@@ -97,8 +96,8 @@ def test_what_an_absent_client_is_owed_survives(mortal: Mortal) -> None:
                 publisher.publish(f"a/{number}/{qos}", b"%d" % index, qos=qos)
     mortal.restart()
     for number, version in enumerate((wire.V4, wire.V5)):
-        fields = {"clean": False, "props": KEEP} if version == wire.V5 else {"clean": False}
-        client = mortal.client(f"absent-{number}", version, **fields)
+        kept: dict[str, object] = {"props": KEEP} if version == wire.V5 else {}
+        client = mortal.client(f"absent-{number}", version, clean=False, **kept)
         assert client.present
         got = [client.receive() for _ in range(10)]
         for qos in (1, 2):

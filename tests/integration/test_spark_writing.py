@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 
 from tests.broker import CERTIFICATES, HOST, Broker, free_ports, start_broker
 
 pytest.importorskip("pyspark", reason="the extra fluxmq[spark] is not installed")
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from fluxmq_spark.errors import SparkSourceError

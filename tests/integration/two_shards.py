@@ -47,7 +47,12 @@ class Shards(Mqtt):
     def settle(self) -> list[float]:
         """The counts, once the connections of earlier tests have been noticed to be gone."""
         seen = [self.counts(), self.counts()]
-        eventually(lambda: seen.append(self.counts()) or seen[-1] == seen[-2], "steady counts")
+
+        def steady() -> bool:
+            seen.append(self.counts())
+            return seen[-1] == seen[-2]
+
+        eventually(steady, "steady counts")
         return seen[-1]
 
     def home(self, identifier: str) -> int:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import paho.mqtt.client as paho
-from pika.exceptions import AMQPError
+from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
 from fluxmq.settings.values import parse_size
 from tests.broker import HOST

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pika
-from pika.exceptions import AMQPError
+import pika  # type: ignore[import-untyped]
+from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
 from fluxmq.ipc.memory import held
 from tests.broker import HOST, Broker, free_ports, start_broker

@@ -129,6 +129,7 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Broker]:
         broker = brokers.start(request.param)
     except BrokerError as error:
         pytest.skip(str(error))
+    assert isinstance(broker, Broker)
     yield broker
     broker.stop()
 
@@ -153,6 +154,7 @@ def test_installed_mosquitto_acknowledges_everything() -> None:
         broker = brokers.start("mosquitto")
     except BrokerError as error:
         pytest.skip(str(error))
+    assert isinstance(broker, Broker)
     try:
         for version, qos in ((4, 1), (5, 1), (4, 2), (5, 2)):
             workload = Workload(version=version, qos=qos, outstanding=1000)

@@ -435,6 +435,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
         if request.param == durable.FLUXMQ:
             raise
         pytest.skip(str(error))
+    assert isinstance(started, Broker)
     yield started
     started.stop()
 

@@ -39,12 +39,16 @@ TABLES = st.dictionaries(TEXT, VALUES, max_size=6)
 _RANGES = {"b": 8, "s": 16, "I": 32, "l": 64}
 TYPED_SCALARS = (
     st.one_of(
-        st.builds(Value, st.just(tag), st.integers(-(1 << bits - 1), (1 << bits - 1) - 1))
-        for tag, bits in _RANGES.items()
+        [
+            st.builds(Value, st.just(tag), st.integers(-(1 << bits - 1), (1 << bits - 1) - 1))
+            for tag, bits in _RANGES.items()
+        ]
     )
     | st.one_of(
-        st.builds(Value, st.just(tag), st.integers(0, (1 << bits) - 1))
-        for tag, bits in {"B": 8, "u": 16, "i": 32, "T": 64}.items()
+        [
+            st.builds(Value, st.just(tag), st.integers(0, (1 << bits) - 1))
+            for tag, bits in {"B": 8, "u": 16, "i": 32, "T": 64}.items()
+        ]
     )
     | st.builds(Value, st.just("t"), st.booleans())
     | st.just(Value("V", None))

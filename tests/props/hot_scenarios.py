@@ -199,7 +199,8 @@ class Outcome:
     """Everything a shard wrote and counted."""
 
     written: list[bytes]
-    counts: dict[str, int]
+    counts: dict[str | int, int]
+    """By name; errors by reason."""
     deliveries: list[tuple[int, ...]]
     receivers: list[Receiver]
     publishers: list[Peer]

@@ -173,16 +173,13 @@ class _Maker:
         )
 
     def acknowledgement(self) -> Packet:
-        make, kind = self.draw(
-            st.sampled_from(
-                [
-                    (Puback, PacketType.PUBACK),
-                    (Pubrec, PacketType.PUBREC),
-                    (Pubrel, PacketType.PUBREL),
-                    (Pubcomp, PacketType.PUBCOMP),
-                ]
-            )
-        )
+        kinds: list[tuple[type[Puback | Pubrec | Pubrel | Pubcomp], PacketType]] = [
+            (Puback, PacketType.PUBACK),
+            (Pubrec, PacketType.PUBREC),
+            (Pubrel, PacketType.PUBREL),
+            (Pubcomp, PacketType.PUBCOMP),
+        ]
+        make, kind = self.draw(st.sampled_from(kinds))
         return make(self.packet_id(), self.reason(kind), self.properties(kind))
 
     def subscribe(self) -> Subscribe:

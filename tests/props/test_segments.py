@@ -145,6 +145,7 @@ class Logs(RuleBasedStateMachine):
 
 
 TestLogs = Logs.TestCase
+assert settings.default is not None
 TestLogs.settings = settings(
     max_examples=settings.default.max_examples // 2, stateful_step_count=40
 )
@@ -178,7 +179,7 @@ def test_what_is_read_was_written_or_is_refused(
                 assert each.base_offset == len(found)
                 found += [each.payload(index) for index in range(each.count)]
         except Corruption as error:
-            found_at = (error.path, error.position)
+            found_at: tuple[str, int] | None = (error.path, error.position)
         else:
             found_at = None
         assert found == messages[: len(found)]

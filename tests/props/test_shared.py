@@ -23,9 +23,10 @@ def test_runs_are_dealt_evenly(members: int, shards: dict[int, int], runs: list[
     group: SharedGroup[str] = SharedGroup(b"g", b"f")
     for member in "abcd"[:members]:
         group.join(member)
+    slots: dict[str | int, int] = dict.fromkeys("abcd"[:members], 1)
     for shard, weight in shards.items():
         group.set_remote(shard, weight, 9)
-    slots: dict[str | int, int] = {**dict.fromkeys("abcd"[:members], 1), **shards}
+        slots[shard] = weight
     received: Counter[str | int] = Counter()
     for count in runs:
         parts = group.split(count)

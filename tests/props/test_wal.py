@@ -90,7 +90,7 @@ class Model:
         found = {name: log.recovered(name) for name in log.groups()}
         return {
             name: (
-                tuple(held.hard_state),
+                (held.hard_state.term, held.hard_state.vote, held.hard_state.commit),
                 held.checkpoint_index,
                 [(entry.index, entry.term, entry.body) for entry in held.entries],
             )

@@ -86,10 +86,12 @@ def stream(root: Path, to_the_end: bool) -> None:
         return
     sink.trigger(availableNow=True).start().awaitTermination()
     spark.read.parquet(str(root / "parquet")).createOrReplaceTempView("found")
-    rows, once, wrong = spark.sql(
+    found = spark.sql(
         "select count(*), count(distinct queue, offset), "
         "count_if(split(cast(payload as string), ' ')[0] <> cast(offset as string)) from found"
     ).first()
+    assert found is not None
+    rows, once, wrong = found
     print(f"{rows} {once} {wrong}")
 
 

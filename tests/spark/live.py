@@ -72,7 +72,8 @@ def publisher(
     numbers = str(count), str(rate)
     command = [sys.executable, "-m", "tests.spark.flood", protocol, str(port), queue, *numbers]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    stack.callback(lambda: (process.kill(), process.wait()))
+    stack.callback(process.wait)
+    stack.callback(process.kill)
     return process
 
 

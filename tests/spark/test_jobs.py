@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.model.batches import Message

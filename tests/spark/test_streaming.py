@@ -15,7 +15,7 @@ from tests.spark_queues import QueueOnDisk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Streamed:

@@ -32,7 +32,7 @@ def test_views_and_states(spark: SparkSession, tmp_path: Path) -> None:
         state = QueueGroups(EPOCH_US, 0, len(queue.messages), groups)
         (queue.directory / GROUPS_NAME).write_bytes(encode(state))
 
-    def load(**options: object) -> DataFrame:
+    def load(**options: str) -> DataFrame:
         reader = spark.read.format("fluxmq").option("path", str(root))
         for name, value in options.items():
             reader = reader.option(name, value)

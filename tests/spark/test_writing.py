@@ -35,7 +35,11 @@ def messages(spark: SparkSession, data: Path, queue: str) -> DataFrame:
 
 def read_back(spark: SparkSession, data: Path, queue: str, count: int) -> list[Any]:
     """All rows of a queue by offset, as soon as ``count`` have been written down as committed."""
-    eventually(lambda: messages(spark, data, queue).select("offset").count() >= count, 20)
+    eventually(
+        lambda: messages(spark, data, queue).select("offset").count() >= count,
+        f"{count} rows",
+        20,
+    )
     return messages(spark, data, queue).orderBy("offset").collect()
 
 

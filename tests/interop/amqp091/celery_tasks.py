@@ -40,13 +40,13 @@ app.conf.update(
 )
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def add(x: int, y: int) -> int:
     """The first task of everybody."""
     return x + y
 
 
-@app.task(bind=True, max_retries=3, default_retry_delay=1)
+@app.task(bind=True, max_retries=3, default_retry_delay=1)  # type: ignore[untyped-decorator]
 def flaky(self: Any, failures: int) -> int:
     """Fails so many times, then says at which attempt it did not."""
     if self.request.retries < failures:
@@ -54,13 +54,13 @@ def flaky(self: Any, failures: int) -> int:
     return int(self.request.retries)
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def failing() -> None:
     """Never succeeds."""
     raise ValueError("as asked")
 
 
-@app.task
+@app.task  # type: ignore[untyped-decorator]
 def when() -> float:
     """The time at which it ran."""
     return time.time()

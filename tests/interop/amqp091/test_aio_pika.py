@@ -74,7 +74,7 @@ def test_tasks_with_prefetch_and_quorum(url: str, name: Names) -> None:
         async with await aio_pika.connect(url) as connection:
             channel = await connection.channel()
             await channel.set_qos(prefetch_count=1)
-            arguments = {"x-queue-type": "quorum"}
+            arguments: dict[str, Any] = {"x-queue-type": "quorum"}
             queue = await channel.declare_queue(name(), durable=True, arguments=arguments)
             for number in range(10):
                 task = Message(f"{number}".encode(), delivery_mode=DeliveryMode.PERSISTENT)
@@ -127,7 +127,7 @@ def test_unroutable_and_refused(url: str, name: Names) -> None:
             channel = await connection.channel(publisher_confirms=True, on_return_raises=True)
             with pytest.raises(DeliveryError):
                 await channel.default_exchange.publish(Message(b"x"), name(), mandatory=True)
-            limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
+            limits: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
             queue = await channel.declare_queue(name(), arguments=limits)
             await channel.default_exchange.publish(Message(b"fits"), queue.name)
             with pytest.raises(DeliveryError):
@@ -177,7 +177,10 @@ def test_dead_letters(url: str, name: Names) -> None:
         async with await aio_pika.connect(url) as connection:
             channel = await connection.channel()
             dead = await channel.declare_queue(name())
-            arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name}
+            arguments: dict[str, Any] = {
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": dead.name,
+            }
             queue = await channel.declare_queue(name(), arguments=arguments)
             await channel.default_exchange.publish(Message(b"bad"), queue.name)
             message = await queue.get(timeout=DEADLINE_S)
@@ -186,8 +189,11 @@ def test_dead_letters(url: str, name: Names) -> None:
             async with dead.iterator(timeout=DEADLINE_S) as iterator:
                 async for letter in iterator:
                     await letter.ack()
-                    [death] = letter.headers["x-death"]  # type: ignore[misc]
-                    assert (death["queue"], death["reason"]) == (queue.name, "rejected")  # type: ignore[call-overload,index]
+                    deaths = letter.headers["x-death"]
+                    assert isinstance(deaths, list)
+                    [death] = deaths
+                    assert isinstance(death, dict)
+                    assert (death["queue"], death["reason"]) == (queue.name, "rejected")
                     break
             await queue.delete()
             await dead.delete()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import celery
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 from celery import chain, group
 from celery.exceptions import TaskRevokedError
@@ -130,7 +130,7 @@ def test_many_results(application: Application) -> None:
     assert [each.get(timeout=DEADLINE_S) for each in results] == list(range(1, 51))
 
 
-class TransientQueue(Queue):  # type: ignore[misc]
+class TransientQueue(Queue):
     """A reply queue as earlier versions of Celery declare it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import paho.mqtt.client as paho
-import pika
+import pika  # type: ignore[import-untyped]
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
-from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.blocking_connection import BlockingChannel  # type: ignore[import-untyped]
 
 from tests.interop.amqp091.conftest import AmqpBroker, Names
 from tests.interop.amqp091.test_pika_tutorials import channel

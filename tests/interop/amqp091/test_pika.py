@@ -6,10 +6,10 @@ import functools
 import threading
 from typing import Any
 
-import pika
-import pika.exceptions
+import pika  # type: ignore[import-untyped]
+import pika.exceptions  # type: ignore[import-untyped]
 import pytest
-from pika.exchange_type import ExchangeType
+from pika.exchange_type import ExchangeType  # type: ignore[import-untyped]
 
 from tests.interop.amqp091.conftest import AmqpBroker, Names
 from tests.interop.amqp091.relay import Relay

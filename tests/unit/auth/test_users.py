@@ -48,10 +48,10 @@ def test_unusable_names(name):
 
 def test_rules_are_bounded_in_number_and_length():
     assert rules_problem(["a"] * RULES_MAX) is None
-    assert "more than" in rules_problem(["a"] * (RULES_MAX + 1))
+    assert "more than" in (rules_problem(["a"] * (RULES_MAX + 1)) or "")
     assert rules_problem(["a" * RULE_BYTES_MAX]) is None
-    assert "longer" in rules_problem(["a" * (RULE_BYTES_MAX + 1)])
-    assert "#" in rules_problem(["ok", "a#"])
+    assert "longer" in (rules_problem(["a" * (RULE_BYTES_MAX + 1)]) or "")
+    assert "#" in (rules_problem(["ok", "a#"]) or "")
 
 
 def test_a_record_is_checked_as_a_whole():
@@ -67,18 +67,18 @@ def test_a_record_is_checked_as_a_whole():
         return User(**{**record, **changes})
 
     assert user_problem(user()) is None
-    assert "name" in user_problem(user(name=""))
-    assert "hash" in user_problem(user(hash="plain"))
-    assert "filter" in user_problem(user(publish=("a#",)))
-    assert "filter" in user_problem(user(subscribe=("a#",)))
-    assert "tag" in user_problem(user(tags=("a b",)))
+    assert "name" in (user_problem(user(name="")) or "")
+    assert "hash" in (user_problem(user(hash="plain")) or "")
+    assert "filter" in (user_problem(user(publish=("a#",))) or "")
+    assert "filter" in (user_problem(user(subscribe=("a#",))) or "")
+    assert "tag" in (user_problem(user(tags=("a b",))) or "")
     permission, topic = VhostPermission("/", "", ".*", "^q"), TopicPermission("/", "x", "", "")
     assert user_problem(user(permissions=(permission,), topic_permissions=(topic,))) is None
-    assert "twice" in user_problem(user(permissions=(permission, permission)))
-    assert "twice" in user_problem(user(topic_permissions=(topic, topic)))
-    assert "missing" in user_problem(user(permissions=(VhostPermission("/", "(", "", ""),)))
+    assert "twice" in (user_problem(user(permissions=(permission, permission))) or "")
+    assert "twice" in (user_problem(user(topic_permissions=(topic, topic))) or "")
+    assert "missing" in (user_problem(user(permissions=(VhostPermission("/", "(", "", ""),))) or "")
     many = tuple(VhostPermission(str(number), "", "", "") for number in range(257))
-    assert "more than 256" in user_problem(user(permissions=many))
+    assert "more than 256" in (user_problem(user(permissions=many)) or "")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_record_is_checked_as_a_whole():
 )
 def test_tags(tags, problem):
     found = tags_problem(tags)
-    assert found is None if problem is None else problem in found
+    assert found is None if problem is None else problem in (found or "")
 
 
 @pytest.mark.parametrize(
@@ -121,4 +121,4 @@ def test_tags(tags, problem):
 )
 def test_permissions_are_checked(permission, problem):
     found = permission_problem(permission)
-    assert found is None if problem is None else problem in found
+    assert found is None if problem is None else problem in (found or "")

@@ -27,6 +27,7 @@ from fluxmq.ipc.clusters import (
 )
 from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.placements import GroupListing, GroupRow
+from fluxmq.ipc.polling import ControlCaller
 
 LEADER = MemberRow("n1", 1, "voter", True, "n1", 1200, 0, "", True, -1, "")
 MEMBERS = (
@@ -67,8 +68,8 @@ def test_members_as_the_leader_has_them():
 
 
 def test_groups_show_who_leads_only_where_somebody_else_may():
-    alone = GroupRow("local-1", 0, 4, False, "leader", "", "fsync", *[0] * 7, 0.0)
-    shared = GroupRow("hot", 0, 4, False, "follower", "", "fsync", *[0] * 3, 9, *[0] * 3, 0.0, "n1")
+    alone = GroupRow("local-1", 0, 4, False, "leader", "", "fsync", 0, 0, 0, 0, 0, 0, 0, 0.0)
+    shared = GroupRow("hot", 0, 4, False, "follower", "", "fsync", 0, 0, 0, 9, 0, 0, 0, 0.0, "n1")
     assert "LEADER" not in group_lines(GroupListing((alone,)), colour=False)[0]
     lines = group_lines(GroupListing((alone, shared)), colour=False)
     assert lines[1].split()[-2:] == ["-", "0"]
@@ -101,8 +102,9 @@ def test_copies_side_by_side():
 
 @pytest.mark.parametrize("json", [False, True])
 def test_an_audit_that_finds_a_difference_fails(capsys, json):
-    class Caller:
+    class Caller(ControlCaller):
         def __init__(self, listing):
+            """Connect to nobody: the answer is known."""
             self.listing = listing
 
         def call(self, kind, body):

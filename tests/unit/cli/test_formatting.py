@@ -2,13 +2,14 @@
 
 import csv
 import json
+from typing import Any
 
 import pytest
 
 from fluxmq.cli.formatting import FORMATTERS, render, text
 
 COLUMNS = ("name", "messages", "arguments")
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"name": "a", "messages": 3, "arguments": {}, "other": 1},
     {"name": 'b\t"ü", x', "messages": None, "arguments": {"x-max-length": 5}},
 ]

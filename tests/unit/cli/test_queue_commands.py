@@ -27,7 +27,7 @@ QUEUE = QueueRow(
 
 def test_groups():
     failed = GroupRow(
-        "buffered-2", 1, -1, False, "failed", "no such disk", "buffered", *[0] * 7, 0.0
+        "buffered-2", 1, -1, False, "failed", "no such disk", "buffered", 0, 0, 0, 0, 0, 0, 0, 0.0
     )
     lines = group_lines(GroupListing((GROUP, failed), ("shard-2",)), colour=False)
     assert lines[1].split() == (
@@ -88,7 +88,7 @@ def test_queues():
 
 
 def test_buffered_queues_are_coloured():
-    buffered = QueueRow("q", "classic", "buffered-1", 0, "buffered", *[0] * 6, ())
+    buffered = QueueRow("q", "classic", "buffered-1", 0, "buffered", 0, 0, 0, 0, 0, 0, ())
     assert "\x1b[33mbuffered" in queue_lines(QueueListing((buffered,)), colour=True)[1]
 
 

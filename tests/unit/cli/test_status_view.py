@@ -8,6 +8,7 @@ import pytest
 from fluxmq.cli.status_view import lines, state_of, to_json
 from fluxmq.ipc.messages import NodeStatus, ProcessNumbers, ProcessStatus, Resources
 
+NUMBERS = ProcessNumbers(1203, 1300, 2500, 7, 1_000_000, 3_000_000, 4)
 SHARD = ProcessStatus(
     role="shard",
     index=0,
@@ -21,7 +22,7 @@ SHARD = ProcessStatus(
     reason="",
     heartbeat_age=0.1,
     connections=(1200, 3, 0, 0, 0, 0, 0, 0),
-    numbers=ProcessNumbers(1203, 1300, 2500, 7, 1_000_000, 3_000_000, 4),
+    numbers=NUMBERS,
 )
 CONTROL = replace(SHARD, role="control", pid=4300, core=-1, numbers=None, connections=(0,) * 8)
 
@@ -92,14 +93,14 @@ def test_what_is_wrong_is_said_below():
 
 def test_clocks_that_differ_are_told_of():
     """Review finding 3: an alarm says that members' clocks differ."""
-    apart = replace(SHARD, numbers=replace(SHARD.numbers, clocks_apart=1))
+    apart = replace(SHARD, numbers=replace(NUMBERS, clocks_apart=1))
     text = "\n".join(lines(NodeStatus("0", 0, (apart,)), colour=False))
     assert "shard-0: clocks of 1 other nodes differ from this one's: see to NTP" in text
 
 
 def test_rates_are_shown_against_an_earlier_answer():
     later = replace(
-        SHARD, numbers=replace(SHARD.numbers, messages_received=1_000_500, messages_sent=3_001_000)
+        SHARD, numbers=replace(NUMBERS, messages_received=1_000_500, messages_sent=3_001_000)
     )
     before, after = NodeStatus("0", 0, (SHARD, CONTROL)), NodeStatus("0", 0, (later, CONTROL))
     shown = lines(after, colour=False, before=before, elapsed=0.5)

@@ -258,7 +258,11 @@ def test_problems_of_one_node_are_said_a_few_times_a_second() -> None:
 
 def test_pauses_double_and_are_spread() -> None:
     for draw, factor in ((0.0, 0.5), (1.0, 1.0)):
-        backoff = Backoff(lambda draw=draw: draw)
+
+        def drawn(draw: float = draw) -> float:
+            return draw
+
+        backoff = Backoff(drawn)
         pauses = [backoff.after(0.0) / factor for _ in range(8)]
         expected = [min(FIRST_PAUSE_SECONDS * 2**n, LAST_PAUSE_SECONDS) for n in range(8)]
         assert pauses == pytest.approx(expected)

@@ -1,5 +1,7 @@
 """Greetings come back as they were; what is none, or of another version, is refused."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ HELLO = Hello("node1", 3, 8, (1 << 63) - 1, "group:orders")
 
 
 def test_a_greeting_comes_back_as_it_was() -> None:
-    others = {"shard": -1, "workers": 0, "epoch": 0, "tells_time": True}
+    others: dict[str, Any] = {"shard": -1, "workers": 0, "epoch": 0, "tells_time": True}
     for hello in (HELLO, HELLO._replace(**others)):
         assert greeting.from_metadata([("user-agent", "x"), *greeting.as_metadata(hello)]) == hello
 
@@ -28,8 +30,9 @@ def test_a_greeting_comes_back_as_it_was() -> None:
         ({"purpose": "p" * 257}, "name that none has"),
     ],
 )
-def test_other_greetings_are_refused(change: dict[str, object], problem: str) -> None:
-    sent = Greeting(**{"version": greeting.VERSION, "node": "node1", "purpose": "shard", **change})
+def test_other_greetings_are_refused(change: dict[str, Any], problem: str) -> None:
+    fields: dict[str, Any] = {"version": greeting.VERSION, "node": "node1", "purpose": "shard"}
+    sent = Greeting(**{**fields, **change})
     with pytest.raises(MalformedStream, match=problem):
         greeting.from_metadata([(greeting.KEY, sent.SerializeToString())])
 

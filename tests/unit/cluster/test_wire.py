@@ -1,5 +1,7 @@
 """Frames come back as they were, in messages of bounded length; what is not of this protocol is refused."""
 
+from typing import Any
+
 import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given
@@ -52,7 +54,7 @@ def test_empty_frames_are_bounded_in_number() -> None:
     assert carried(frames) == frames
 
 
-def message(**fields: object) -> bytes:
+def message(**fields: Any) -> bytes:
     return bytes(Message(**fields).SerializeToString())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fluxmq.control.clustering import Clustering, meta_row
 from fluxmq.control.meta.agreed import MetaStatus
-from fluxmq.control.peers import AnsweredError, RequestError
+from fluxmq.control.peers import AnsweredError, Peer, RequestError
 from fluxmq.ipc.clusters import (
     AUDIT,
     EQUAL,
@@ -33,16 +33,15 @@ from fluxmq.ipc.messages import ERROR_AWAY, ERROR_NOT_FOUND, Failure, Hello, Mes
 ABC = ("a", "b", "c")
 
 
-class Shard:
+class Shard(Peer):
     """Stands for a connected shard: answers from a table."""
 
     def __init__(self, index, answers):
         self.hello = Hello("shard", index, 1)
-        self.name = f"shard-{index}"
         self.asked = []
         self._answers = answers
 
-    async def ask(self, kind, body, _seconds):
+    async def ask(self, kind, body, seconds):
         self.asked.append((kind, dict(body)))
         answer = self._answers(kind, body)
         if isinstance(answer, Failure):

@@ -130,7 +130,9 @@ class Node:
 
     async def pages(self, what, *columns, vhost="/", subject=""):
         """All pages of a list, and who was missing."""
-        pages, missing, place = [], [], ()
+        pages = []
+        missing: list[str] = []
+        place: tuple[int, ...] = ()
         while True:
             wanted = ListWanted(what, columns or LISTS[what].shown, vhost, place, subject)
             listed = Listed.from_body(

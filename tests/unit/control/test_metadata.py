@@ -5,6 +5,7 @@ import os
 import sqlite3
 import stat
 import threading
+from functools import partial
 
 import pytest
 
@@ -318,7 +319,7 @@ def test_permissions_go_with_their_virtual_host(store):
 def test_rows_that_cannot_be_written_leave_no_trace(store):
     store.write_topology([DURABLE], 1)
     with pytest.raises(sqlite3.IntegrityError):
-        store.write_topology([TRANSIENT, Write("x", pack(1), pack(1), 2)], 2)
+        store.write_topology([TRANSIENT, Write("x", pack(1), pack(1), 2)], 2)  # type: ignore[arg-type]  # on purpose
     assert store.topology.revision == 1
     assert [key for _, key, _ in store.topology.rows()] == [["/", "d"]]
 
@@ -430,7 +431,7 @@ def test_the_store_runs_on_one_thread_in_order():
             return threading.get_ident()
 
         identities = await asyncio.gather(
-            *(thread.run(lambda number=number: note(number)) for number in range(20))
+            *(thread.run(partial(note, number)) for number in range(20))
         )
         thread.close()
         assert seen == list(range(20))

@@ -1,5 +1,7 @@
 """Whether a node is ready, judged from every possible state of its processes."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from fluxmq.control.overview import HEARTBEAT_SECONDS_MAX, live_shards, readiness, statuses
@@ -30,6 +32,13 @@ def node(**changes):
     return [row(index=0), row(index=1, **changes), row("acceptor"), row("control")]
 
 
+def processes_of(body: Mapping[str, object]) -> list[dict[str, object]]:
+    """The rows of processes in an answer."""
+    processes = body["processes"]
+    assert isinstance(processes, list)
+    return processes
+
+
 CONNECTED = {"shard-0": ProcessNumbers(), "shard-1": ProcessNumbers(groups=3)}
 
 
@@ -39,13 +48,13 @@ def test_a_node_is_ready_when_everything_is():
     body = verdict.to_json()
     assert body["status"] == "ready"
     assert body["alarms"] == []
-    assert [each["process"] for each in body["processes"]] == [
+    assert [each["process"] for each in processes_of(body)] == [
         "shard-0",
         "shard-1",
         "acceptor",
         "control",
     ]
-    assert body["processes"][0] == {"process": "shard-0", "ready": True, "heartbeat_age": 0.1}
+    assert processes_of(body)[0] == {"process": "shard-0", "ready": True, "heartbeat_age": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +76,7 @@ def test_one_process_that_does_not_serve_makes_the_node_not_ready(changes, probl
     assert [each.problem for each in verdict.processes] == [None, problem, None, None]
     body = verdict.to_json()
     assert body["status"] == "not_ready"
-    assert body["processes"][1]["problem"] == problem
+    assert processes_of(body)[1]["problem"] == problem
 
 
 def test_a_shard_without_control_connection_is_not_ready_an_acceptor_is():
@@ -99,7 +108,7 @@ def test_clocks_that_differ_are_an_alarm_and_no_reason_to_serve_nobody():
     numbers = {**CONNECTED, "shard-1": ProcessNumbers(groups=3, clocks_apart=2)}
     verdict = readiness(node(), NOW, numbers, None)
     assert verdict.ready
-    alarms = [each.get("alarm") for each in verdict.to_json()["processes"]]
+    alarms = [each.get("alarm") for each in processes_of(verdict.to_json())]
     told = "clocks of 2 other nodes differ from this one's: see to NTP"
     assert alarms == [None, told, None, None]
 

@@ -7,7 +7,7 @@ import pytest
 import uvloop
 
 from fluxmq.control import peers
-from fluxmq.control.peers import Listener, PeerError, RequestError, Service
+from fluxmq.control.peers import Listener, Peer, PeerError, RequestError, Service
 from fluxmq.ipc import unix_socket
 from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
@@ -66,7 +66,8 @@ class World:
 
     def __init__(self, path, answer, **options):
         self.path = path
-        self.greeted, self.left = [], []
+        self.greeted: list[Peer] = []
+        self.left: list[Peer] = []
         service = Service(answer, self.greeted.append, self.left.append)
         self.listener = Listener(service, options.pop("user", os.geteuid()), **options)
         self.raws = []
@@ -229,6 +230,7 @@ def test_what_is_not_this_protocol_is_closed(tmp_path, data):
         last = None
         while (message := await raw.receive()) is not None:
             last = message
+        assert last is not None
         assert Failure.from_body(last.body).code == ERROR_MALFORMED
 
     run(tmp_path, scenario)

@@ -86,7 +86,7 @@ class Node:
         if kind in self.refusing:
             answered(Failure("failed", self.refusing[kind]))
         elif kind == GROUPS:
-            row = GroupRow(GROUP, 0, 4, False, "leader", "", "fsync", *[0] * 7, 0.0)
+            row = GroupRow(GROUP, 0, 4, False, "leader", "", "fsync", 0, 0, 0, 0, 0, 0, 0, 0.0)
             answered(GroupListing((row,) if shard == 0 else ()).to_body())
         elif kind == QUEUES:
             answered(QueueListing((), shard).to_body())

@@ -40,7 +40,7 @@ class Process:
         self.name = name
         self.samples = samples
         self.asked = 0
-        self.silent = False
+        self.silent: bool | str = False
 
     async def ask(self, kind, _body, seconds):
         assert kind == COLLECT

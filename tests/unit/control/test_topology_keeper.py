@@ -6,9 +6,10 @@ import contextlib
 import pytest
 
 from fluxmq.control import topology_keeper
+from fluxmq.control.peers import RequestError
 from fluxmq.ipc.client import ControlClient
 from fluxmq.ipc.conversation import Handlers
-from fluxmq.ipc.messages import ERROR_FAILED, Failure, Hello, MessageError, ProcessNumbers
+from fluxmq.ipc.messages import ERROR_FAILED, Body, Failure, Hello, MessageError, ProcessNumbers
 from fluxmq.ipc.topology_messages import (
     TOPOLOGY,
     TopologyChanged,
@@ -58,6 +59,7 @@ def test_what_is_not_understood_is_refused(tmp_path):
     async def scenario(node):
         body = await node.keeper.answer(change_body([[["dance", {}]], pack_set([queue("q")])]))
         first, second = TopologyChanged.from_body(body).results
+        assert first is not None
         assert (first.code, second) == (406, None)
         with pytest.raises(MessageError):
             await node.keeper.answer({})
@@ -178,7 +180,7 @@ def test_a_copy_that_is_out_of_step_gets_everything(tmp_path):
 
 def test_a_shard_that_stalls_is_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(topology_keeper, "PUSH_SECONDS", 0.05)
-    stalled = []
+    stalled: list[Body] = []
 
     async def scenario(node):
         def stall(body, answered):
@@ -245,7 +247,8 @@ def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
     async def scenario(node):
         changes = [asyncio.create_task(node.change(queue(str(n)))) for n in range(3)]
         done, _ = await asyncio.wait(changes)
-        failed = [each for each in done if each.exception() is not None]
-        assert [each.exception().code for each in failed] == [ERROR_FAILED]
+        (failed,) = [error for each in done if (error := each.exception()) is not None]
+        assert isinstance(failed, RequestError)
+        assert failed.code == ERROR_FAILED
 
     run(Node(tmp_path), scenario)

@@ -9,6 +9,7 @@ from fluxmq.control import vitals
 
 def test_our_own_vitals_agree_with_another_reader():
     mine = vitals.read(os.getpid())
+    assert mine is not None
     process = psutil.Process()
     assert abs(mine.resident_bytes - process.memory_info().rss) < 8 << 20
     times = process.cpu_times()

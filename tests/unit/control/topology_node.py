@@ -23,6 +23,7 @@ from fluxmq.routing.topology.changes import (
     DeclareQueue,
 )
 from fluxmq.routing.topology.records import Queue
+from fluxmq.routing.topology.topology import Delta
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
 GUEST = User("guest", HASH, None, (), (), True, permissions=(VhostPermission("/", "", "", ""),))
@@ -36,7 +37,7 @@ class Shard:
     """A shard's part: a copy of the topology on a connection of its own."""
 
     def __init__(self, path, index, pid, orders):
-        self.changed = []
+        self.changed: list[Delta] = []
         self.topics = TopologyClient(asyncio.get_running_loop().time, self.changed.append)
         handlers = Handlers(
             lambda: (),

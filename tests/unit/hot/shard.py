@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fluxmq._hot.tickets import Ticket
 from fluxmq.auth.policy import Policy
 from fluxmq.protocols.mqtt.codec import Limits, encode
 from fluxmq.protocols.mqtt.packets import Connect, Publish, Subscribe, Subscription
@@ -24,7 +25,9 @@ from fluxmq.protocols.mqtt.topics import ParsedFilter, validate_topic
 from fluxmq.routing.subscriptions import SubscriptionTree
 from fluxmq.sessions.mqtt.handler import Handler
 from fluxmq.sessions.mqtt.ports import Authenticated, SessionLimits
+from fluxmq.sessions.mqtt.queue_subscriptions import QueueSubscription
 from fluxmq.sessions.mqtt.session import Client, Grant, Session, Will
+from fluxmq.sessions.mqtt.settlement import Settlement
 from fluxmq.sessions.mqtt.subscribing import identifier_property
 from tests.unit.hot.variants import INSTALLED, Hot
 from tests.unit.hot.wire import cut, numbered, puback, read
@@ -372,6 +375,34 @@ class Shard:
 
     def will_published(self) -> None:
         """Not counted."""
+
+    # Not asked of it: there are no queues, nothing waits for a disk, and there is memory enough
+
+    def queue_subscribe(
+        self,
+        session: Session,
+        written: bytes,
+        wanted: QueueSubscription,
+        done: Callable[[int], None],
+    ) -> None:
+        raise AssertionError(written)
+
+    def queue_unsubscribe(self, session: Session, written: bytes) -> None:
+        raise AssertionError(written)
+
+    def queue_settle(
+        self, client: Client, settlement: Settlement, done: Callable[[int], object]
+    ) -> None:
+        raise AssertionError(settlement)
+
+    def hold(self) -> Ticket:
+        raise AssertionError
+
+    def feed_later(self, client: Client) -> None:
+        raise AssertionError(client.peer)
+
+    def refused_for_memory(self, what: str) -> None:
+        raise AssertionError(what)
 
     def will_refused(self, session: Session, will: Will) -> None:
         """Count."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -83,7 +83,7 @@ class Upper:
         data, self.own = self.own, b""
         return data
 
-    def encode(self, chunks: list[bytes]) -> bytes:
+    def encode(self, chunks: Sequence[bytes | bytearray]) -> bytes:
         self.encoded.append([bytes(chunk) for chunk in chunks])
         return b"<" + b"".join(chunks).upper() + b">" if any(chunks) else b""
 
@@ -92,6 +92,9 @@ class Upper:
 
     def shutdown(self) -> bytes:
         return b""
+
+    def release(self) -> None:
+        """Hold nothing."""
 
 
 def test_an_idle_connection_holds_no_buffers(wire: Wire) -> None:
@@ -319,11 +322,11 @@ def test_a_packet_from_a_filter_is_filled_up(wire: Wire) -> None:
     connection = wire.connection
     connection.stream = Upper()
     connection.gather(bytearray(b"a" * 10), 0, 10, 5000, 65_536)
-    assert connection.gathering == b"a" * 10
+    assert connection.gathering == bytearray(b"a" * 10)
     assert connection.fill(b"b" * 4989) == b""
     assert connection.gathered == 4999
     assert connection.fill(b"cde") == b"de"
-    assert connection.gathering == b"a" * 10 + b"b" * 4989 + b"c"
+    assert connection.gathering == bytearray(b"a" * 10) + b"b" * 4989 + b"c"
     assert connection.gathered == connection.needed == 5000
 
 

@@ -390,7 +390,9 @@ def test_output_goes_before_a_connection_is_closed(shard: Shards) -> None:
     publisher.send(publish(b"t", bytes(50_000)))
     one.settle(read=False)
     assert peer.connection.waiting
-    one.handler.disconnect(one.sessions["p"].client, 0x8B, "shutdown")
+    client = one.sessions["p"].client
+    assert client is not None
+    one.handler.disconnect(client, 0x8B, "shutdown")
     one.settle()
     found = read_all(peer.received, 5)
     assert [type(packet).__name__ for packet in found] == ["Publish", "Disconnect"]

@@ -9,13 +9,14 @@ from fluxmq.ipc.conversation import Handlers
 from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import COLLECT, HELLO, USERS, Hello, Message, ProcessNumbers, reply
 from fluxmq.ipc.user_messages import Users
+from fluxmq.metrics.registry import Sample
 
 
 class Control:
     """The other end on the same loop: connections in the order they came."""
 
     def __init__(self):
-        self.connections = asyncio.Queue()
+        self.connections: asyncio.Queue[_Connection] = asyncio.Queue()
 
     async def listen(self, path):
         return await asyncio.start_unix_server(self._take, sock=unix_socket.bind(path))
@@ -60,7 +61,7 @@ async def until(condition):
 
 def run(tmp_path, scenario, samples=()):
     """Run a client against the scenario's control."""
-    snapshots = []
+    snapshots: list[Users] = []
     handlers = Handlers(lambda: samples, ProcessNumbers, snapshots.append)
     client = ControlClient(tmp_path / "control.sock", Hello("shard", 0, 1), handlers)
 
@@ -116,7 +117,7 @@ def test_nonsense_ends_the_connection_and_not_the_client(tmp_path):
 
 def test_a_control_that_does_not_read_loses_the_connection(tmp_path, monkeypatch):
     monkeypatch.setattr("fluxmq.ipc.client.OUTPUT_BYTES_MAX", 300_000)
-    samples = tuple(("x" * 60, {}, number) for number in range(1000))
+    samples: tuple[Sample, ...] = tuple(("x" * 60, {}, number) for number in range(1000))
 
     async def scenario(client, _snapshots):
         control = Control()

@@ -22,6 +22,7 @@ from fluxmq.ipc.messages import (
     STATUS,
     USERS,
     VERSION,
+    Body,
     Failure,
     Hello,
     Message,
@@ -31,16 +32,17 @@ from fluxmq.ipc.messages import (
     error,
 )
 from fluxmq.ipc.user_messages import Confirmed, Users
+from fluxmq.metrics.registry import Sample
 
 ME = Hello("shard", 1, 99)
-SAMPLES = (("fluxmq_ticks_total", {}, 5),)
+SAMPLES: tuple[Sample, ...] = (("fluxmq_ticks_total", {}, 5),)
 
 
 class Process:
     """Handlers that remember."""
 
     def __init__(self, authenticates=True):
-        self.snapshots = []
+        self.snapshots: list[Users] = []
         self.established = 0
         self.conversation = Conversation(
             ME,
@@ -57,7 +59,7 @@ class Process:
 
     def connect(self):
         """Connect to a control that answers hello; return what is sent from then on."""
-        sent = []
+        sent: list[bytes] = []
         self.conversation.send = sent.append
         self.conversation.connected()
         self.tell(Message(REPLY, 1, {}))
@@ -145,7 +147,8 @@ def requests(sent):
 
 def test_requests_get_the_answer_with_their_number():
     process = Process()
-    sent, answers = process.connect(), []
+    sent = process.connect()
+    answers: list[Body | Failure] = []
     for text in ("a", "b", "c"):
         assert process.conversation.request("x", {"text": text}, answers.append)
     made = requests(sent)
@@ -158,22 +161,28 @@ def test_requests_get_the_answer_with_their_number():
     assert answers[2:] == [{"n": 3}]
 
 
+def unexpected(what):
+    """Nothing is sent or answered."""
+    pytest.fail(repr(what))
+
+
 def test_nothing_is_asked_before_hello_is_answered():
     process = Process()
-    assert not process.conversation.request("x", {}, pytest.fail)
-    process.conversation.send = pytest.fail
+    assert not process.conversation.request("x", {}, unexpected)
+    process.conversation.send = unexpected
     process.conversation.connected()
-    assert not process.conversation.request("x", {}, pytest.fail)
+    assert not process.conversation.request("x", {}, unexpected)
     assert process.established == 0
     process.connect()
     assert process.established == 1
     process.conversation.disconnected()
-    assert not process.conversation.request("x", {}, pytest.fail)
+    assert not process.conversation.request("x", {}, unexpected)
 
 
 def test_requests_that_wait_are_bounded():
     process = Process()
-    sent, answers = process.connect(), []
+    sent = process.connect()
+    answers: list[Body | Failure] = []
     made = [process.conversation.request("x", {}, answers.append) for _ in range(REQUESTS_MAX + 2)]
     assert made == [True] * REQUESTS_MAX + [False, False]
     process.tell(Message(REPLY, requests(sent)[0].id, {}))
@@ -182,10 +191,11 @@ def test_requests_that_wait_are_bounded():
 
 def test_requests_end_with_their_connection():
     process = Process()
-    sent, answers = process.connect(), []
+    sent = process.connect()
+    answers: list[Body | Failure] = []
     process.conversation.request("x", {}, answers.append)
     process.conversation.disconnected()
-    assert [answer.code for answer in answers] == [ERROR_AWAY]
+    assert [isinstance(each, Failure) and each.code for each in answers] == [ERROR_AWAY]
     # The answer of an earlier connection is not taken for one of this.
     sent += process.connect()
     process.tell(Message(REPLY, requests(sent)[0].id, {}))
@@ -195,7 +205,8 @@ def test_requests_end_with_their_connection():
 
 def test_numbers_of_requests_begin_again_and_leave_out_those_in_use():
     process = Process()
-    sent, answers = process.connect(), []
+    sent = process.connect()
+    answers: list[Body | Failure] = []
     process.conversation.request("x", {}, answers.append)
     process.conversation._last_id = ID_MAX - 1
     for _ in range(3):

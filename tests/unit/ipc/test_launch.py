@@ -161,7 +161,6 @@ def test_fail_boot_leaves_the_reason_in_both_places(capsys: pytest.CaptureFixtur
 PARENT = """
 import os, subprocess, sys
 from dataclasses import replace
-from fluxmq.net.link_ends import LinkEnds
 from fluxmq.ipc import launch
 child = "from fluxmq.ipc import launch; launch.bind_to_parent(); print('bound', flush=True); import time; time.sleep(60)"
 described = launch.Launch.from_json(os.environ[launch.ENVIRONMENT_KEY])

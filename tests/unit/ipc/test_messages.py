@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
 from fluxmq.ipc.messages import (
     ERROR,
     ERROR_VERSION,
@@ -27,13 +26,7 @@ from fluxmq.ipc.messages import (
     error,
     reply,
 )
-
-
-def travelled(body):
-    """A body as it arrives: through a frame."""
-    ((_, _, _, arrived),) = FrameDecoder().feed(encode_frame(Message("x", 1, body).to_wire()))
-    return arrived
-
+from tests.unit.ipc.travelling import travelled
 
 PROCESS = ProcessStatus(
     role="shard",

@@ -3,8 +3,7 @@
 import pytest
 
 from fluxmq.auth.users import TopicPermission, VhostPermission
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
-from fluxmq.ipc.messages import ERROR_INVALID, Message, MessageError
+from fluxmq.ipc.messages import ERROR_INVALID, MessageError
 from fluxmq.ipc.permission_messages import (
     PERMISSION_SET,
     TOPIC_PERMISSION_SET,
@@ -15,14 +14,10 @@ from fluxmq.ipc.permission_messages import (
     permission_set,
     topic_permission_set,
 )
+from tests.unit.ipc.travelling import travelled
 
 PERMISSION = VhostPermission("/", "", "^q", ".*")
 TOPIC = TopicPermission("/", "amq.topic", "^{username}", "")
-
-
-def travelled(body):
-    ((_, _, _, arrived),) = FrameDecoder().feed(encode_frame(Message("x", 1, body).to_wire()))
-    return arrived
 
 
 @pytest.mark.parametrize(

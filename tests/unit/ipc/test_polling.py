@@ -22,8 +22,9 @@ from fluxmq.ipc.messages import (
     reply,
 )
 from fluxmq.ipc.polling import CallError, ControlCaller, PollingClient
+from fluxmq.metrics.registry import Sample
 
-SAMPLES = (("fluxmq_acceptor_pending", {}, 4),)
+SAMPLES: tuple[Sample, ...] = (("fluxmq_acceptor_pending", {}, 4),)
 
 
 class Control:
@@ -33,7 +34,7 @@ class Control:
         self.listening = unix_socket.bind(path)
         self.listening.listen()
         self.listening.settimeout(5.0)
-        self.connection = None
+        self.connection: socket.socket | None = None
         self.decoder = FrameDecoder()
 
     def accept(self):
@@ -45,12 +46,14 @@ class Control:
 
     def receive(self):
         while True:
+            assert self.connection is not None
             values = self.decoder.feed(self.connection.recv(65536))
             if values:
                 (value,) = values
                 return Message.from_wire(value)
 
     def send(self, message):
+        assert self.connection is not None
         self.connection.sendall(encode_frame(message.to_wire()))
 
     def close(self):
@@ -131,7 +134,7 @@ def test_a_control_that_does_not_read_is_left(control, client, monkeypatch):
     control.accept()
     hello = control.receive()
     control.send(reply(hello, {}))
-    big = tuple(("x" * 60, {}, number) for number in range(2000))
+    big: tuple[Sample, ...] = tuple(("x" * 60, {}, number) for number in range(2000))
     monkeypatch.setattr("fluxmq.ipc.polling.OUTPUT_BYTES_MAX", 100_000)
     client._conversation._handlers = Handlers(collect=lambda: big, status=ProcessNumbers)
     for number in range(20):

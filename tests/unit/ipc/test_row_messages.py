@@ -37,11 +37,7 @@ from fluxmq.ipc.row_messages import (
     plain,
 )
 from fluxmq.model.properties import Timestamp
-
-
-def travelled(body):
-    ((_, _, _, arrived),) = FrameDecoder().feed(encode_frame(Message("x", 1, body).to_wire()))
-    return arrived
+from tests.unit.ipc.travelling import travelled
 
 
 @pytest.mark.parametrize(
@@ -138,14 +134,18 @@ class Desk:
         done(Failure(ERROR_NOT_FOUND, "no queue"))
 
 
+Order = RowsWanted | CloseConnections | CloseSession | QueueOrder
+
+
 def test_a_desk_gets_orders_and_its_answers_go_back():
-    desk, sent = Desk(), []
+    desk = Desk()
+    sent: list[bytes] = []
     conversation = Conversation(
         Hello("shard", 0, 1), Handlers(lambda: (), ProcessNumbers, orders=orders_of(desk))
     )
     conversation.send = sent.append
     conversation.connected()
-    requests = [
+    requests: list[tuple[str, Order]] = [
         (ROWS, RowsWanted("queues", ("name",))),
         (CLOSE_CONNECTIONS, CloseConnections(None, None, "x")),
         (CLOSE_SESSION, CloseSession("c")),

@@ -28,7 +28,7 @@ from fluxmq.ipc.user_messages import Confirmed
 from fluxmq.routing.topology.changes import AddVhost, DeclareQueue, DeleteQueue, DropGroup
 from fluxmq.routing.topology.records import Queue, Vhost
 from fluxmq.routing.topology.refusals import Refusal
-from fluxmq.routing.topology.topology import Topology
+from fluxmq.routing.topology.topology import Delta, Topology
 
 
 def queue(name, vhost="/"):
@@ -40,7 +40,7 @@ class World:
 
     def __init__(self, first=()):
         self.time = 100.0
-        self.changed = []
+        self.changed: list[Delta] = []
         self.control = Topology()
         self.control.apply(AddVhost(Vhost("/")))
         self.client = TopologyClient(lambda: self.time, self.changed.append, first)
@@ -183,9 +183,15 @@ def test_a_delta_that_was_taken_already_is_confirmed_again(world):
     assert len(world.changed) == 2
 
 
+def codes(answers):
+    """The codes of answers, which have to be refusals."""
+    assert all(isinstance(each, Refusal) for each in answers), answers
+    return [each.code for each in answers]
+
+
 def test_a_change_is_answered_when_the_copy_has_it(world):
     world.push_all()
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("q")], answers.append)
     ((number, sets),) = world.requests()
     assert sets == [(queue("q"),)]
@@ -199,7 +205,7 @@ def test_a_change_is_answered_when_the_copy_has_it(world):
 
 def test_changes_go_together_while_others_are_under_way(world, monkeypatch):
     monkeypatch.setattr(topology_client, "REQUESTS_MAX", 1)
-    answers = []
+    answers: list[tuple[str, Refusal | None]] = []
     for name in "abcd":
         world.client.change(
             [queue(name)], lambda refusal, name=name: answers.append((name, refusal))
@@ -228,7 +234,7 @@ def test_requests_are_bounded_by_sets_and_bytes(world, monkeypatch, limits, size
     for name, value in limits.items():
         monkeypatch.setattr(topology_client, name, value)
     world.conversation.disconnected()
-    answers = []
+    answers: list[Refusal | str | None] = []
     for name in "abcde":
         world.client.change([queue(name * 100)], answers.append)
     world.establish()
@@ -244,14 +250,14 @@ def test_requests_are_bounded_by_sets_and_bytes(world, monkeypatch, limits, size
 def test_what_waits_is_bounded(world, monkeypatch):
     world.conversation.disconnected()
     monkeypatch.setattr(topology_client, "WAITING_MAX", 2)
-    answers = []
+    answers: list[Refusal | str | None] = []
     for name in "abc":
         world.client.change([queue(name)], answers.append)
-    assert [refusal.code for refusal in answers] == [506]
+    assert codes(answers) == [506]
     monkeypatch.setattr(topology_client, "WAITING_MAX", 100)
     monkeypatch.setattr(topology_client, "WAITING_BYTES_MAX", 1000)
     world.client.change([queue("x" * 200)] * 10, answers.append)
-    assert [refusal.code for refusal in answers] == [506, 506]
+    assert codes(answers) == [506, 506]
     # What was sent waits no more.
     world.establish()
     world.client.change([queue("d")], answers.append)
@@ -259,16 +265,16 @@ def test_what_waits_is_bounded(world, monkeypatch):
 
 
 def test_changes_that_are_none_are_refused_at_once(world):
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([], answers.append)
     world.client.change([DeclareQueue(Queue("/", "q", arguments={"x": object()}))], answers.append)
-    assert [refusal.code for refusal in answers] == [406, 406]
+    assert codes(answers) == [406, 406]
     assert world.requests() == []
 
 
 def test_changes_are_sent_again_in_order_when_control_is_back(world, monkeypatch):
     monkeypatch.setattr(topology_client, "REQUESTS_MAX", 2)
-    answers = []
+    answers: list[str] = []
     for name in "abcd":
         world.client.change([queue(name)], lambda refusal, name=name: answers.append(name))
     first = world.requests()
@@ -284,7 +290,7 @@ def test_changes_are_sent_again_in_order_when_control_is_back(world, monkeypatch
 
 
 def test_changes_are_refused_when_control_is_away_too_long(world):
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("sent")], answers.append)
     ((number, _),) = world.requests()
     world.conversation.disconnected()
@@ -295,7 +301,7 @@ def test_changes_are_refused_when_control_is_away_too_long(world):
     assert answers == []
     world.time += AWAY_SECONDS / 2
     world.client.tick()
-    assert [refusal.code for refusal in answers] == [541, 541]
+    assert codes(answers) == [541, 541]
     # Those are not made any more; the third is.
     world.establish()
     ((number, sets),) = world.requests()
@@ -305,39 +311,39 @@ def test_changes_are_refused_when_control_is_away_too_long(world):
 
 
 def test_a_control_that_does_not_answer_is_not_waited_for(world):
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("a")], answers.append)
     ((number, _),) = world.requests()
     world.time += AWAY_SECONDS
     world.client.tick()
-    assert [refusal.code for refusal in answers] == [541]
+    assert codes(answers) == [541]
     world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert len(answers) == 1
 
 
 def test_a_change_that_was_refused_is_not_made_later(world, monkeypatch):
     monkeypatch.setattr(topology_client, "REQUESTS_MAX", 1)
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("slow")], answers.append)
     world.client.change([queue("behind")], answers.append)
     ((number, _),) = world.requests()
     world.time += AWAY_SECONDS
     world.client.tick()
-    assert [refusal.code for refusal in answers] == [541, 541]
+    assert codes(answers) == [541, 541]
     world.tell(Message(REPLY, number, TopologyChanged(0, (None,)).to_body()))
     assert world.requests() == []
 
 
 def test_a_copy_that_does_not_get_there_is_not_waited_for(world):
     world.push_all()
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("a")], answers.append)
     ((number, _),) = world.requests()
     world.tell(Message(REPLY, number, TopologyChanged(99, (None,)).to_body()))
     assert answers == []
     world.time += AWAY_SECONDS
     world.client.tick()
-    assert [refusal.code for refusal in answers] == [541]
+    assert codes(answers) == [541]
 
 
 @pytest.mark.parametrize(
@@ -349,11 +355,11 @@ def test_a_copy_that_does_not_get_there_is_not_waited_for(world):
     ],
 )
 def test_a_request_that_failed_is_a_refusal_of_all_its_changes(world, answer):
-    answers = []
+    answers: list[Refusal | str | None] = []
     world.client.change([queue("a")], answers.append)
     ((number, _),) = world.requests()
     world.tell(answer(number))
-    assert [refusal.code for refusal in answers] == [541]
+    assert codes(answers) == [541]
 
 
 def test_what_a_predecessor_lost_is_told_before_anything_else():
@@ -371,7 +377,7 @@ def test_what_a_predecessor_lost_is_told_before_anything_else():
 
 def test_whoever_is_answered_may_ask_again(world, monkeypatch):
     monkeypatch.setattr(topology_client, "REQUESTS_MAX", 1)
-    answers = []
+    answers: list[Refusal | str | None] = []
 
     def again(refusal):
         answers.append(refusal)

@@ -3,8 +3,7 @@
 import pytest
 
 from fluxmq.ipc import topology_messages
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
-from fluxmq.ipc.messages import Message, MessageError
+from fluxmq.ipc.messages import MessageError
 from fluxmq.ipc.topology_messages import (
     FROM_NOTHING,
     SET_BYTES_MAX,
@@ -22,11 +21,7 @@ from fluxmq.routing.topology.changes import AddVhost, Bind, DeclareQueue, DropOw
 from fluxmq.routing.topology.records import Binding, Queue, Vhost
 from fluxmq.routing.topology.refusals import Refusal
 from fluxmq.routing.topology.topology import Row, Topology
-
-
-def travelled(body):
-    ((_, _, _, arrived),) = FrameDecoder().feed(encode_frame(Message("x", 1, body).to_wire()))
-    return arrived
+from tests.unit.ipc.travelling import travelled
 
 
 def rows(count):
@@ -103,7 +98,7 @@ def test_sets_of_changes_there_and_back():
 
 def test_a_set_that_is_not_understood_is_refused_alone():
     good = pack_set((DropOwner("0.1.2"),))
-    sets = read_sets(change_body([[["dance", {}]], good, [], [1], "x"]))
+    sets = read_sets({"sets": [[["dance", {}]], good, [], [1], "x"]})
     assert [isinstance(each, Refusal) for each in sets] == [True, False, True, True, True]
     assert {each.code for each in sets if isinstance(each, Refusal)} == {406}
     assert sets[1] == (DropOwner("0.1.2"),)

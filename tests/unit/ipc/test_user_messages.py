@@ -5,8 +5,7 @@ import pytest
 from fluxmq.auth.credentials import HashParameters, hash_password
 from fluxmq.auth.scram import StoredKeys
 from fluxmq.auth.users import TopicPermission, User, VhostPermission
-from fluxmq.ipc.framing import FrameDecoder, encode_frame
-from fluxmq.ipc.messages import ERROR_INVALID, Message, MessageError
+from fluxmq.ipc.messages import ERROR_INVALID, MessageError
 from fluxmq.ipc.user_messages import (
     USERS_MAX,
     Confirmed,
@@ -22,6 +21,7 @@ from fluxmq.ipc.user_messages import (
     UserSummary,
     user_to_body,
 )
+from tests.unit.ipc.travelling import travelled
 
 HASH = hash_password("p", b"s" * 16, HashParameters(1, 64, 1))
 KEYS = StoredKeys(4096, b"s" * 16, b"k" * 32, b"K" * 32)
@@ -38,11 +38,6 @@ EVE = User(
     permissions=(VhostPermission("/", "", "^q", ".*"), VhostPermission("b", "a", "b", "c")),
     topic_permissions=(TopicPermission("/", "amq.topic", "^{username}", ""),),
 )
-
-
-def travelled(body):
-    ((_, _, _, arrived),) = FrameDecoder().feed(encode_frame(Message("x", 1, body).to_wire()))
-    return arrived
 
 
 @pytest.mark.parametrize(

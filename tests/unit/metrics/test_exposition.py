@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fluxmq.metrics.exposition import Exposition, Source
 from fluxmq.metrics.instruments import Instruments
-from fluxmq.metrics.registry import METRICS, Kind, Scope
+from fluxmq.metrics.registry import METRICS, Kind, Sample, Scope
 
 
 def parsed(exposition):
@@ -52,7 +52,7 @@ def test_what_is_not_declared_is_left_out_and_counted():
 def test_every_declared_metric_survives_the_round_trip():
     exposition = Exposition()
     for scope in Scope:
-        samples = []
+        samples: list[Sample] = []
         for metric in METRICS.values():
             if metric.scope is not scope:
                 continue

@@ -8,15 +8,17 @@ import numpy
 import pytest
 from xxhash import xxh3_64_intdigest
 
-from fluxmq._hot.batches import build_message, parse
-from fluxmq._hot.batches import verify as verify_check
-from fluxmq.model.batches import (
+from fluxmq._hot.batch_format import (
     AREA_BYTES_MAX,
     HEADER_BYTES,
-    LENGTH_MAX,
     MESSAGES_MAX,
     PAYLOAD_BYTES_MAX,
     BatchError,
+)
+from fluxmq._hot.batches import build_message, parse
+from fluxmq._hot.batches import verify as verify_check
+from fluxmq.model.batches import (
+    LENGTH_MAX,
     Message,
     columns,
     encode,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,14 @@ from fluxmq._hot.run import Run, message_run
 from fluxmq.ipc.launch import Launch
 from fluxmq.net import frames
 from fluxmq.net import links as links_module
-from fluxmq.net.link_ends import LinkEnds
+from fluxmq.net.link_ends import LinkEnds, LinkKind
 from fluxmq.net.links import (
     BYTES_PER_TURN,
     FEED_FRAMES,
     RECORDS_PER_TURN,
     Link,
     Received,
+    SocketTransport,
     make_links,
 )
 from tests.unit.shards.pipes import RECORD_MAX, MemoryTransport, Pipe
@@ -261,32 +262,42 @@ def test_a_turn_is_bounded(ends: tuple[End, End]) -> None:
     assert BYTES_PER_TURN // 20_100 <= turn <= BYTES_PER_TURN // 20_000 + 1
 
 
-def test_a_record_that_came_before_sleep_asks_for_a_tick(ends: tuple[End, End]) -> None:
+def test_a_record_that_came_before_sleep_asks_for_a_tick(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
     end, _ = ends
-    end.transport.sleep = lambda: False  # what a ring says when a record came meanwhile
+    # What a ring says when a record came meanwhile.
+    monkeypatch.setattr(end.transport, "sleep", lambda: False)
     end.link.sleep()
     assert end.scheduled == 1
 
 
+def launch(index: int, link: LinkEnds, link_kind: LinkKind, wake_fds: Sequence[int] = ()) -> Launch:
+    """One of two shards that know each other."""
+    return Launch(
+        role="shard",
+        index=index,
+        workers=2,
+        parent_pid=os.getpid(),
+        slot=0,
+        settings_fd=-1,
+        table_fd=-1,
+        run_dir="",
+        data_dir="",
+        links=[link],
+        link_kind=link_kind,
+        wake_fds=list(wake_fds),
+    )
+
+
 @pytest.fixture
-def fabric() -> Iterator[tuple[Launch, Launch]]:
+def fabric() -> tuple[Launch, Launch]:
     """Launch descriptions of two shards, as the supervisor would make them of sockets or rings."""
     pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
     (a_send, b_receive), (b_send, a_receive) = pairs
-    common = {
-        "role": "shard",
-        "workers": 2,
-        "parent_pid": os.getpid(),
-        "slot": 0,
-        "settings_fd": -1,
-        "table_fd": -1,
-        "run_dir": "",
-        "data_dir": "",
-        "link_kind": "socket",
-    }
     return (
-        Launch(index=0, links=[LinkEnds(1, a_send.detach(), a_receive.detach())], **common),
-        Launch(index=1, links=[LinkEnds(0, b_send.detach(), b_receive.detach())], **common),
+        launch(0, LinkEnds(1, a_send.detach(), a_receive.detach()), "socket"),
+        launch(1, LinkEnds(0, b_send.detach(), b_receive.detach()), "socket"),
     )
 
 
@@ -324,6 +335,7 @@ def test_links_over_sockets(fabric: tuple[Launch, Launch], ends: tuple[End, End]
     receiver.transport.reset()
     assert receiver.receive() == 0
     for link in (sender, receiver):
+        assert isinstance(link.transport, SocketTransport)
         link.transport._send.close()
         link.transport._receive.close()
 
@@ -335,29 +347,17 @@ def test_links_over_rings(ends: tuple[End, End]) -> None:
     for fd in descriptors:
         os.ftruncate(fd, 1 << 16)
     wake = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(2)]
-    common = {
-        "role": "shard",
-        "workers": 2,
-        "parent_pid": os.getpid(),
-        "slot": 0,
-        "settings_fd": -1,
-        "table_fd": -1,
-        "run_dir": "",
-        "data_dir": "",
-        "link_kind": "ring",
-        "wake_fds": wake,
-    }
     received: list[bytes] = []
     blocked: list[Link] = []
     one, other = ends
     sender = make(
-        Launch(index=0, links=[LinkEnds(1, *descriptors)], **common),
+        launch(0, LinkEnds(1, *descriptors), "ring", wake),
         one.reactor,
         lambda *_: None,
         blocked.append,
     )[1]
     receiver = make(
-        Launch(index=1, links=[LinkEnds(0, *descriptors[::-1])], **common),
+        launch(1, LinkEnds(0, *descriptors[::-1]), "ring", wake),
         other.reactor,
         lambda _, frame: received.append(frame),
         blocked.append,

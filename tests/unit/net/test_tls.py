@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluxmq.net import tls
+from fluxmq.net.streams import Chunk
 from fluxmq.net.tls import TlsStream, server_context
 from fluxmq.settings.listeners import TlsListener
 
@@ -99,7 +100,7 @@ def connected(
 def test_bytes_cross_in_both_directions(version: ssl.TLSVersion) -> None:
     stream, peer = connected(client=client_context(version))
     assert stream.feed(peer.encrypt(b"hello")) == b"hello"
-    chunks = [b"a" * 10, bytearray(b"b" * 40_000), memoryview(b"c" * 7)]
+    chunks: list[Chunk] = [b"a" * 10, bytearray(b"b" * 40_000), memoryview(b"c" * 7)]
     assert peer.decrypt(stream.encode(chunks)) == b"".join(chunks)
     assert stream.pending() == b""
     assert not stream.closed

@@ -132,10 +132,8 @@ def test_any_bytes_are_survived_and_judged_equally(data: bytes) -> None:
 def test_any_nats_bytes_are_survived_and_judged_equally(data: bytes) -> None:
     seen = []
     for module in (codec, PLAIN):
-        histogram = module.Histogram()  # type: ignore[attr-defined]
-        each = module.NatsReceiver(  # type: ignore[attr-defined]
-            bytearray(256), bytearray(512), 4, None, histogram, 1
-        )
+        histogram = module.Histogram()
+        each = module.NatsReceiver(bytearray(256), bytearray(512), 4, None, histogram, 1)
         each.inbound[: len(data)] = data
         done = each.feed(len(data), 1, False)
         assert 0 <= done <= len(data)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fluxmq.queues import commands
@@ -23,7 +25,7 @@ def append(host: Host, queue: Queue, count: int) -> Result:
 @pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 20}])
 @pytest.mark.parametrize("overflow", list(Overflow))
 def test_what_waiting_consumers_take_is_not_too_much(
-    limit: dict[str, int], overflow: Overflow
+    limit: dict[str, Any], overflow: Overflow
 ) -> None:
     host = Host()
     queue = host.declare(overflow=overflow, **limit)
@@ -34,7 +36,7 @@ def test_what_waiting_consumers_take_is_not_too_much(
 
 
 @pytest.mark.parametrize("limit", [{"max_length": 2}, {"max_length_bytes": 20}])
-def test_what_nobody_takes_after_all_goes(limit: dict[str, int]) -> None:
+def test_what_nobody_takes_after_all_goes(limit: dict[str, Any]) -> None:
     host = Host()
     queue = host.declare(dead_letter=True, **limit)
     consumer = host.attach(queue, limit=5)
@@ -138,7 +140,7 @@ def test_not_every_consumer_is_asked_for_its_room() -> None:
 
 @pytest.mark.parametrize("consumers", [0, 1])
 @pytest.mark.parametrize("more", [{}, {"max_length": 5}, {"max_length_bytes": 1}])
-def test_a_length_of_nothing_keeps_nothing(consumers: int, more: dict[str, int]) -> None:
+def test_a_length_of_nothing_keeps_nothing(consumers: int, more: dict[str, Any]) -> None:
     """Row F5: everything is dead-lettered, whatever the other limit says, also behind a consumer that has all it may."""
     host = Host()
     queue = host.declare(keeps_none=True, dead_letter=True, **more)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fluxmq.raft.types import (
     COMMAND,
     Entry,
@@ -29,7 +31,7 @@ def log_of(terms: list[int]) -> list[Entry]:
     ]
 
 
-def with_logs(logs: dict[int, list[int]], leader_term: int, **options: int | bool) -> Cluster:
+def with_logs(logs: dict[int, list[int]], leader_term: int, **options: Any) -> Cluster:
     """Members with logs of these terms; the first has heard of `leader_term` already."""
     cluster = Cluster(len(logs), **options)
     for number, terms in logs.items():

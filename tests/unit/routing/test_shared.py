@@ -55,7 +55,7 @@ def test_a_run_may_start_anywhere_on_the_wheel(group: SharedGroup[str]) -> None:
     group.join("a")
     group.set_remote(3, 2, 0)
     group.set_remote(4, 3, 0)
-    slots = ["a", 3, 3, 4, 4, 4]
+    slots: list[str | int] = ["a", 3, 3, 4, 4, 4]
     assert [group.choose() for _ in range(6)] == slots
     for start in range(6):
         parts = group.split(5)

@@ -251,11 +251,11 @@ def test_a_derived_address_that_is_taken_on_another_node() -> None:
                 plans.of("invoices")
         else:
             assert plans.of("invoices").bind_addr
-    peers = {"groups": {"orders": {"bind_addr": "127.0.0.1:1", "peers": {other: derived}}}}
+    groups = {"groups": {"orders": {"bind_addr": "127.0.0.1:1", "peers": {other: derived}}}}
     with pytest.raises(
         UnknownGroup, match=rf"clashes with cluster.raft.groups.orders.peers.{other}"
     ):
-        GroupPlans(node("a", THREE, raft | peers)).of("invoices")
+        GroupPlans(node("a", THREE, raft | groups)).of("invoices")
 
 
 def test_a_port_that_there_is_not() -> None:

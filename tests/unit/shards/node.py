@@ -371,7 +371,6 @@ class Node:
         client = self.client(shard, version)
         answer = client.connect(client_id, **fields)
         assert answer.reason == 0, str(answer)
-        client.present = answer.session_present
         return client
 
     def id_of(self, home: int, name: str = "client") -> str:
@@ -385,6 +384,12 @@ class Node:
     def holders(self, client_id: str) -> list[int]:
         """The shards that have a session of a client id."""
         return [shard.index for shard in self if shard.session(client_id) is not None]
+
+
+def stream_of(client: Client) -> Stream:
+    """The end of a client that the node gave it."""
+    assert isinstance(client.stream, Stream)
+    return client.stream
 
 
 def drain(client: Client) -> list[Packet]:
@@ -403,7 +408,7 @@ def drain(client: Client) -> list[Packet]:
 
 def messages(client: Client) -> list[bytes]:
     """Payloads of the messages that have come for a client, acknowledged."""
-    found = []
+    found: list[bytes] = []
     while True:
         try:
             packet = client._packets.popleft() if client._packets else client._read(float("inf"))
@@ -416,4 +421,14 @@ def messages(client: Client) -> list[bytes]:
         found.append(packet.payload)
 
 
-__all__ = ["LOOPBACK", "Clock", "MemoryTransport", "Node", "Pipe", "Shard", "drain", "messages"]
+__all__ = [
+    "LOOPBACK",
+    "Clock",
+    "MemoryTransport",
+    "Node",
+    "Pipe",
+    "Shard",
+    "drain",
+    "messages",
+    "stream_of",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,11 +12,11 @@ import pytest
 from fluxmq.auth.users import User
 from tests.conformance import wire
 from tests.conformance.client import Client
+from tests.conformance.received import Packet
 from tests.unit.shards.interleavings import Story, explore
 from tests.unit.shards.node import Clock, Node, drain
 
 MakeNode = Callable[..., Node]
-Attempt = dict[str, Any]
 LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 1000),)
 
 
@@ -32,6 +33,15 @@ def give(node: Node, shard: int, name: str, principal: str) -> Any:
     return session
 
 
+@dataclass
+class Arrival:
+    """A connection that wants the client id, the shard it came to, and what it received in the end."""
+
+    client: Client
+    shard: int
+    heard: list[Packet] = field(default_factory=list)
+
+
 class Contest:
     """A client id whose home is shard 0, its session in a given shard with one message in it, and connections
     that want it. `attempts` are those that scripts have begun."""
@@ -39,7 +49,7 @@ class Contest:
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop, owner: int) -> None:
         self.node = Node(3, clock, loop)
         self.name = self.node.id_of(0)
-        self.attempts: list[Client] = []
+        self.attempts: list[Arrival] = []
         first = self.node.connect(owner, self.name, props=LASTING)
         first.subscribe("news", qos=1)
         first.drop()
@@ -53,17 +63,16 @@ class Contest:
             if self.node.shards[shard] is None:
                 return
             client = self.node.client(shard)
-            client.shard = shard
             props = LASTING if lasting else ()
             client.send(wire.connect(wire.V5, self.name, clean=clean, props=props))
-            self.attempts.append(client)
+            self.attempts.append(Arrival(client, shard))
 
         return step
 
     def leave(self) -> None:
         """A step: the first connection goes away."""
         if self.attempts:
-            self.attempts[0].drop()
+            self.attempts[0].client.drop()
 
     def kill(self, shard: int) -> Callable[[], None]:
         """A step: a shard dies."""
@@ -88,15 +97,15 @@ class Contest:
 
         return step
 
-    def connected(self) -> list[Client]:
+    def connected(self) -> list[Arrival]:
         """The attempts that are connected in the end, with what they received in `heard`."""
         found = []
-        for client in self.attempts:
-            if client.closed or self.node.shards[client.shard] is None:
+        for attempt in self.attempts:
+            if attempt.client.closed or self.node.shards[attempt.shard] is None:
                 continue
-            client.heard = drain(client)
-            if not client.closed:
-                found.append(client)
+            attempt.heard = drain(attempt.client)
+            if not attempt.client.closed:
+                found.append(attempt)
         return found
 
     def holder(self) -> int | None:
@@ -142,9 +151,9 @@ def one_with_everything(contest: Contest) -> None:
     """One connection is left, it has the session, and the session has lost nothing."""
     holder = contest.holder()
     assert holder is not None
-    (client,) = contest.connected()
-    assert client.shard == holder
-    connack, *rest = client.heard
+    (attempt,) = contest.connected()
+    assert attempt.shard == holder
+    connack, *rest = attempt.heard
     assert connack.kind == wire.CONNACK
     assert connack.session_present, str(connack)
     assert [packet.payload for packet in rest] == [b"m"]
@@ -174,8 +183,8 @@ def test_a_clean_claim_among_others(begin: Begin) -> None:
     def check(contest: Contest) -> None:
         holder = contest.holder()
         assert holder is not None
-        (client,) = contest.connected()
-        assert client.shard == holder
+        (attempt,) = contest.connected()
+        assert attempt.shard == holder
         session = contest.node[holder].session(contest.name)
         assert session.delivery.inflight == 0
         assert not session.subscriptions
@@ -229,8 +238,8 @@ def test_the_claimer_dies(begin: Begin) -> None:
         contest.connect(1)()
         contest.node.run()
         contest.holder()
-        (client,) = contest.connected()
-        assert client.heard[0].reason == 0
+        (attempt,) = contest.connected()
+        assert attempt.heard[0].reason == 0
 
     def scripts(contest: Contest) -> Any:
         return [[contest.connect(2), contest.kill(2)], [contest.notice(0), contest.notice(1)]]
@@ -267,8 +276,8 @@ def test_the_owner_dies(begin: Begin) -> None:
 
     def check(contest: Contest) -> None:
         assert contest.holder() == 2
-        (client,) = contest.connected()
-        assert client.heard[0].reason == 0
+        (attempt,) = contest.connected()
+        assert attempt.heard[0].reason == 0
 
     play(begin, 1, scripts, check, walks=100)
 
@@ -318,7 +327,7 @@ def test_while_the_home_is_away_nothing_is_taken(begin: Begin) -> None:
     contest.connect(2, clean=True)()
     node.run()
     assert node.holders(contest.name) == [1]
-    first, second = contest.attempts
+    first, second = (attempt.client for attempt in contest.attempts)
     assert [packet.kind for packet in drain(first)] == [wire.CONNACK, wire.PUBLISH]
     assert not drain(second)
     node.start(0)
@@ -341,11 +350,11 @@ def test_the_home_dies_while_it_is_asked(begin: Begin) -> None:
         shard.timer()
     node.run()
     assert node.holders(contest.name) == []
-    assert not drain(contest.attempts[0])
+    assert not drain(contest.attempts[0].client)
     node.start(0)
     node.run()
     assert contest.holder() == 2
-    assert [packet.kind for packet in drain(contest.attempts[0])] == [wire.CONNACK]
+    assert [packet.kind for packet in drain(contest.attempts[0].client)] == [wire.CONNACK]
     node.close()
 
 
@@ -362,7 +371,7 @@ def test_a_home_that_was_restarted_waits_until_all_have_told(begin: Begin) -> No
     contest.connect(2)()
     node.run()
     node.let(2, 0, len(node.pipes[2, 0].records))  # the claim, while nothing of shard 1 has come
-    assert not drain(contest.attempts[0])
+    assert not drain(contest.attempts[0].client)
     node.release()
     one_with_everything(contest)
     node.close()

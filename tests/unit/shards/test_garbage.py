@@ -22,7 +22,7 @@ from fluxmq.shards.intake import TLS, WEBSOCKET
 from tests.broker import CERTIFICATES, client_tls
 from tests.conformance import wire
 from tests.conformance.client import Client
-from tests.unit.shards.node import Clock, Node, drain
+from tests.unit.shards.node import Clock, Node, drain, stream_of
 
 MakeNode = Callable[..., Node]
 Churn = Callable[[Node, int], None]
@@ -55,9 +55,10 @@ SETTINGS = {
 
 def bye(client: Client) -> None:
     """The client's socket goes."""
-    client.stream.sock.close()
-    client.stream.node._clients.remove(client.stream)
-    client.stream.node.run()
+    stream = stream_of(client)
+    stream.sock.close()
+    stream.node._clients.remove(stream)
+    stream.node.run()
 
 
 def come_and_go(node: Node, number: int) -> None:
@@ -235,7 +236,7 @@ def websocket(node: Node, number: int) -> None:
 def tls(node: Node, number: int) -> None:
     """A handshake that succeeds, or is cut short, or never was one."""
     client = node.client(0, listener=TLS)
-    sock = client.stream.sock
+    sock = stream_of(client).sock
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = client_tls(certificate=number % 2 == 0)
     side = context.wrap_bio(incoming, outgoing, server_hostname="localhost")

@@ -13,7 +13,7 @@ import pytest
 
 from tests.conformance import wire
 from tests.conformance.client import Client
-from tests.unit.shards.node import Node, drain, messages
+from tests.unit.shards.node import Node, drain, messages, stream_of
 
 MakeNode = Callable[..., Node]
 LASTING = ((wire.SESSION_EXPIRY_INTERVAL, 1000),)
@@ -43,7 +43,7 @@ def publish(publisher: Client, payloads: list[bytes], qos: int = 1) -> None:
             for number, payload in enumerate(payloads, 1)
         )
     )
-    publisher.stream.node.run()
+    stream_of(publisher).node.run()
 
 
 @pytest.mark.parametrize("shards", [(0, 0), (1, 1), (0, 1), (0, 1, 2), (0, 1, 1, 1), (2, 2, 1)])

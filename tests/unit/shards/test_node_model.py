@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -180,15 +181,14 @@ class Model:
 @given(st.lists(EVENTS, max_size=40))
 def test_everybody_gets_what_they_are_owed(events: list[Any]) -> None:
     loop, clock = asyncio.new_event_loop(), Clock()
-    former = fluxmq._hot.reactor.monotonic
-    fluxmq._hot.reactor.monotonic = clock
-    node = Node(SHARDS, clock, loop)
-    try:
-        model = Model(node)
-        for name, *arguments in events:
-            getattr(model, name)(*arguments)
-        model.end()
-    finally:
-        node.close()
-        loop.close()
-        fluxmq._hot.reactor.monotonic = former
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        node = Node(SHARDS, clock, loop)
+        try:
+            model = Model(node)
+            for name, *arguments in events:
+                getattr(model, name)(*arguments)
+            model.end()
+        finally:
+            node.close()
+            loop.close()

@@ -9,7 +9,7 @@ import pytest
 from fluxmq._hot.reactor import PAUSED_LINK
 from fluxmq.net import frames
 from tests.conformance import wire
-from tests.unit.shards.node import Node, drain, messages
+from tests.unit.shards.node import Node, drain, messages, stream_of
 
 MakeNode = Callable[..., Node]
 
@@ -225,7 +225,7 @@ def test_a_full_link_stops_those_who_feed_it_and_no_others(make_node: MakeNode) 
     )
     while left:
         try:
-            left = left[feeder.stream.sock.send(left[:3000]) :]
+            left = left[stream_of(feeder).sock.send(left[:3000]) :]
         except BlockingIOError:
             break
         node.run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ NOT_AUTHORIZED = 0x87
 
 
 @pytest.fixture
-def node(make_node: MakeNode) -> Iterator[Node]:
+def node(make_node: MakeNode) -> Node:
     """One shard with two users and cheap hashes."""
     auth = {"argon2": {"time_cost": 1, "memory_cost": 8192}}
     return make_node(1, {"auth": auth}, users=(ANNA, BERT))
@@ -40,8 +40,8 @@ def connect(node: Node, name: str, client_id: str, version: int = 5, **fields: A
     client.send(
         wire.connect(version, client_id, username=name, password=b"secret", keep_alive=0, **fields)
     )
-    client.connack = answer(node, client)
-    assert client.connack.reason == 0, str(client.connack)
+    connack = answer(node, client)
+    assert connack.reason == 0, str(connack)
     return client
 
 

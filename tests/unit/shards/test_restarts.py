@@ -165,9 +165,9 @@ def test_a_shard_with_half_the_retained_messages_is_not_asked(make_node: MakeNod
     for shard in (0, 1):
         assert len(node[shard].broker.retained.store) == len(node.disks[shard].rows["retained"])
     node.release()
-    for shard in node:
-        assert shard.peers.synchronised
-        assert len(shard.broker.retained.store) == 50
+    for each in node:
+        assert each.peers.synchronised
+        assert len(each.broker.retained.store) == 50
 
 
 def test_a_node_that_starts_has_nobody_to_ask(make_node: MakeNode) -> None:

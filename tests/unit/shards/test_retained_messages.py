@@ -15,7 +15,7 @@ from fluxmq.sessions.mqtt.subscribing import FEED_STEP
 from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.unit.shards.interleavings import Story, explore
-from tests.unit.shards.node import Clock, Node, drain, messages
+from tests.unit.shards.node import Clock, Node, drain, messages, stream_of
 
 MakeNode = Callable[..., Node]
 
@@ -87,52 +87,51 @@ def test_shards_agree_after_anything(events: list[Any]) -> None:
     """Publishes anywhere, frames in any order, clocks set back, shards restarted."""
     loop = asyncio.new_event_loop()
     clock = Clock()
-    former = fluxmq._hot.reactor.monotonic
-    fluxmq._hot.reactor.monotonic = clock
-    node = Node(3, clock, loop)
-    try:
-        clients: dict[int, Client] = {}
-        node.hold()
-        for event in events:
-            if event[0] == "publish":
-                _, shard, topic, payload = event
-                if not node[shard].peers.synchronised:
-                    continue  # it takes no connections yet
-                if shard not in clients:
-                    clients[shard] = node.connect(shard, node.id_of(shard), version=4)
-                clients[shard].publish(topic, payload, retain=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        node = Node(3, clock, loop)
+        try:
+            clients: dict[int, Client] = {}
+            node.hold()
+            for event in events:
+                if event[0] == "publish":
+                    _, shard, topic, payload = event
+                    if not node[shard].peers.synchronised:
+                        continue  # it takes no connections yet
+                    if shard not in clients:
+                        clients[shard] = node.connect(shard, node.id_of(shard), version=4)
+                    clients[shard].publish(topic, payload, retain=True)
+                    node.run()
+                elif event[0] == "let":
+                    waiting = node.waiting()
+                    if waiting:
+                        node.let(*waiting[event[1] % len(waiting)])
+                elif event[0] == "back":
+                    clock.wall -= event[1]
+                else:
+                    # What a shard has said reaches the others before the next death: with two at once, a
+                    # message may have reached some of the living only. One that is still coming up counts as dead.
+                    others = [shard for number, shard in enumerate(node) if number != event[1]]
+                    if not all(shard.peers.synchronised for shard in others):
+                        continue
+                    for source, target in node.waiting():
+                        if source == event[1]:
+                            node.let(source, target, len(node.pipes[source, target].records))
+                    node.kill(event[1])
+                    clients.pop(event[1], None)
+                    node.start(event[1])
+                    node.hold()
+            node.release()
+            assert all(shard.peers.synchronised for shard in node)
+            first, *rest = contents(node)
+            assert rest == [first] * 2
+            for shard in clients:
+                clients[shard].publish("z", b"last %d" % shard, qos=1, retain=True)
                 node.run()
-            elif event[0] == "let":
-                waiting = node.waiting()
-                if waiting:
-                    node.let(*waiting[event[1] % len(waiting)])
-            elif event[0] == "back":
-                clock.wall -= event[1]
-            else:
-                # What a shard has said reaches the others before the next death: with two at once, a
-                # message may have reached some of the living only. One that is still coming up counts as dead.
-                others = [shard for number, shard in enumerate(node) if number != event[1]]
-                if not all(shard.peers.synchronised for shard in others):
-                    continue
-                for source, target in node.waiting():
-                    if source == event[1]:
-                        node.let(source, target, len(node.pipes[source, target].records))
-                node.kill(event[1])
-                clients.pop(event[1], None)
-                node.start(event[1])
-                node.hold()
-        node.release()
-        assert all(shard.peers.synchronised for shard in node)
-        first, *others = contents(node)
-        assert others == [first] * 2
-        for shard in clients:
-            clients[shard].publish("z", b"last %d" % shard, qos=1, retain=True)
-            node.run()
-            assert [kept[b"z"] for kept in contents(node)] == [b"last %d" % shard] * 3
-    finally:
-        node.close()
-        loop.close()
-        fluxmq._hot.reactor.monotonic = former
+                assert [kept[b"z"] for kept in contents(node)] == [b"last %d" % shard] * 3
+        finally:
+            node.close()
+            loop.close()
 
 
 def test_a_message_published_elsewhere_keeps_everything(make_node: MakeNode) -> None:
@@ -230,7 +229,7 @@ def test_ten_thousand_messages_for_a_slow_reader(make_node: MakeNode) -> None:
     node.run()
     slow = node.client(0, buffer=4096)
     slow.connect("slow")
-    sock = slow.stream.sock
+    sock = stream_of(slow).sock
     slow.subscribe("t/#")
     found = b""
     other = node.connect(0, "other")
@@ -269,7 +268,7 @@ def test_ten_thousand_messages_through_a_window_of_three(make_node: MakeNode, qo
     subscriber = node.connect(0, "s", props=((wire.RECEIVE_MAXIMUM, 3),))
     subscriber.subscribe("t/#", qos=qos)
     session = node[0].session("s")
-    topics = []
+    topics: list[str] = []
     while len(topics) < count:
         assert session.delivery.inflight <= 3
         assert session.delivery.pending_count <= 1, "the session's queue is not filled with them"
@@ -321,7 +320,7 @@ def test_a_message_too_large_or_expired_does_not_end_the_feed(make_node: MakeNod
         0, "s", props=((wire.RECEIVE_MAXIMUM, 1), (wire.MAXIMUM_PACKET_SIZE, 100))
     )
     subscriber.subscribe("t/#", qos=1)
-    topics = []
+    topics: list[str] = []
     while len(topics) < 7:
         packets = drain(subscriber)
         for packet in packets:
@@ -361,7 +360,7 @@ def test_subscribing_again_and_again_keeps_one_feed(make_node: MakeNode) -> None
         subscriber.subscribe("t/#", "t/+", qos=1)
     (connection,) = [c for c in node[0].reactor.connections.values() if c.feeding]
     assert len(connection.identity.feeds) == 2
-    topics = []
+    topics: list[str] = []
     while True:
         packets = drain(subscriber)
         if not packets:

@@ -161,7 +161,11 @@ def test_sessions_wake_at_the_earlier_of_their_times(
     assert len(timers) == len(expected)
     woken: list[tuple[float, Session]] = []
     for now in range(22):
-        timers.due(now, lambda one, now=now: woken.append((now, one)))
+
+        def wake(one: Session, now: float = now) -> None:
+            woken.append((now, one))
+
+        timers.due(now, wake)
     assert sorted(woken, key=lambda entry: id(entry[1])) == sorted(
         ((when, one) for one, when in expected.items()), key=lambda entry: id(entry[1])
     )

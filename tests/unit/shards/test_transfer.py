@@ -64,15 +64,14 @@ def test_everything_but_messages(
 def with_node(act: Callable[[Node], None]) -> None:
     """Hypothesis and fixtures do not go together."""
     loop, clock = asyncio.new_event_loop(), Clock()
-    former = fluxmq._hot.reactor.monotonic
-    fluxmq._hot.reactor.monotonic = clock
-    node = Node(2, clock, loop)
-    try:
-        act(node)
-    finally:
-        node.close()
-        loop.close()
-        fluxmq._hot.reactor.monotonic = former
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fluxmq._hot.reactor, "monotonic", clock)
+        node = Node(2, clock, loop)
+        try:
+            act(node)
+        finally:
+            node.close()
+            loop.close()
 
 
 def round_trip(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -106,9 +106,12 @@ def _decoded(
 ) -> list[tuple[dict[str, str], dict[str, str], str | None, str | None]]:
     found = decode_blocks(pa.array(blocks, pa.binary()))
     columns = (found.headers, found.properties, found.publisher, found.exchange)
+    values = []
     for column in columns:
+        assert column is not None
         column.validate(full=True)
-    headers, properties, publishers, exchanges = (column.to_pylist() for column in columns)
+        values.append(column.to_pylist())
+    headers, properties, publishers, exchanges = values
     for pairs in (*headers, *properties):
         assert len(dict(pairs)) == len(pairs), "a name twice in one map"
     return [

@@ -6,9 +6,9 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq_spark.exports import (
@@ -210,7 +210,7 @@ def test_a_manifest_that_is_missing(tmp_path: Path) -> None:
 
 def test_remote_directories(tmp_path: Path) -> None:
     """A URL of fsspec takes files and manifests as a local directory does."""
-    import fsspec
+    import fsspec  # type: ignore[import-untyped]
 
     name = f"memory://exports-{tmp_path.name}"
     directory = ExportDirectory(name)

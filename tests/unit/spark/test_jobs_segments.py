@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq_spark.errors import Damage
@@ -58,8 +58,11 @@ def export_of(root: Path, output: Path, ranges: list[QueueRange], **changes: Any
         "attempt": lambda: "0",
     }
     return Export(
-        *(storage, lists_of(portions_of(ranges), 1000)),
-        *(ExportDirectory(str(output)), schema_of(True), "run"),
+        storage,
+        lists_of(portions_of(ranges), 1000),
+        ExportDirectory(str(output)),
+        schema_of(True),
+        "run",
         **{**details, **changes},
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -70,8 +70,8 @@ def test_counts_of_batches_add_up() -> None:
     assert whole["a", "t/1", None] == [100, sum(range(1, 300, 3)), 298]
     assert whole["b", "t/0", None] == [2, 10_000, 5000]
     of_a = [
-        (cell, *counts)
-        for (queue, _, cell), counts in whole.items()
+        (cell, messages, size, largest)
+        for (queue, _, cell), (messages, size, largest) in whole.items()
         if queue == "a" and cell is not None
     ]
     found = sizes_of("a", of_a)

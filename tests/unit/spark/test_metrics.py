@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import fluxmq_spark
 from fluxmq_spark.errors import Damage, SparkSourceError
 from fluxmq_spark.metrics import Metrics
 from fluxmq_spark.options import read_options
+from fluxmq_spark.reading import TaskPartition
 from fluxmq_spark.schema import message_schema
 from fluxmq_spark.source import BatchReader
 from tests.spark_queues import QueueOnDisk
@@ -38,7 +40,9 @@ def test_counts_of_tasks_are_added_up(orders: QueueOnDisk, tmp_path: Path) -> No
     counted = fluxmq_spark.read_metrics(str(tmp_path / "a" / "metrics"))
     assert (rows, counted.rows, counted.skipped_rows) == (3000, 3000, 0)
     assert counted.tasks == len(partitions) >= 3
-    assert counted.segments == sum(len(each.task.portions) for each in partitions)
+    tasks = [each.task for each in partitions if isinstance(each, TaskPartition)]
+    assert len(tasks) == len(partitions)
+    assert counted.segments == sum(len(task.portions) for task in tasks)
     assert 300 <= counted.batches <= 300 + counted.segments
     assert counted.bytes > 3000 * 64
     files = list((tmp_path / "a" / "metrics").iterdir())
@@ -52,6 +56,7 @@ def test_a_task_that_is_given_up_counts_what_it_read(orders: QueueOnDisk, tmp_pa
     (partition,) = made.partitions()
     batches = made.read(partition)
     first = next(batches)
+    assert isinstance(batches, Generator)
     batches.close()
     counted = fluxmq_spark.read_metrics(str(tmp_path / "a" / "metrics"))
     assert (counted.tasks, counted.rows) == (1, first.num_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.types import (
     BinaryType,

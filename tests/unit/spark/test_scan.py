@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fluxmq.model.batches import Message
 from fluxmq.model.properties import Item, Kind, encode, text
 from fluxmq_spark import scan as scan_module
+from fluxmq_spark.columns import WEIGHT_MAX
 from fluxmq_spark.decode import Batches, Window, batch_starts
 from fluxmq_spark.errors import Damage, DataLoss
 from fluxmq_spark.scan import Selection, Statistics
@@ -276,7 +277,7 @@ def test_a_key_of_many_messages_makes_no_column_too_large(tmp_path: Path) -> Non
     )
     sizes = [(batch.num_rows, batch.nbytes) for batch in found]
     assert sum(rows for rows, _ in sizes) == 4097
-    assert max(size for _, size in sizes) <= scan_module.WEIGHT_MAX + (1 << 20)
+    assert max(size for _, size in sizes) <= WEIGHT_MAX + (1 << 20)
 
 
 def test_rows_of_many_small_batches_share_record_batches(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql.types import (
     BinaryType,

@@ -28,9 +28,11 @@ def group_of(
     whole: bool = True,
 ) -> GroupState:
     """A work group."""
-    counts = [sum(last - first + 1 for first, last, _ in ranges) for ranges in (pending, dead)]
+    waiting, given_up = (
+        sum(last - first + 1 for first, last, _ in ranges) for ranges in (pending, dead)
+    )
     floor = pending[0][0] if pending else cursor
-    return GroupState(name, "work", "", cursor, 1, pending, dead, floor, *counts, whole)
+    return GroupState(name, "work", "", cursor, 1, pending, dead, floor, waiting, given_up, whole)
 
 
 def written(path: Path, *groups: GroupState) -> QueueFiles:
@@ -111,6 +113,7 @@ def test_every_offset_has_the_state_that_the_ranges_say(
     assert wanted(selection, 120) == [
         offset for offset in range(120) if expected[offset] != ACKNOWLEDGED
     ]
+    assert selection.ranges is not None
     for (_, before), (after, _) in zip(selection.ranges, selection.ranges[1:], strict=False):
         assert before + 1 < after
     for (_, before, _), (after, _, _) in zip(selection.labels, selection.labels[1:], strict=False):

@@ -6,8 +6,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import fsspec
-import pyarrow as pa
+import fsspec  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq_spark.errors import SparkSourceError
@@ -163,7 +163,7 @@ def test_staged_rows_that_are_gone_or_cut_are_told(tmp_path: Path) -> None:
     queue = Queue()
     for number, spoil in enumerate([Path.unlink, lambda path: path.write_bytes(b"ARROW1\0\0ab")]):
         (part,) = stage(staging, list(range(100)))
-        spoil(tmp_path / part.name)  # type: ignore[operator]
+        spoil(tmp_path / part.name)
         with pytest.raises(SparkSourceError, match=r"part-00000-.*: staged rows cannot be read"):
             Ledger(staging).commit(number, [part], "p", queue.publish)
         (tmp_path / f"batch-{number}.json").unlink()

@@ -322,7 +322,7 @@ def test_placing_a_group_goes_on_wherever_it_failed(tmp_path: Path) -> None:
     class Failing(Files):
         left = 0
 
-        def call(self, operation, path, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+        def call(self, operation, path, function, *args, **kwargs):
             self.left -= 1
             if self.left < 0:
                 raise WriteFailed(f"{operation} of {path}: made to fail")

@@ -27,7 +27,7 @@ class NoDescriptors(Files):
         super().__init__()
         self.free = free
 
-    def call(self, operation, path, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def call(self, operation, path, function, *args, **kwargs):
         """Opening fails when too many are open."""
         opening = operation in {"open", "create", "open directory"}
 

@@ -213,7 +213,7 @@ class Racing(Files):
         self.times = times
         self.suffix = suffix
 
-    def call(self, operation, path, function, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def call(self, operation, path, function, *args, **kwargs):
         if operation == "link" and self.times and path.endswith(self.suffix):
             self.times -= 1
             self.log.trim(self.log.state().segments[0].next_offset)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.model.segments import FOOTER_BYTES, PAGE_BYTES, TIME_NONE, Footer, Page, segment_name

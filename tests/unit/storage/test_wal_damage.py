@@ -75,7 +75,7 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]
     return folder, records
 
 
-def with_contents(folder: Path, sequence: int, data: bytes) -> list[Stored]:
+def with_contents(folder: Path, sequence: int, data: bytes | bytearray) -> list[Stored]:
     """What the log holds when one of its files has other contents. Raises Corruption."""
     # In place: a file that is truncated and written anew is flushed by the file system, which takes its time.
     fd = os.open(folder / file_name(sequence), os.O_RDWR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_where_it_cannot_be_asked_for_the_kernel_does_it_in_its_time(
 ) -> None:
     class Refusing:
         def sync_file_range(self, *_arguments: object) -> int:
-            files_module.ctypes.set_errno(code)
+            ctypes.set_errno(code)
             return -1
 
     for libc in (Refusing(), object()):
@@ -83,7 +84,7 @@ def test_where_it_cannot_be_asked_for_the_kernel_does_it_in_its_time(
 def test_a_failure_of_the_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
         def sync_file_range(self, *_arguments: object) -> int:
-            files_module.ctypes.set_errno(errno.EIO)
+            ctypes.set_errno(errno.EIO)
             return -1
 
     files = Files()

@@ -51,7 +51,9 @@ def test_the_table_is_bounded_and_no_address_exceeds_its_rate(
     arrivals: list[tuple[int, float]],
 ) -> None:
     limit = rates(rate=10.0, burst=3, max_addresses=20)
-    now, started, allowed = 0.0, {}, {}
+    now = 0.0
+    started: dict[str, float] = {}
+    allowed: dict[str, int] = {}
     for host, pause in arrivals:
         now += pause
         key = f"192.0.2.{host}"

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fluxmq.ipc import handoff
-from fluxmq.ipc.launch import LinkKind, read_settings
+from fluxmq.ipc.launch import read_settings
+from fluxmq.net.link_ends import LinkKind
 from fluxmq.supervisor.fabric import RING_HEADER_BYTES, Fabric
 from fluxmq.supervisor.placement import plan
 from fluxmq.supervisor.tree import Tree

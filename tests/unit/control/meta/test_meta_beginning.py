@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -29,7 +30,7 @@ def alone(path, *changes, users=()):
         thread = StoreThread()
         store = await thread.run(lambda: MetadataStore(path / FILE_NAME))
         for user in users:
-            await thread.run(lambda user=user: store.add(user))
+            await thread.run(partial(store.add, user))
         if changes:
             keeper = TopologyKeeper(store, thread, list, list, lambda _: None)
             await keeper.load("life", (), lambda: GUEST)

@@ -221,10 +221,13 @@ def test_who_returns_is_not_sent_to_as_long_as_the_leader_counts_on_its_lost_log
 
 def test_parts_of_a_snapshot_come_in_order_and_all():
     wire = []
-    sending = transfers.Sending(
-        5, [b"%d" % n for n in range(6)], b"end", lambda f: not wire.append(f)
-    )
-    receiving = transfers.Receiving(lambda frame: not wire.append(frame))
+
+    def send(frame):
+        wire.append(frame)
+        return True
+
+    sending = transfers.Sending(5, [b"%d" % n for n in range(6)], b"end", send)
+    receiving = transfers.Receiving(send)
     assert sending.begin()
     assert len(wire) == transfers.WINDOW
     while wire:
@@ -234,6 +237,7 @@ def test_parts_of_a_snapshot_come_in_order_and_all():
         elif isinstance(frame, PartTaken):
             assert sending.taken(frame)
         else:
+            assert isinstance(frame, SnapshotSent)
             assert receiving.complete(frame) == [b"0", b"1", b"2", b"3", b"4", b"5"]
     assert sending.ended
     receiving.part(Part(6, 0, b"a"))

@@ -12,6 +12,7 @@ from fluxmq.control.directory import Directory
 from fluxmq.control.meta import service
 from fluxmq.control.meta.service import Meta
 from fluxmq.control.metadata import FILE_NAME, MetadataStore, StoreThread
+from fluxmq.control.peers import Peer
 from fluxmq.control.topology_keeper import TopologyKeeper
 from fluxmq.ipc.messages import Message
 from fluxmq.ipc.user_messages import Users
@@ -48,6 +49,7 @@ def plan_of(node, names=NAMES):
         }
     )
     plan = GroupPlans(settings).meta()
+    assert plan is not None
     return replace(plan, heartbeat_timeout=0.03, election_timeout=ELECTION_SECONDS)
 
 
@@ -59,7 +61,7 @@ class Links:
         self.cluster = cluster
         self.node = node
         self.started = False
-        self.ends = {}
+        self.ends: dict[int, Links] = {}
         self.epoch = 0
 
     async def start(self):
@@ -82,7 +84,7 @@ class Links:
         loop.call_soon(self._arrive, number, other, self.epoch, frame)
         return True
 
-    def _arrive(self, number, other, epoch, frame):
+    def _arrive(self, number, other: "Links", epoch, frame):
         own = self.node.meta.plan.own
         if self.ends.get(number) is other and other.ends.get(own) is self:
             other.heard[own] = time.monotonic()
@@ -114,7 +116,7 @@ class ControlNode:
         self.life += life
         self.thread = StoreThread()
         self.store = await self.thread.run(lambda: MetadataStore(self.path / FILE_NAME))
-        self.shards = []
+        self.shards: list[Peer] = []
         self.keeper = TopologyKeeper(
             *(self.store, self.thread, lambda: self.shards, list, lambda _: None), self.name
         )

@@ -153,9 +153,9 @@ def test_every_cut_and_every_surplus_is_malformed(version: int) -> None:
 def test_will_topics_are_topic_names_within_the_limits() -> None:
     raw = encode_connect(Connect("a", will=Will(b"a/b", b"")))
     assert decode_connect(raw, 8, max_topic_bytes=3, max_topic_levels=2).will is not None
-    for limits in ({"max_topic_bytes": 2}, {"max_topic_levels": 1}):
+    for most, levels in ((2, 2), (3, 1)):
         with pytest.raises(ProtocolError) as caught:
-            decode_connect(raw, 8, **limits)
+            decode_connect(raw, 8, max_topic_bytes=most, max_topic_levels=levels)
         assert (caught.value.reason, caught.value.version) == (Reason.TOPIC_NAME_INVALID, 5)
     assert refused(encode_connect(Connect("a", will=Will(b"a/#", b"")))).reason == 0x90
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from fluxmq.protocols.mqtt.wire import decode_length
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "message-properties.md"
 
 
-def forward(**attributes: object) -> bytes:
+def forward(**attributes: Any) -> bytes:
     """Encoded properties without their length."""
     whole = encode_properties(Properties(**attributes), PacketType.PUBLISH)
     found = decode_length(whole, 0)

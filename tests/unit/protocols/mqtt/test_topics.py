@@ -33,9 +33,9 @@ def test_bad_topic_names(topic: bytes, reason: Reason) -> None:
 
 def test_limits_of_topic_names() -> None:
     validate_topic(b"a/b/c", max_bytes=5, max_levels=3)
-    for limits in ({"max_bytes": 4}, {"max_levels": 2}):
+    for most, levels in ((4, 3), (5, 2)):
         with pytest.raises(ProtocolError) as caught:
-            validate_topic(b"a/b/c", **limits)
+            validate_topic(b"a/b/c", max_bytes=most, max_levels=levels)
         assert caught.value.reason == Reason.TOPIC_NAME_INVALID
 
 
@@ -91,7 +91,7 @@ def test_bad_filters(raw: bytes, reason: Reason) -> None:
 
 def test_limits_of_filters() -> None:
     validate_filter(b"$share/g/a/#", max_bytes=12, max_levels=4)
-    for limits in ({"max_bytes": 11}, {"max_levels": 3}):
+    for most, levels in ((11, 4), (12, 3)):
         with pytest.raises(ProtocolError) as caught:
-            validate_filter(b"$share/g/a/#", **limits)
+            validate_filter(b"$share/g/a/#", max_bytes=most, max_levels=levels)
         assert caught.value.reason == Reason.TOPIC_FILTER_INVALID

@@ -1,5 +1,8 @@
 """The data types of MQTT 5 section 1.5 at their edges."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from fluxmq.protocols.mqtt import wire
@@ -118,6 +121,6 @@ def test_parts_and_rest() -> None:
         (wire.write_string_pair, ("a", "\0")),
     ],
 )
-def test_what_does_not_fit_is_not_written(write, value) -> None:  # type: ignore[no-untyped-def]
+def test_what_does_not_fit_is_not_written(write: Callable[[Any], object], value: object) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - any message: the caller is at fault
         write(value)

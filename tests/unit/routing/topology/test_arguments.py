@@ -39,7 +39,7 @@ STRICTER = {"x-delivery-limit"}
 """Arguments with values that RabbitMQ takes and does nothing with."""
 
 
-def _queue(arguments: dict[str, Any], **flags: bool) -> Queue:
+def _queue(arguments: dict[str, Any], **flags: Any) -> Queue:
     owner = "me" if flags.get("exclusive") else ""
     return Queue("/", "q", queue_type(arguments), arguments=arguments, owner=owner, **flags)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.model.properties import Timestamp
@@ -92,6 +92,22 @@ def test_fields_with_a_default_may_be_missing() -> None:
 
 
 LONG = "a" * (NAME_BYTES_MAX + 1)
+WRONG_QUEUES: list[dict[str, object]] = [
+    {"vhost": ""},
+    {"name": LONG},
+    {"name": b"q"},
+    {"name": "\ud800"},
+    {"type": ""},
+    {"durable": 1},
+    {"arguments": []},
+    {"arguments": ["l"]},
+    {"arguments": {"a": ["x"]}},
+    {"arguments": {1: 2}},
+    {"arguments": {"a": b"x" * TABLE_BYTES_MAX}},
+    {"origin": "elsewhere"},
+    {"owner": None},
+    {"zork": 1},
+]
 
 
 @pytest.mark.parametrize(
@@ -115,22 +131,7 @@ LONG = "a" * (NAME_BYTES_MAX + 1)
         ["delete_queue", {"vhost": "/", "name": "q", "asker": 5}],
         *(
             ["declare_queue", {"queue": {"vhost": "/", "name": "q", **wrong}}]
-            for wrong in (
-                {"vhost": ""},
-                {"name": LONG},
-                {"name": b"q"},
-                {"name": "\ud800"},
-                {"type": ""},
-                {"durable": 1},
-                {"arguments": []},
-                {"arguments": ["l"]},
-                {"arguments": {"a": ["x"]}},
-                {"arguments": {1: 2}},
-                {"arguments": {"a": b"x" * TABLE_BYTES_MAX}},
-                {"origin": "elsewhere"},
-                {"owner": None},
-                {"zork": 1},
-            )
+            for wrong in WRONG_QUEUES
         ),
         [
             "bind",

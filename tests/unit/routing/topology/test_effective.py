@@ -187,7 +187,7 @@ def test_the_policy_of_highest_priority_applies_of_equals_the_first_by_name() ->
 )
 def test_what_a_policy_applies_to(apply_to: str, applies: str) -> None:
     topology = made(policy("p", {"max-length": 1}, apply_to=apply_to))
-    things = {
+    things: dict[str, Exchange | Queue] = {
         "e": Exchange("/", "x"),
         "c": Queue("/", "x"),
         "q": Queue("/", "x", "quorum"),

@@ -317,7 +317,7 @@ def test_kept_routes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_redeclared_exchange_keeps_nothing_of_the_old_one() -> None:
     topology, copy = made(exchange("a"), bind("a", "q", "k")), Topology()
     copy.take(topology.snapshot())
-    change = [DeleteExchange("/", "a"), exchange("a", "direct"), bind("a", "q", "k")]
+    change: list[Change] = [DeleteExchange("/", "a"), exchange("a", "direct"), bind("a", "q", "k")]
     copy.take(topology.apply_all(change))
     for each in (topology, copy):
         assert names(each, "a", "k") == "q"

@@ -88,7 +88,7 @@ REFUSED: list[tuple[Change, int, str]] = [
     ),
     *(
         (
-            exchange("e", **{field: True}),
+            exchange("e", "direct", **{field: True}),
             406,
             f"inequivalent arg '{field}' for exchange 'e' in vhost '/': received 'true' but current is 'false'",
         )
@@ -346,7 +346,7 @@ def names(topology: Topology) -> set[str]:
     return found | {each.name for each in topology.queues("/")}
 
 
-X = {"auto_delete": True}
+X: dict[str, Any] = {"auto_delete": True}
 CASCADES: list[tuple[str, list[Change], list[Change], set[str]]] = [
     (
         "unbinding the last",

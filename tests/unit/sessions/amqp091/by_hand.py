@@ -13,7 +13,7 @@ from fluxmq.protocols.amqp091.methods import (
 )
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Peer
 
-FAILURE = {"capabilities": {"authentication_failure_close": True}}
+FAILURE: dict[str, object] = {"capabilities": {"authentication_failure_close": True}}
 GUEST = b"\0guest\0guest"
 
 

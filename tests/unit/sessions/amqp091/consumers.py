@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fluxmq.protocols.amqp091.content import Properties
 from fluxmq.protocols.amqp091.methods import BasicDeliver, QueueDeclare, QueueDeclareOk
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
@@ -10,7 +12,7 @@ from tests.unit.sessions.amqp091.scripts import play
 DECLARED = QueueDeclareOk("q", 0, 0)
 STREAM = QueueDeclare("q", durable=True, arguments={"x-queue-type": "stream"})
 QUORUM = QueueDeclare("q", durable=True, arguments={"x-queue-type": "quorum"})
-SINGLE = {"x-single-active-consumer": True}
+SINGLE: dict[str, object] = {"x-single-active-consumer": True}
 
 
 def delivered(
@@ -43,6 +45,6 @@ def consuming(
     return peer
 
 
-def bodies(items: list[object]) -> list[bytes]:
+def bodies(items: Sequence[object]) -> list[bytes]:
     """Bodies of the messages among what came."""
     return [item.body for item in items if isinstance(item, Message)]

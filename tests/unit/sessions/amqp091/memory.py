@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fluxmq._hot.amqp_parser import AmqpParser
@@ -54,7 +55,7 @@ class MemoryBroker:
         for name in ("/", "other"):
             self.topology.apply(AddVhost(Vhost(name)))
         self.queues: dict[tuple[str, str], MemoryQueue] = {}
-        self.later: list[Callable[[], None]] = []
+        self.later: list[Callable[[], object]] = []
         self.held_back: list[Callable[[], None]] = []
         self.slow = False
         self.time = 1000.0
@@ -292,7 +293,7 @@ class MemoryBroker:
                     queue.append(data)
             if confirmation is not None:
                 confirmation.hold()
-                self.later.append(lambda reason=reason: confirmation.done(reason))  # type: ignore[misc]
+                self.later.append(partial(confirmation.done, reason))
         return len(reached)
 
     def may_refuse(

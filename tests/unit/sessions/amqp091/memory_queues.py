@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fluxmq._hot.batches import Batch, parse
@@ -47,7 +48,7 @@ class MemoryHeld:
                 else:
                     self.queue.messages.pop(offset)
         if done is not None:
-            self.queue.broker.later.append(lambda: done(0))
+            self.queue.broker.later.append(partial(done, 0))
 
     def set_limit(self, limit: int) -> None:
         self.limit = limit

@@ -62,7 +62,7 @@ class Peer:
         self.broker = broker
         self.connection = Connection(0, broker.tally, [], limit)
         self.connection.wire = 1
-        self.connection.handler = broker.handler  # type: ignore[assignment]
+        self.connection.handler = broker.handler
         self.connection.active = broker.time
         broker.names += 1
         self.client = Client(
@@ -75,7 +75,7 @@ class Peer:
         self.connection.identity = self.client
         self.received = b""
         if opened:
-            table = {"capabilities": dict.fromkeys(capabilities, True)}
+            table: dict[str, object] = {"capabilities": dict.fromkeys(capabilities, True)}
             self.raw(PROTOCOL_HEADER)
             response = f"\0{user}\0".encode() + broker.users[user]
             self.send(0, ConnectionStartOk(table, "PLAIN", response, "en_US"))

@@ -51,7 +51,9 @@ def test_the_start_says_what_is_offered() -> None:
     assert start.server_properties["version"] == "3.10.8"
     assert start.server_properties["fluxmq_version"] == __version__
     assert start.server_properties["cluster_name"] == broker.limits.node_name
-    assert start.server_properties["capabilities"]["basic.nack"] is True
+    capabilities = start.server_properties["capabilities"]
+    assert isinstance(capabilities, dict)
+    assert capabilities["basic.nack"] is True
 
 
 def test_the_start_names_another_product_if_it_is_to() -> None:

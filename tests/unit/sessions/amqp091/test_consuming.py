@@ -383,6 +383,6 @@ def test_a_channel_that_ends_passes_on_what_was_acknowledged_and_gives_back_the_
 
 def test_a_consumer_may_have_a_timeout_of_its_own() -> None:
     broker = MemoryBroker()
-    arguments = {"x-consumer-timeout": 1500}
+    arguments: dict[str, object] = {"x-consumer-timeout": 1500}
     play(Peer(broker), [QueueDeclare("q"), BasicConsume("q", "t", arguments=arguments)])
     assert broker.queues["/", "q"].consumers[0].wanted.timeout == 1_500_000

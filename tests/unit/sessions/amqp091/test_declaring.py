@@ -39,8 +39,8 @@ from tests.unit.sessions.amqp091.scripts import (
     play,
 )
 
-QUORUM = {"x-queue-type": "quorum"}
-STREAM = {"x-queue-type": "stream"}
+QUORUM: dict[str, object] = {"x-queue-type": "quorum"}
+STREAM: dict[str, object] = {"x-queue-type": "stream"}
 
 QUEUES = [
     Script(

@@ -62,7 +62,7 @@ KEYS: Final = (
     "BCC",
     "x-match",
 )
-VALUES: Final = (
+VALUES: Final[tuple[object, ...]] = (
     None,
     True,
     0,

@@ -5,8 +5,7 @@ The queues of ``memory`` hold it against whoever settles what its consumer does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -37,6 +36,7 @@ from fluxmq.protocols.amqp091.methods import (
     TxSelect,
 )
 from fluxmq.queues.commands import Verb
+from fluxmq.sessions.amqp091.ports import Answer, Range
 from tests.unit.sessions.amqp091.memory import MemoryBroker, Message, Peer
 from tests.unit.sessions.amqp091.scripts import Publish, Script, check, closed, ended, named, play
 
@@ -160,9 +160,11 @@ def test_acknowledgements_of_a_tick_are_told_at_once() -> None:
     held = broker.queues["/", "q"].consumers[0]
     settle = held.settle
 
-    def noted(*given: Any) -> None:
-        told.append(given[1])
-        settle(*given)
+    def noted(
+        verb: Verb, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
+    ) -> None:
+        told.append(ranges)
+        settle(verb, ranges, delay, reason, done)
 
     held.settle = noted  # type: ignore[method-assign]
     peer.send(1, BasicAck(3), BasicAck(1), BasicAck(2), BasicAck(7), BasicAck(6, True))

@@ -22,6 +22,7 @@ from fluxmq.protocols.amqp091.methods import (
     BasicRecoverOk,
     ConfirmSelect,
     ConfirmSelectOk,
+    Method,
     QueueDeclare,
     QueueDeclareOk,
     QueueDelete,
@@ -47,8 +48,8 @@ from tests.unit.sessions.amqp091.scripts import (
 
 DECLARED = QueueDeclareOk("q", 0, 0)
 LIMITED = {"x-max-length": 1, "x-overflow": "reject-publish"}
-BEGIN = [TxSelect(), QueueDeclare("q")]
-BEGAN = [TxSelectOk(), DECLARED]
+BEGIN: list[Method] = [TxSelect(), QueueDeclare("q")]
+BEGAN: list[Method] = [TxSelectOk(), DECLARED]
 
 
 def got(tag: int, body: bytes = b"x", again: bool = False, left: int = 0) -> Message:
@@ -282,7 +283,9 @@ def test_ranges_of_acknowledgements_follow_each_other() -> None:
 
 
 @pytest.mark.parametrize("end", [BasicRecover(True), BasicAck(0, True)])
-def test_a_cancelled_consumer_leaves_when_nothing_is_left_to_roll_back(end: BasicRecover) -> None:
+def test_a_cancelled_consumer_leaves_when_nothing_is_left_to_roll_back(
+    end: BasicRecover | BasicAck,
+) -> None:
     broker = MemoryBroker()
     peer = Peer(broker)
     play(peer, [*BEGIN, Publish("", "q"), TxCommit(), BasicConsume("q", "t"), BasicCancel("t")])

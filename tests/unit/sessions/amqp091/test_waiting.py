@@ -119,7 +119,7 @@ def test_exclusive_queues_go_as_soon_as_something_can_be_changed() -> None:
     one, two = Peer(broker), Peer(broker)
     one.send(1, QueueDeclare("a", exclusive=True))
     two.send(1, QueueDeclare("b", exclusive=True))
-    broker.change = lambda _, done: done(Refusal(404, "control is away"))  # type: ignore[method-assign]
+    broker.change = lambda changes, done: done(Refusal(404, "control is away"))  # type: ignore[method-assign]
     broker.handler.lost(one.connection)
     assert len(broker.queues) == 2
     broker.change = change  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import pytest
 
@@ -29,7 +30,7 @@ def owe(target: Delivery, *kinds: tuple[int, object]) -> None:
         target.enqueue(message_run(b"t", b"%d" % qos, qos, 0), qos, 0, b"", group)
 
 
-def shape(portions: list[Portion]) -> list[tuple[int, int, int]]:
+def shape(portions: Iterable[Portion]) -> list[tuple[int, int, int]]:
     """QoS, identifier and count of portions."""
     return [(portion.qos, portion.pid, portion.count) for portion in portions]
 
@@ -54,7 +55,7 @@ def test_restore_continues_where_drain_stopped() -> None:
     connection = Connection(-1, target.tally, [], 1 << 20)
     connection.version = 4
     target.attach(connection, 10)
-    out = bytes(connection.out)
+    out = bytes(connection.out or b"")
     assert out.startswith(b"\x62\x02\x00\x07\x62\x02\x00\x09"), "PUBRELs first"
     kinds = [packet[0] for packet in split(out[8:])]
     assert kinds == [0x3A, 0x3C, 0x32], "then again what was in flight, then what waited"
@@ -95,9 +96,11 @@ def test_only_what_may_move_is_given_up(away: bool) -> None:
     given = give_up_shared(source, lambda group: group is mine)
     if away:
         assert shape(given) == [(1, 0, 1), (1, 0, 1), (2, 0, 1)]
+        assert source.resend is not None
         assert shape(source.resend) == [(2, 2, 1), (1, 3, 1), (1, 4, 1)]
     else:
         assert shape(given) == [(1, 0, 1), (2, 0, 1)]
+    assert source.pending is not None
     assert shape(source.pending) == [(1, 0, 1), (1, 0, 1)]
     assert source.pending_count == 2
     assert source.pending_bytes == sum(source.weight(portion) for portion in source.pending)

@@ -300,7 +300,7 @@ def test_keep_alive(node: Node, version: int) -> None:
 def test_the_servers_keep_alive(make_node: MakeNode) -> None:
     """Imposed on clients of version 5, told to them; 3.1.1 has no words for it."""
     node = make_node(1, {"broker": {"keep_alive_maximum": 20.0}})
-    told = []
+    told: list[int | None] = []
     for version, asked in ((5, 0), (5, 100), (5, 10), (4, 100)):
         client = node.client(0, version)
         told.append(

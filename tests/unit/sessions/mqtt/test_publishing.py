@@ -288,6 +288,7 @@ def test_topics_found_permitted_are_remembered_within_bounds(make_node: MakeNode
         publisher.send(wire.publish(4, f"open/{number}", b"x"))
     node.run()
     (connection,) = node[0].reactor.connections.values()
+    assert connection.allowed is not None
     assert 0 < len(connection.allowed) <= ALLOWED_MAX
     publisher.send(wire.publish(4, "open/" + "x" * 1000, b"x"))
     node.run()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 from fluxmq._hot.amqp_confirms import Confirmation, ConfirmWindow
 from fluxmq._hot.amqp_run import PublishRun
@@ -117,8 +117,8 @@ class ControlProcess:
         if rows:
             for amqp in list(self._shards.values()):
                 self._tell(amqp, previous, rows)
-        for answered, results in answers:
-            answered(_travelled(TopologyChanged(self.topology.revision, results).to_body()))
+        for answered, refusals in answers:
+            answered(_travelled(TopologyChanged(self.topology.revision, refusals).to_body()))
 
     def change(self, *changes: Change) -> None:
         """What an operator asks for."""

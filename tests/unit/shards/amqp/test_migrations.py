@@ -57,8 +57,8 @@ class Link:
     def pass_on(self, count: int = 1) -> None:
         """Let commands pass."""
         for _ in range(count):
-            group, *rest = self.waiting.popleft()
-            self._groups[group].carry(*rest)
+            group, queue, kind, body, done = self.waiting.popleft()
+            self._groups[group].carry(queue, kind, body, done)
 
 
 class Shard:

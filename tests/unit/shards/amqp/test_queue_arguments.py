@@ -10,6 +10,7 @@ import pytest
 
 from fluxmq.routing.topology.changes import ClearPolicy, SetPolicy
 from fluxmq.routing.topology.records import Policy
+from fluxmq.storage.queue_log import QueueLog
 from tests.unit.shards.amqp.support import AmqpNode, Consumer, Publisher, contents
 
 MakeAmqp = Callable[..., AmqpNode]
@@ -115,6 +116,7 @@ def test_a_queue_that_keeps_little_in_memory_gives_all_there_is(make_amqp: MakeA
         for group in node[0].queues.service.all_groups()
         if (state := group.machine.queue("q")) is not None
     )
+    assert isinstance(log, QueueLog)
     assert log._recent.messages == 2
     assert contents(node, queue) == [b"%d" % number for number in range(50)]
 

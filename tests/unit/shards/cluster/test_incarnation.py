@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.raft.errors import MalformedMessage
@@ -51,7 +51,7 @@ class Party:
         self.marks += 1
         record = replace(record, life=record.life + 1, mark=100 * self.number + self.marks)
         self.disk["record"] = record
-        self.out = []
+        self.out: list[tuple[int, bytes]] = []
         self.met = Acquaintances(
             record,
             lambda changed: self.disk.update(record=changed),

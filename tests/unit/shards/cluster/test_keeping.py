@@ -139,8 +139,8 @@ def test_min_in_sync_replicas_hold_the_answers_of_their_queues_only(trio: Trio) 
     trio.settle()
     trio.cut = {3}
     said: list[str] = []
-    for queue in ("work", "other"):
-        leader.group.append(queue, message(b"m"), lambda _reason, queue=queue: said.append(queue))
+    leader.group.append("work", message(b"m"), lambda _reason: said.append("work"))
+    leader.group.append("other", message(b"m"), lambda _reason: said.append("other"))
     trio.settle()
     assert (said, depth(trio, 1)) == (["other"], 1)  # committed, applied, and not said
     trio.cut = set()

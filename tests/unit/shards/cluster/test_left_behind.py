@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,12 @@ def lead(member: LoneMember) -> None:
     sent: list[Message] = []
     keeper = member.hosted.keeper
     keeper.send = sent.extend
-    member.within(lambda: (keeper.node.campaign(), keeper.pump()))
+
+    def campaign() -> None:
+        keeper.node.campaign()
+        keeper.pump()
+
+    member.within(campaign)
     for _ in range(SYNCS_MAX):
         member.work()
         if member.cluster.leaders.of(GROUP).peer == THIS_SHARD:
@@ -47,7 +53,7 @@ def lead(member: LoneMember) -> None:
             if answer is not None:
                 last = told.index + len(told.entries)
                 back = Message(answer, LEADER, OWN, told.term, last)
-                member.within(lambda back=back: keeper.step([back]))
+                member.within(partial(keeper.step, [back]))
     raise AssertionError("it was not elected")
 
 

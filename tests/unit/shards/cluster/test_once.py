@@ -54,7 +54,7 @@ class Port:
 @pytest.fixture
 def host() -> RemoteHost:
     """A host that is not there yet."""
-    return RemoteHost(Link(), lambda: 0.0)  # type: ignore[arg-type]
+    return RemoteHost(Link(), lambda: 0.0)
 
 
 def link_of(host: RemoteHost) -> Link:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -146,7 +145,7 @@ class Shards:
 
 
 @pytest.fixture
-def shards(trio: Trio) -> Iterator[Shards]:
+def shards(trio: Trio) -> Shards:
     made = Shards(trio)
     for _ in range(3):
         made.publish()

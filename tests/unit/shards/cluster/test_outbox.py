@@ -325,7 +325,12 @@ class Leading(Somebody):
         return self.machine.apply(self.at, 1, encode_entry(self.at, list(pieces)))
 
     def append(
-        self, queue: str, batch: bytes, done: Answer | None, identity: Identity | None = None
+        self,
+        queue: str,
+        batch: bytes,
+        done: Answer | None,
+        identity: Identity | None = None,
+        by_address: bool = False,
     ) -> bool:
         """Store a batch, once under each name."""
         assert queue == "q"

@@ -39,7 +39,7 @@ def test_copies_are_read_as_soon_as_one_queue_of_the_group_wants_it(
 
 
 def test_what_another_groups_queue_wants_is_its_own_affair() -> None:
-    raft = {"auto_provision_groups": True}
+    raft: dict[str, object] = {"auto_provision_groups": True}
     plans = queue_plans(raft, two="replicate")
     assert plans.reads_copies("default")
     assert not plans.reads_copies("invoices")

@@ -244,7 +244,7 @@ def test_a_consumer_that_a_copy_took_too_late_is_attached_to_the_next(copy: Copy
     assert leader is not None
     waiting: list[Callable[[], None]] = []
 
-    def attach(_wanted: Wanted, _port: Any, done: Callable[[Attached, Held | None], None]) -> None:
+    def attach(wanted: Wanted, port: Any, done: Callable[[Attached, Held | None], None]) -> None:
         waiting.append(lambda: done(Attached(0, "g"), leader))
 
     leader.attach = attach  # type: ignore[method-assign]
@@ -265,7 +265,7 @@ def test_a_damaged_copy_is_not_read_any_more(copy: Copy) -> None:
     state = copy.group.machine.queue("work")
     assert state is not None
 
-    def read(_offset: int) -> Any:
+    def read(offset: int) -> Any:
         raise Corruption("file", 7, "a bit was turned")
 
     copy.group.logs[state.id].read = read  # type: ignore[method-assign]

@@ -66,7 +66,9 @@ def test_a_message_of_just_the_allowed_size_is_delivered(make_queues: MakeQueues
     publisher.publish("$queue/log", b"x" * 100, qos=1)
     whole = None
     for group, spare, expected in (("aaaa", 0, 1), ("bbbb", 0, 1), ("cccc", -1, 0)):
-        limit = [] if whole is None else [(wire.MAXIMUM_PACKET_SIZE, whole + spare)]
+        limit: wire.Properties = (
+            [] if whole is None else [(wire.MAXIMUM_PACKET_SIZE, whole + spare)]
+        )
         client = node.connect(0, group, props=limit)
         client.subscribe("$queue/log", qos=1)
         got = consume(client)

@@ -8,6 +8,7 @@ from fluxmq.model.steady import SLEW_PARTS
 from fluxmq.shards.queues.group_time import SHIFT_US, GroupTime
 from tests.conformance import wire
 from tests.conformance.client import Client
+from tests.conformance.received import Packet
 from tests.unit.shards.queues.conftest import MakeQueues
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, said, user
 
@@ -96,7 +97,7 @@ def poisoned(node: QueueNode) -> QueueNode:
     return node
 
 
-def taken(node: QueueNode, name: str) -> list[wire.Packet]:
+def taken(node: QueueNode, name: str) -> list[Packet]:
     """What a consumer of the one group gets and settles."""
     client = node.connect(0, name)
     client.subscribe("$queue/work", qos=1, props=user(("consumer-group", "all")))

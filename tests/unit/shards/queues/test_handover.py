@@ -32,6 +32,7 @@ from tests.conformance import wire
 from tests.conformance.client import Client
 from tests.conformance.wire import Filter
 from tests.unit.shards.node import Clock
+from tests.unit.shards.queues.hosts import Unasked
 from tests.unit.shards.queues.support import QueueNode, consume, drain, fill, offsets, user
 
 WORK = {"name": "work"}
@@ -60,7 +61,7 @@ class Placed(QueueNode):
         self.run()
         return answers[0]
 
-    def release(self, group: str, shard: int) -> Released:
+    def let_go(self, group: str, shard: int) -> Released:
         """Have a shard let a group go."""
         answer = self.order(shard, RELEASE, Release(group).to_body())
         assert not isinstance(answer, Failure), answer
@@ -84,7 +85,7 @@ class Placed(QueueNode):
     def move(self, queue: str, target: int) -> None:
         """Move a queue's group."""
         group, source = self.name(queue), self.place(queue)
-        released = self.release(group, source)
+        released = self.let_go(group, source)
         self.receive(released, target)
         others = [shard.index for shard in self if shard.index != target]
         self.decide(target, *others, pins={**self.placement.pins, group: target})
@@ -191,7 +192,7 @@ def test_what_is_asked_meanwhile_is_kept_and_answered_in_order(make_placed: Make
     source = node.place("log")
     target = 1 - source
     clients = [publisher(node, 0), publisher(node, 1)]
-    released = node.release(node.name("log"), source)
+    released = node.let_go(node.name("log"), source)
     for client in clients:
         send(client, "log", 0, 1, 2)
         assert answered(client) == []
@@ -213,7 +214,7 @@ def test_nothing_overtakes_what_goes_by_way_of_the_old_shard(make_placed: MakePl
     source = node.place("log")
     target, third = (shard for shard in range(3) if shard != source)
     client = publisher(node, third)
-    released = node.release(node.name("log"), source)
+    released = node.let_go(node.name("log"), source)
     send(client, "log", 0, 1)
     node.receive(released, target)
     node.decide(target, third, pins={released.group: target})
@@ -232,7 +233,7 @@ def test_consumers_that_come_meanwhile_are_attached(make_placed: MakePlaced) -> 
     node = make_placed(WORK, workers=3)
     source = node.place("work")
     fill(publisher(node, 0), "work", 3)
-    released = node.release(node.name("work"), source)
+    released = node.let_go(node.name("work"), source)
     takers = [node.client(shard) for shard in range(3)]
     for shard, taker in enumerate(takers):
         taker.connect(f"taker-{shard}")
@@ -260,7 +261,7 @@ def test_the_hard_state_goes_with_the_group(make_placed: MakePlaced) -> None:
         node.restart(source)
     term = node[source].queues.service.groups[node.name("work")].keeper.hard_state[0]
     assert term >= 4
-    released = node.release(node.name("work"), source)
+    released = node.let_go(node.name("work"), source)
     assert (released.term, released.vote) == (term, 1)
     node.receive(released, target)
     log = node[target].queues.service.logs.of(released.group)
@@ -278,7 +279,7 @@ def test_a_shard_that_starts_leaves_a_moving_group_alone(make_placed: MakePlaced
     client = publisher(node, target)
     fill(client, "work", 3)
     node.placement = replace(node.placement, moving={group: target}, revision=2)
-    released = node.release(group, source)
+    released = node.let_go(group, source)
     node.restart(source)
     node.receive(released, target)
     assert not any(group in shard.queues.service.groups for shard in node)
@@ -296,7 +297,7 @@ def test_a_move_that_is_given_up_leaves_the_group_where_it_was(make_placed: Make
     source = node.place("work")
     client = publisher(node, 1 - source)
     fill(client, "work", 3)
-    released = node.release(node.name("work"), source)
+    released = node.let_go(node.name("work"), source)
     send(client, "work", 3)
     node.receive(released, 1 - source)  # prepared there, and never decided
     assert answered(client) == []
@@ -359,7 +360,7 @@ def test_an_old_shard_forgets_what_left_it(make_placed: MakePlaced) -> None:
     node = make_placed(WORK, LOG)
     source = node.place("work")
     fill(publisher(node, 0), "work", 3)
-    released = node.release(node.name("work"), source)
+    released = node.let_go(node.name("work"), source)
     node.receive(released, 1 - source)
     node.placement = replace(node.placement, pins={released.group: 1 - source}, revision=2)
     node.restart(source)  # it ends before it hears of the decision
@@ -382,7 +383,7 @@ def test_a_placement_that_would_lose_entries_is_refused(make_placed: MakePlaced)
     assert group in queues.service.logs.of(group).wal.groups()
 
 
-class Host:
+class Host(Unasked):
     """Takes what is handed on."""
 
     def __init__(self) -> None:
@@ -404,7 +405,8 @@ class Host:
 
 
 def test_what_waits_is_bounded() -> None:
-    waiting, reasons = Departed(complete=False), []
+    waiting = Departed(complete=False)
+    reasons: list[int] = []
     half = bytes(WAITING_BYTES_MAX // 2)
     assert waiting.append("a", half, reasons.append)
     assert waiting.append("b", half, reasons.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fluxmq.queues.config import QueueConfig
+from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.ports import Outcome, Status
 from tests.unit.shards.queues.asking import Asker, ask, host_of, publish
 from tests.unit.shards.queues.conftest import MakeQueues
@@ -11,6 +12,7 @@ from tests.unit.shards.queues.conftest import MakeQueues
 def test_a_queue_takes_the_place_of_one_of_its_name(make_queues: MakeQueues) -> None:
     node = make_queues({"name": "work"})
     group = host_of(node, 0)
+    assert isinstance(group, Group)
     publish(node, 0, b"old")
     node.run()
     told: list[Status] = []

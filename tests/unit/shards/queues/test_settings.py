@@ -472,7 +472,7 @@ def test_capture_drain_timeout(make_queues: MakeQueues) -> None:
     publisher.send(wire.publish(wire.V5, "$queue/work", b"", qos=1, packet_id=1))
     node.run()
     queues = node[0].queues
-    node.loop.run_until_complete(queues.drain(node.run))
+    node.loop.run_until_complete(queues.drain(node.turn))
     assert not queues.service.idle  # it was not waited for longer
     node.hold_syncs(False)
     assert queues.service.idle
@@ -490,7 +490,7 @@ def test_every_key_is_tested_somewhere() -> None:
         *("heartbeat_timeout", "election_timeout", "distribution_mode"),
     }
     missing = []
-    sections = [Queue, QueueManager, Storage]
+    sections: list[type[Section]] = [Queue, QueueManager, Storage]
     for section in sections:
         for key, field in section.model_fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Section):

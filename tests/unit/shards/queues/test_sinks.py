@@ -6,14 +6,16 @@ from fluxmq._hot.batches import parse
 from fluxmq._hot.reactor import Reactor
 from fluxmq._hot.run import Run
 from fluxmq.queues.config import QueueType
+from fluxmq.queues.origins import Identity
 from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import Answer
 from fluxmq.shards.queues.sinks import Blocks, QueueSink
+from tests.unit.shards.queues.hosts import Unasked
 
 PACKET = b"\x30\x0a\x00\x01t1234567"
 
 
-class Taking:
+class Taking(Unasked):
     """A host that keeps what it is given."""
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class Taking:
         queue: str,
         batch: bytes,
         done: Answer | None,
-        identity: object = None,
+        identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
         """Keep the batch and answer."""

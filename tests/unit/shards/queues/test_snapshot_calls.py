@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from fluxmq.cluster.connection import Hello
@@ -252,8 +252,10 @@ def test_what_the_other_says_is_not_believed(leader: Leader, tmp_path: Path) -> 
         ({DIGEST: -1}, "of digests instead of"),
     ):
 
-        async def lying(name: str, *rest: Any, lie: dict[str, int] = lie) -> AsyncIterator[bytes]:
-            async for chunk in honest(name, *rest):
+        async def lying(
+            name: str, request: bytes, seconds: float, lie: dict[str, int] = lie
+        ) -> AsyncIterator[bytes]:
+            async for chunk in honest(name, request, seconds):
                 yield chunk[:-1] if lie.get(name, 0) < 0 else chunk
             if lie.get(name, 0) > 0:
                 yield b"more"
@@ -475,16 +477,17 @@ def test_a_disk_that_is_full_is_a_refusal(leader: Leader) -> None:
         leader.manifest(least=leader.hosted.group.applied_index)
 
 
-def test_no_more_than_so_many_reads_are_under_way(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_than_so_many_reads_are_under_way(leader: Leader) -> None:
     snapshot = leader.manifest()
     segment = next(iter(snapshot.segments()))
     request = msgpack.packb([*snapshot.snapshot[:2], segment.directory, segment.file, 0, 100])
 
+    async def first(stream: AsyncIterator[bytes]) -> bytes:
+        return await anext(stream)
+
     async def ask() -> int:
         streams = [leader.call(READ, request, 1.0) for _ in range(READS_MAX + 5)]
-        tasks = [asyncio.get_running_loop().create_task(anext(each)) for each in streams]
+        tasks = [asyncio.get_running_loop().create_task(first(each)) for each in streams]
         await asyncio.wait(tasks[:READS_MAX])
         done = sum(task.done() for task in tasks)
         for each in streams[:READS_MAX]:
