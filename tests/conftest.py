@@ -40,6 +40,7 @@ def pytest_report_header() -> str:
 ROOT = Path(__file__).parent
 ONCE = (
     "arch",
+    "conformance",
     "damage",
     "differential",
     "fuzz/test_mqtt.py",
@@ -64,9 +65,11 @@ ONCE = (
     "props/test_mqtt_codec.py",
     "props/test_raft.py",
     "sim",
+    "soak",
     "spark",
     "unit/control",
     "unit/auth",
+    "unit/cli",
     "unit/cluster",
     "unit/ipc",
     "unit/logs",
