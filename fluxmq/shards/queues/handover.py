@@ -74,7 +74,7 @@ _log = get_logger("fluxmq.queues")
 
 
 class HandoverError(Exception):
-    """A group cannot leave or arrive; ``code`` is one of ``control.messages.ERROR_*``."""
+    """A group cannot leave or arrive; ``code`` is one of ``ipc.messages.ERROR_*``."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -30,8 +30,8 @@ much as the entry."""
 
 GATHERED_ENTRIES = 8
 GATHERED_BYTES = 64 << 10
-"""Limits of what a gathering follower leaves unapplied at the end of a tick. More saves little, and
-a new leader has to apply the rest first, which takes negligible time."""
+"""Maximum that a gathering follower leaves unapplied at the end of a tick: beyond it entries are
+applied at once, and a new leader applies the rest in negligible time."""
 
 
 class RaftKeeper:

@@ -193,8 +193,8 @@ class SharedLog:
 class BufferedSyncer:
     """Reports writes as durable at once and syncs later, for queues with that durability.
 
-    ``sync`` runs in a thread of the caller's, at most ``interval`` seconds after the oldest
-    unsynced write.
+    ``sync`` runs in a thread of the caller's, at most ``storage.queue_sync_interval`` after the
+    oldest unsynced write.
     """
 
     def __init__(self, files: Files | None = None) -> None:
