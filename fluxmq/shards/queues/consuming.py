@@ -53,8 +53,7 @@ _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Consuming(ABC):
-    """A group as its consumers see it. ``uncommitted``: bytes of appends that are not yet
-    applied."""
+    """A group as its consumers see it. ``uncommitted``: bytes of appends not yet applied."""
 
     time: GroupTime
     keeper: Keeper
@@ -78,8 +77,7 @@ class Consuming(ABC):
         self._early_statuses: list[tuple[str, Told]] = []
         """Status requests that arrived before the group had a leader."""
         self._changing = 0
-        """Number of unapplied commands, other than appends, that change how many messages are
-        ready."""
+        """Number of unapplied commands, except appends, that change ready counts."""
         self.gate = Gate()
         self.on_unused: Callable[[str], None] = lambda _queue: None
         """Called with a queue's name when its last consumer leaves."""
@@ -258,8 +256,7 @@ class Consuming(ABC):
             self._change(settlement.commands, answer)
 
     def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
-        """Commit a consumer group's position in a stream: nothing below ``offset`` is needed any
-        more."""
+        """Commit a stream group's position: nothing below ``offset`` is needed any more."""
         answer = None if done is None else answering(done)
         if self.closed:
             if done is not None:
@@ -281,8 +278,7 @@ class Consuming(ABC):
         self.wake()
 
     def stop(self, consumer: Consumer) -> None:
-        """Stop deliveries to a consumer and cease to count it; it may still settle what it
-        holds."""
+        """Stop deliveries to a consumer and no longer count it; it may still settle messages."""
         if consumer in self.ports and not self.closed:
             self._submit_all(self.dispatch.stop(consumer), None)
             self.wake()
@@ -307,8 +303,7 @@ class Consuming(ABC):
     # Getting and counting
 
     def take(self, consumer: Consumer, done: Taken) -> None:
-        """Get one message for a consumer now; ``done`` also gets the number of ready messages
-        behind it."""
+        """Get one message for a consumer; ``done`` also gets the number of ready ones behind it."""
         if self.closed or consumer not in self.ports:
             done(False, 0)
             return
@@ -411,15 +406,13 @@ class Consuming(ABC):
             self._change((commands.purge(state),), self._telling(done))
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Delete a queue and its messages; ``done`` gets the number of ready messages, or the
-        error."""
+        """Delete a queue; ``done`` gets the number of ready messages, or the error."""
         state = self._named(queue, done)
         if state is not None:
             self._change((commands.delete(state, if_unused, if_empty),), self._telling(done))
 
     def _named(self, queue: str, done: Told) -> int | None:
-        """Return a queue's id, or None after ``done`` was called because the queue is not available
-        here."""
+        """Return a queue's id, or None after ``done`` got the reason why it is unavailable here."""
         state = self.machine.queue(queue)
         if self.failed or not self.keeper.leading:
             done(Status(Outcome.UNAVAILABLE))
@@ -444,8 +437,7 @@ class Consuming(ABC):
     # Moving a queue to another group
 
     def fence(self, queue: str, done: Done) -> None:
-        """Fence a queue that is about to move; ``done`` gets the fence's number. Holds up appends
-        at once."""
+        """Fence a queue that will move, holding up appends; ``done`` gets the fence's number."""
         state = self.machine.queue(queue)
         if state is None or self.closed:
             done(Result(Code.NO_QUEUE if state is None else Code.LOST))
@@ -461,8 +453,7 @@ class Consuming(ABC):
     def _holds(
         self, queue: str, state: Queue | None, identity: Identity | None, done: Answer | None
     ) -> bool:
-        """Return whether an append must wait because its queue is moving; ``done`` then gets
-        FENCED."""
+        """Return whether an append must wait because its queue moves; ``done`` gets FENCED."""
         if self.closed or not self.gate.holds(queue, state, identity):
             return False
         if done is not None:
@@ -488,8 +479,7 @@ class Consuming(ABC):
         self._change((commands.unfence(state.id),), done)
 
     def carry(self, queue: str, kind: int, body: bytes, done: Done) -> None:
-        """Carry out a command (of `migration.CARRIED`) about a queue that arrives from another
-        group."""
+        """Carry out a command (of `migration.CARRIED`) about a queue from another group."""
         state = self.machine.queue(queue)
         if self.closed or not self.keeper.leading:
             done(Result(Code.LOST))

@@ -1,16 +1,14 @@
 """A replication group on its host shard; batches its commands into one entry per tick.
 
-Appends, settlements and all other requests become commands, which are collected during a tick and
-proposed as one entry at its end. Once the entry is committed it is applied: the state machine
-returns a result per command, which answers its caller, and reports what to store and deliver.
-Deliveries do not wait for the entry that claims them.
+Requests become commands, which are collected during a tick and proposed as one entry at its end.
+Once committed, the entry is applied: the state machine returns each command's result for its
+caller, and reports what to store and deliver. Deliveries do not await their claim's entry.
 
-The group touches no file or socket: ``keeper`` makes entries durable, ``stores`` holds the queues'
-batches, and consumers are ports. An in-memory group (ephemeral queues) differs only in its keeper,
-which commits at once.
+The group touches no file or socket: ``keeper`` makes entries durable, ``stores`` holds batches, and
+consumers are ports. The keeper of an in-memory group (ephemeral queues) commits at once.
 
-Longer than 500 lines because every change to a group goes through one entry, and its answers come
-back by the same fields.
+Longer than 500 lines because every change to a group goes through one entry and answers come back
+by the same fields.
 """
 
 from __future__ import annotations
@@ -92,8 +90,7 @@ class Group(Consuming):
         """Called after an entry is applied and its effects on queues are carried out."""
         self.on_following: Callable[[Group], None] = lambda _group: None
         self.on_damaged: Callable[[str], None] = lambda _why: None
-        """Called when data read from this group's files is corrupt; the group may already have
-        failed."""
+        """Called when this group's files prove corrupt; the group may already have failed."""
         self.leaving = False
         """True while the group prepares to move to another shard; nothing is delivered any more."""
         self.counts = QueueCounts()
@@ -112,8 +109,7 @@ class Group(Consuming):
     # Requests
 
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
-        """Add one command, given in pieces, to the next entry. ``weight``: bytes to count as
-        uncommitted.
+        """Add one command, given in pieces, to the next entry. ``weight``: uncommitted bytes.
 
         Return False above the high watermark.
         """
@@ -191,8 +187,7 @@ class Group(Consuming):
     ) -> bool:
         """Append messages that were batched by chance to a bounded queue one by one.
 
-        If only some fit, the answer is that the queue is full: as after a late answer, some
-        messages are stored and a retry may duplicate them.
+        If only some fit, the answer is "full": some are stored, and a retry may duplicate them.
         """
         answered = worst_of(len(pieces), done)
         room = True
@@ -236,8 +231,7 @@ class Group(Consuming):
         return "disk_full" if self.full else "too_large"
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
-        """Declare a queue or change its configuration; proposed without delay because publishes may
-        follow."""
+        """Declare a queue or change its configuration, at once since publishes may follow."""
         self._change((commands.declare(config),), done)
 
     def lead(self) -> None:
@@ -274,8 +268,7 @@ class Group(Consuming):
         return self.is_timed() and self._guarded(self._work)
 
     def propose(self) -> bool:
-        """Propose pending commands if they are due and the log is writable; return whether it did.
-        Errors as in `work`."""
+        """Propose pending commands if possible; return whether it was. Errors as in `work`."""
         keeper = self.keeper
         if self.failed or not keeper.leading or not keeper.writable:
             return False
@@ -317,14 +310,12 @@ class Group(Consuming):
 
     @property
     def blocked(self) -> bool:
-        """True while commands are due but the log is busy; those that arrive meanwhile share their
-        entry."""
+        """True while commands are due but the log is busy; later ones will share their entry."""
         return not self.keeper.writable and self.asked.due(at_once=self.leaving)
 
     @property
     def patient(self) -> bool:
-        """True while the only pending commands are ones that no caller waits for, and none is due
-        yet."""
+        """True while the only pending commands have no caller waiting, and are not due yet."""
         return self.asked.patient
 
     def _hand_out(self, queue_id: int) -> bool:
@@ -404,8 +395,7 @@ class Group(Consuming):
                 done(Result(Code.LOST))
 
     def answer_written(self, index: int) -> None:
-        """Answer appends that wait only for a local write: the log is on disk here up to
-        ``index``."""
+        """Answer appends that wait only for this node's disk, which has the log up to ``index``."""
         for proposed, _, answers in self._proposed:
             if proposed > index:
                 break
@@ -433,8 +423,7 @@ class Group(Consuming):
             self.full = True
 
     def _change_queues(self, applied: Applied) -> set[int]:
-        """Carry out declarations, changes and deletions of queues; return the ids of deleted
-        queues."""
+        """Carry out declarations, changes and deletions; return ids of deleted queues."""
         # Deletions go first: a queue declared in the same entry may reuse the name, hence the
         # directory.
         gone = {queue_id for queue_id, _ in applied.deleted}
@@ -463,8 +452,8 @@ class Group(Consuming):
         self.on_deleted(self, name)
 
     def write(self) -> bool:
-        """Write out what the stores have buffered; return False while some wait for space or
-        descriptors. Fail the group on a disk error."""
+        """Write buffered data; return False if some waits for space. A disk error fails the
+        group."""
         try:
             self.writes.write()
         except StorageError as error:
@@ -499,8 +488,7 @@ class Group(Consuming):
         self._attach_early()
 
     def follow(self) -> None:
-        """Step down, as follower or without a leader; pending requests may or may not take
-        effect."""
+        """Step down; pending requests may or may not take effect."""
         self.on_following(self)
         self._end(Result(Code.LOST))
 

@@ -230,8 +230,7 @@ class QueueService:
         self._marked.pop(hosted.group, None)
 
     def leave(self, name: str) -> None:
-        """Stop hosting a group that this node is no longer a member of, and remove it from the
-        log."""
+        """Stop hosting a group that this node left, and remove it from the log."""
         self.release(name)
         self.forget(name)
 
@@ -242,8 +241,7 @@ class QueueService:
         self.wake()
 
     def forget_strays(self) -> None:
-        """Remove groups that live elsewhere from this shard's logs. Raises Corruption rather than
-        lose data."""
+        """Drop groups that live elsewhere from the logs. Raises Corruption to avoid loss."""
         for kind in (WAL, WAL_BUFFERED):
             if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):
                 continue
@@ -260,8 +258,7 @@ class QueueService:
         return sorted(names - self.groups.keys())
 
     def _declare(self, group: Group) -> None:
-        """Declare the configured queues of a group that this node now leads, as the settings
-        say."""
+        """Declare the configured queues of a group that this node now leads."""
         self._undeclared.discard(group.name)
         for config in self.names.configured(group.name):
             state = group.machine.queue(config.name)
@@ -292,8 +289,7 @@ class QueueService:
 
     @property
     def ready(self) -> bool:
-        """True once every group has a leader and its configured queues exist, or a log has
-        failed."""
+        """True once all groups lead and configured queues exist, or a log has failed."""
         return not self._undeclared or any(log.failed for log in self.logs.all())
 
     @property
@@ -308,8 +304,7 @@ class QueueService:
 
     @property
     def failure(self) -> str:
-        """Error of a failed group whose log works and that is not under repair; empty if there is
-        none."""
+        """Error of a failed group here whose log works and that is not being repaired; or empty."""
         for hosted in self.groups.values():
             if hosted.group.failed and not (hosted.shared.failed or hosted.mending):
                 return f"group {hosted.group.name}: {hosted.group.failed}"
@@ -433,8 +428,7 @@ class QueueService:
     # Flow
 
     def hold(self, connection: Connection, remote: bool) -> bool:
-        """Pause a connection until groups (``remote``: on other shards) have room; return False if
-        they have room."""
+        """Pause a connection until groups (``remote``: elsewhere) have room; False if they do."""
         if not remote and not any(group.crowded for group in self._all()):
             return False
         self.held.add(connection)
