@@ -1,6 +1,7 @@
-"""A shard: one process on one core, owner of its sessions and connections.
+"""A shard: one process on one core that owns its sessions and connections.
 
-``worker`` is the composition root. ``broker`` is what sessions see; behind it ``routes`` (who gets what),
-``sessions`` and ``claims`` (who owns a client id), ``groups`` (shared subscriptions), ``retained``,
-``authentication``; ``links`` and ``peers`` carry runs and knowledge to the other shards.
+``worker`` is the composition root. ``broker`` is the sessions' view of the shard; behind it are
+``routes`` (subscribers of a topic), ``sessions`` and ``claims`` (owner of a client id), ``groups``
+(shared subscriptions), ``retained``, ``authentication``; ``links`` and ``peers`` carry runs and
+state to other shards.
 """

@@ -1,8 +1,8 @@
-"""Who a client is: anonymous, a user with a password or SCRAM, or the holder of a certificate.
+"""Client authentication: anonymous, by password, by SCRAM, or by certificate.
 
-Users come from the control process as whole snapshots with a revision. Passwords are verified by a few threads
-(`verifying`); the number waiting is bounded, beyond it clients are told that the server is busy. An unknown user costs what
-a known one does. Failed logins delay the next ones (`guessing`).
+Users come from the control process as whole snapshots with a revision. A few threads verify
+passwords (`verifying`); the queue is bounded, and beyond it clients get "server busy". An unknown
+user costs as much as a known one. Failed logins delay the next ones (`guessing`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ NONCE_BYTES = 18
 """Random bytes of the server's part of a SCRAM nonce: 24 characters of base64."""
 SECRET_BYTES = 32
 REMEMBERED_MAX = 10_000
-"""Users whose last verified password is known again without the work of argon2id, which costs 100 ms of a core: clients
-that connect for every message would do nothing else. The digest is keyed with a secret of this process alone."""
+"""Maximum number of users whose last verified password is recognised without argon2id, which costs
+100 ms of a core: clients that connect for every message would do nothing else. The digest is keyed
+with a secret of this process alone."""
 FAILURES_LOGGED_PER_SECOND = 1 / 60
-"""Lines about failed logins from one address: one for each burst of them, which says how many there were before."""
+"""Maximum rate of log lines about failed logins per address: one per burst, with the count
+before."""
 LOGGED_NAME_CHARACTERS = 64
-"""Of a name that anybody made up, as much as a line has."""
+"""Maximum number of characters logged of a name, which anybody can make up."""
 INITIAL_USERS = frozenset({"guest"})
 INITIAL_REVISION = 1
-"""The users of a node where nobody has added one, and their revision: after one was added and deleted again it is a later one."""
+"""Users of a node where none was ever added, and their revision, which any change raises for
+good."""
 ANONYMOUS = Authenticated(0)
 
 
@@ -52,12 +55,14 @@ class Authentication:
     def __init__(
         self, settings: Auth, loop: asyncio.AbstractEventLoop, certificates: bool = False
     ) -> None:
-        """`certificates`: whether some listener checks certificates of clients, whose names need no user."""
+        """`certificates`: whether a listener verifies client certificates, whose names need no
+        user."""
         self._loop = loop
         self._secret = os.urandom(SECRET_BYTES)
         self._digest_key = os.urandom(SECRET_BYTES)
         self._verified_before: dict[str, tuple[str, bytes]] = {}
-        """By user: the hash that a password was verified against, and that password's digest."""
+        """For each user, the hash that a password was verified against, and the password's
+        digest."""
         self._users: dict[str, User] = {}
         self.revision = -1
         self._certificates = certificates
@@ -70,24 +75,24 @@ class Authentication:
         self.configure(settings)
 
     def configure(self, settings: Auth) -> None:
-        """Take new settings; verifications under way end under the old ones."""
+        """Apply new settings; verifications in progress finish under the old ones."""
         self.settings = settings
         self._anonymous: Policy | None = None
-        """The policy of all anonymous clients, where it does not depend on the client."""
+        """The policy of all anonymous clients, if it does not depend on the client."""
         self._verifications.configure(settings)
         self.guessing.limits = guessing_limits(settings)
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         self._verifications.close()
 
     @property
     def pending(self) -> int:
-        """Passwords that wait to be verified, or are being."""
+        """Number of passwords that wait for verification or are being verified."""
         return self._verifications.pending
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> set[str]:
-        """Take a snapshot; returns the names whose record changed or went."""
+        """Apply a snapshot; return the names whose record changed or was deleted."""
         fresh = {user.name: user for user in users}
         changed = {
             name
@@ -99,32 +104,32 @@ class Authentication:
         return changed
 
     def users(self) -> list[User]:
-        """The snapshot in force."""
+        """Return the snapshot in force."""
         return list(self._users.values())
 
     def record(self, name: str) -> User | None:
-        """A user's record, enabled or not."""
+        """Return a user's record, enabled or not."""
         return self._users.get(name)
 
     def user(self, name: str) -> User | None:
-        """A user who may log in."""
+        """Return a user who may log in, or None."""
         user = self._users.get(name)
         return user if user is not None and user.enabled else None
 
     def check(
         self, client: Client, connect: Connect, done: Callable[[Authenticated], None]
     ) -> None:
-        """Find out who the client is; ``done`` is called now or when a password was verified."""
+        """Authenticate a client; ``done`` is called now or after the password was verified."""
         if not connect.username or self._nobody_yet(client, connect.username):
             done(self.without_name(client))
             return
         self.verify(connect.username, connect.password or b"", client.peer, done)
 
     def _nobody_yet(self, client: Client, username: str) -> bool:
-        """Whether an unknown name is taken for none: no user was ever added, and the client needs no name.
+        """Return whether to ignore an unknown name: no user was ever added, and none is needed.
 
-        A program with a name in its settings, on a node where nobody has set up users, is let in as what it would be
-        without one.
+        A program with a name in its settings, on a node without users, is admitted as if it had
+        given none.
         """
         return (
             0 <= self.revision <= INITIAL_REVISION
@@ -141,13 +146,14 @@ class Authentication:
         peer: str,
         done: Callable[[Authenticated], None],
     ) -> None:
-        """Find out whether a password is a user's; ``done`` is called now or when it was verified.
+        """Verify a user's password; ``done`` is called now or after the verification.
 
-        A user that is let in from this machine only is nobody elsewhere, and costs what an unknown one does. Neither a
-        flood of logins nor failures of others hold up the password that was verified before.
+        A user restricted to this machine does not exist elsewhere, and costs as much as an unknown
+        one. Neither a flood of logins nor others' failures hold up the password that was verified
+        before.
         """
         if self.revision < 0:
-            # Control has not told yet who there is: try again, rather than "wrong password".
+            # Users are not known yet: ask to try again, rather than report a wrong password.
             self.results["password", "busy"] += 1
             done(Authenticated(Reason.SERVER_UNAVAILABLE))
             return
@@ -162,7 +168,7 @@ class Authentication:
             return
         if self.guessing.wait(username, address, now):
             if remembered is False:
-                # Told apart from the right one without argon2: it must not be a way to guess without delay.
+                # Recognised as wrong without argon2: that must not allow guessing without delay.
                 self._failed(username, address)
             self._delayed("password", done)
             return
@@ -178,7 +184,7 @@ class Authentication:
         done(Authenticated(0, username))
 
     def _failed(self, username: str, address: str) -> None:
-        """A login did not hold: the next ones may have to wait, and somebody may want to know."""
+        """Record a failed login: it may delay the next ones, and is logged."""
         self.guessing.failed(username, address, self._loop.time())
         self._log.event(
             logging.INFO,
@@ -189,7 +195,8 @@ class Authentication:
         )
 
     def _remembers(self, username: str, password: bytes) -> bool | None:
-        """Whether just this password was verified against the user's hash as it is now; None if none was."""
+        """Return whether this password was verified against the user's current hash; None if none
+        was."""
         user = self.user(username)
         known = self._verified_before.get(username)
         if user is None or known is None or known[0] != user.hash:
@@ -197,15 +204,15 @@ class Authentication:
         return hmac.compare_digest(known[1], self._digest(password))
 
     def _digest(self, password: bytes) -> bytes:
-        """What is kept of a password that was verified: useless without this process's secret."""
+        """Return a verified password's digest: useless without this process's secret."""
         return hmac.digest(self._digest_key, password, "sha256")
 
     def reachable(self, username: str, peer: str) -> bool:
-        """Whether a user is let in from where a client is."""
+        """Return whether a user may log in from a client's address."""
         return username not in self.settings.loopback_users or is_loopback(peer)
 
     def without_name(self, client: Client) -> Authenticated:
-        """Who a client is that names no user: the name in its certificate, or nobody."""
+        """Authenticate a client without a user name: by its certificate, or as anonymous."""
         if client.certificate_name:
             return self.by_certificate(client.certificate_name, client.peer)
         if self.anonymous_allowed(client):
@@ -214,7 +221,8 @@ class Authentication:
         return Authenticated(Reason.NOT_AUTHORIZED)
 
     def by_certificate(self, name: str, peer: str, user_needed: bool = False) -> Authenticated:
-        """Whether the holder of a certificate may be whom it names, who is no user perhaps unless ``user_needed``."""
+        """Authenticate the holder of a certificate; its name need not be a user's unless
+        ``user_needed``."""
         if self.revision < 0:
             self.results["certificate", "busy"] += 1
             return Authenticated(Reason.SERVER_UNAVAILABLE)
@@ -227,7 +235,7 @@ class Authentication:
         return Authenticated(0, name)
 
     def _begin(self, login: Login) -> bool:
-        """A login's turn has come: whether its password has to be verified, after what has come out meanwhile."""
+        """Return whether a login whose turn has come still needs verification."""
         if login.reachable and self._remembers(login.username, login.password):
             self._accept(login.username, login.address, login.done)
             return False
@@ -239,7 +247,7 @@ class Authentication:
         return True
 
     def _refuse(self, login: Login) -> None:
-        """There is no room for a login among those that wait."""
+        """Refuse a login because the queue is full."""
         self.results["password", "busy"] += 1
         login.done(Authenticated(Reason.SERVER_BUSY))
 
@@ -257,10 +265,11 @@ class Authentication:
         self._accept(username, login.address, login.done)
 
     def anonymous_allowed(self, client: Client) -> bool:
-        """Whether a client that names no user is let in from where it comes.
+        """Return whether a client without a user name is admitted from its address.
 
-        A browser on this machine lends its address to every page: a page from elsewhere is nobody's until it names a
-        user. Nor does a name of the DNS that is the page's and the request's make it this machine's.
+        A browser on this machine lends its address to every page: a page from elsewhere must log in
+        as a user. A DNS name shared by the page and the request does not make the page local
+        either.
         """
         allow, page = self.settings.anonymous.allow, client.page
         if page is Page.FOREIGN:
@@ -270,16 +279,17 @@ class Authentication:
         return allow == "always"
 
     def may_return(self, principal: str) -> bool:
-        """Whether somebody may still log in as a principal: what it left behind is kept for it until then.
+        """Return whether a principal may still log in: until then its session is kept for it.
 
-        A name that is no user's may be a certificate's, where clients present certificates.
+        A name that is not a user's may be a certificate's, if clients present certificates.
         """
         if not principal:
             return self.settings.anonymous.allow != "never"
         return principal in self._users or self.revision < 0 or self._certificates
 
     def policy(self, client_id: str, username: str) -> Policy:
-        """The permissions of a client; a certificate's holder who is no user has those of anonymous ones."""
+        """Return a client's permissions; a certificate holder who is not a user gets anonymous
+        ones."""
         user = self._users.get(username) if username else None
         if user is not None:
             return Policy(user.publish, user.subscribe, client_id=client_id, username=username)
@@ -296,10 +306,10 @@ class Authentication:
         )
 
     def will_policy(self, client_id: str, username: str, without_user: bool) -> Policy | None:
-        """The permissions of a client that may be away; None when it might not be here now.
+        """Return the permissions of a possibly absent client; None if it could not connect now.
 
-        ``without_user``: it was no known user when it connected. Else one without a record was deleted, and does not become
-        anonymous by that.
+        ``without_user``: it was not a known user when it connected. Otherwise a missing record
+        means that the user was deleted, which does not make it anonymous.
         """
         user = self._users.get(username) if username else None
         if user is not None:
@@ -311,11 +321,12 @@ class Authentication:
         return self.policy(client_id, username) if allowed else None
 
     def scram_exchange(self) -> ServerExchange:
-        """A new exchange with a fresh nonce."""
+        """Return a new exchange with a fresh nonce."""
         return ServerExchange(secrets.token_urlsafe(NONCE_BYTES), self._secret)
 
     def login_refusal(self, username: str, peer: str) -> int:
-        """Why a SCRAM login cannot be tried now: users are not known yet, or others failed before; 0: it can."""
+        """Return the reason for refusing a SCRAM login now (users unknown yet, failed logins); 0
+        allows it."""
         if self.revision < 0:
             self.results["scram-sha-256", "busy"] += 1
             return Reason.SERVER_UNAVAILABLE
@@ -325,7 +336,7 @@ class Authentication:
         return 0
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
-        """A SCRAM login was tried."""
+        """Record the result of a SCRAM login."""
         address = key_of_peer(peer)
         self.results["scram-sha-256", "success" if success else "failure"] += 1
         if success:
@@ -334,13 +345,13 @@ class Authentication:
             self._failed(username, address)
 
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
-        """The SCRAM keys of a user who may log in from where a client is."""
+        """Return the SCRAM keys of a user who may log in from a client's address."""
         user = self.user(username) if self.reachable(username, peer) else None
         return user.scram if user is not None else None
 
 
 def guessing_limits(settings: Auth) -> GuessingLimits:
-    """The settings about failed logins."""
+    """Return the limits of failed logins in the settings."""
     failed = settings.failed_logins
     return GuessingLimits(
         failed.per_user,
@@ -352,7 +363,7 @@ def guessing_limits(settings: Auth) -> GuessingLimits:
 
 
 def is_loopback(peer: str) -> bool:
-    """Whether ``address:port`` is this machine, IPv4-mapped addresses included."""
+    """Return whether ``address:port`` is this machine, including IPv4-mapped addresses."""
     if peer.startswith("127."):
         return True
     host = peer.rpartition(":")[0].strip("[]")

@@ -1,6 +1,6 @@
-"""The broker as sessions of one shard see it: their port, joined to the parts that do the work.
+"""The broker as sessions of one shard see it: their port, connected to the parts that do the work.
 
-Lives on the shard's loop; everything here runs to completion within a tick.
+Lives on the shard's loop; everything here completes within a tick.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from fluxmq.shards.retained import RetainedMessages
 
 LINGER_SECONDS = 2.0
-"""How long a client gets to read why it was disconnected before the socket is closed."""
+"""Time for a client to read the reason for a disconnect before the socket is closed."""
 
 
 class ShardBroker(TakingOver, QueuePort, DurablePort):
@@ -88,7 +88,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self._retrying = False
         self._hungry: dict[Client, None] = {}
         self._arriving: dict[str, Client] = {}
-        """Clients let in as soon as the end of their former session is on disk."""
+        """Clients that are let in once the end of their former session is on disk."""
         self.configure(settings)
         self.routes = RouteTable(
             reactor,
@@ -101,7 +101,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.retained: RetainedMessages
 
     def configure(self, settings: Settings) -> None:
-        """Take settings, at start and when they change."""
+        """Apply settings, at start and on change."""
         self._settings = settings
         self.limits: SessionLimits = session_limits(settings, self._workers)
         self.connacks: dict[tuple[bool, bool], bytes] = {}
@@ -110,11 +110,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     # The reactor's host
 
     def route(self, topic: bytes) -> Route | None:
-        """Where a topic leads; None when it is not valid."""
+        """Return the route of a topic; None if it is not valid."""
         return self.routes.route(topic)
 
     def schedule(self, session: Session | None = None) -> None:
-        """Without a session: ask for another tick. With one: its timers were set."""
+        """Schedule a tick, or, with a session, its timers."""
         if session is None:
             self.schedule_tick()
         else:
@@ -122,7 +122,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             self.durable.left(session)
 
     def link_full(self, connection: Connection) -> None:
-        """A run of this connection found a full link: it is not read until there is room."""
+        """Pause a connection whose run met a full link, until there is room."""
         self.reactor.link_full = False
         if self.peers.hold(connection):
             self.reactor.pause(connection, PAUSED_LINK)
@@ -134,7 +134,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
 
     @property
     def short_of_memory(self) -> bool:
-        """Whether nothing new may be begun for clients."""
+        """True while nothing new may begin for clients."""
         return self.alarms.critical
 
     def refused_for_memory(self, what: str) -> None:
@@ -142,7 +142,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.alarms.refuse(what)
 
     def _give_up_incomplete(self) -> None:
-        """Disconnect stopped clients that are in the middle of a large packet: the memory alarm lasts."""
+        """Disconnect stopped clients in the middle of a large packet: the memory alarm lasts."""
         for connection in list(self.alarms.held):
             client = connection.identity
             if isinstance(client, Client) and self.alarms.is_large(connection):
@@ -150,11 +150,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
                 self.handler.disconnect(client, Reason.SERVER_BUSY, "memory")
 
     def resume_from_link(self, connection: Connection) -> None:
-        """The link has room again."""
+        """Resume a connection when the link has room again."""
         self.reactor.resume(connection, PAUSED_LINK)
 
     def retry_links(self) -> None:
-        """A link is full: try again soon, until it is not."""
+        """Retry a full link soon, until it is not full."""
         if not self._retrying:
             self._retrying = True
             self.later(0.001, self._retry_links)
@@ -167,11 +167,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     # Time
 
     def now(self) -> float:
-        """Monotonic seconds at the start of the tick."""
+        """Return monotonic seconds at the start of the tick."""
         return self.reactor.tally.now
 
     def watch(self, client: Client, seconds: float) -> None:
-        """Disconnect the client when it is silent for so long."""
+        """Disconnect the client after this many seconds of silence."""
         self.wheel.watch(client, seconds, self.now())
 
     def watch_connect(self, client: Client, seconds: float) -> None:
@@ -187,7 +187,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             if client.stage is CONNECTED:
                 self.handler.drained(client.connection)
         if self.authentication.revision >= 0:
-            # Before users are known nobody can say which wills may be published.
+            # Until users are known, wills cannot be authorised.
             self.timers.due(self.now(), self._session_due)
 
     def _session_due(self, session: Session) -> None:
@@ -198,7 +198,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     # Connecting
 
     def authenticate(self, client: Client, connect: Connect) -> None:
-        """Find out who the client is."""
+        """Determine the client's identity."""
         stream = client.connection.stream
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
@@ -218,15 +218,15 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.authentication.check(client, connect, finished)
 
     def scram_exchange(self) -> ServerExchange:
-        """A new SCRAM exchange."""
+        """Return a new SCRAM exchange."""
         return self.authentication.scram_exchange()
 
     def scram_keys(self, username: str, peer: str) -> StoredKeys | None:
-        """The SCRAM keys of an enabled user who is let in from ``peer``."""
+        """Return the SCRAM keys of an enabled user who may log in from ``peer``."""
         return self.authentication.scram_keys(username, peer)
 
     def login_refusal(self, username: str, peer: str) -> int:
-        """Why a login by SCRAM cannot be tried now; 0 when it can."""
+        """Return the reason for refusing a SCRAM login now; 0 to allow it."""
         return self.authentication.login_refusal(username, peer)
 
     def scram_result(self, username: str, peer: str, success: bool) -> None:
@@ -234,21 +234,22 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.authentication.scram_result(username, peer, success)
 
     def policy(self, client_id: str, username: str) -> Policy:
-        """What a client may do."""
+        """Return a client's permissions."""
         return self.authentication.policy(client_id, username)
 
     def is_user(self, name: str) -> bool:
-        """Whether there is a user of this name, enabled or not."""
+        """Return whether a user of this name exists, enabled or not."""
         return self.authentication.record(name) is not None
 
     def will_policy(self, session: Session, will: Will) -> Policy | None:
-        """What the client of a session, which may be away, may do now; None when it may not be here any more."""
+        """Return the current permissions of a session's possibly absent client; None if it may not
+        connect any more."""
         return self.authentication.will_policy(
             session.client_id, session.principal, will.without_user
         )
 
     def new_client_id(self) -> str:
-        """A client id whose home is this shard, so that a plain reconnect comes here."""
+        """Return a new client id with this shard as home, so that a plain reconnect comes here."""
         claims = self.peers.claims
         while True:
             name = "auto-" + secrets.token_hex(10)
@@ -256,7 +257,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
                 return name
 
     def new_delivery(self) -> Delivery:
-        """What a new session is owed: nothing."""
+        """Return a new session's delivery, which is empty."""
         settings = self._settings.session
         return Delivery(
             self.reactor.tally,
@@ -267,7 +268,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         )
 
     def create(self, client_id: str) -> Session | None:
-        """A new session, None when the shard holds as many as it may."""
+        """Create a session; return None if the shard holds the maximum."""
         if len(self.sessions) >= self.limits.max_sessions:
             return None
         session = Session(client_id, self.new_delivery())
@@ -275,7 +276,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         return session
 
     def adopt(self, client: Client, session: Session) -> None:
-        """The client is connected with this session."""
+        """Attach the client to this session."""
         self.timers.cancel(session)
         self.durable.attached(session)
         if not session.subscriptions:
@@ -286,7 +287,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
                 self.groups.set_connected(grant.shared, session.filter_of(written), session, True)
 
     def ended(self, session: Session) -> None:
-        """The session is gone."""
+        """Clean up after a session has ended."""
         if self.sessions.get(session.client_id) is session:
             self.forget(session)
             self.peers.claims.release(session.client_id)
@@ -295,14 +296,14 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         abandon(session.delivery)
 
     def forget(self, session: Session) -> None:
-        """Take a session out of this shard."""
+        """Remove a session from this shard."""
         for written in list(session.subscriptions):
             self.unsubscribe(session, written)
         del self.sessions[session.client_id]
         self.timers.cancel(session)
 
     def hand_over(self, session: Session, ended: bool) -> None:
-        """Give what a leaving member has not acknowledged to others of its groups."""
+        """Give a leaving member's unacknowledged messages to others of its groups."""
         self.queues.clients.left(session)
         if session.subscriptions:
             self.groups.hand_over(session, ended)
@@ -314,25 +315,25 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         return self.reactor.publish_run(run) >= 0
 
     def retain(self, run: Run) -> bool:
-        """Keep the run's last message as its topic's retained one."""
+        """Store the run's last message as its topic's retained one."""
         if self.retained.retain(run):
             return True
         self.count_drop("retained_full", 1)
         return False
 
     def retained_topics(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Topics with a retained message that match."""
+        """Return the matching topics with a retained message."""
         return self.retained.topics(topic_filter)
 
     def retained_message(self, topic: bytes) -> Run | None:
-        """The retained message of a topic."""
+        """Return the retained message of a topic."""
         return self.retained.message(topic)
 
     # Subscriptions
 
     @property
     def subscription_count(self) -> int:
-        """Subscriptions of this shard's sessions, shared ones included."""
+        """Number of subscriptions of this shard's sessions, including shared ones."""
         return self.routes.subscription_count + self.groups.member_count
 
     def subscribe(
@@ -344,9 +345,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     def enter_subscription(
         self, session: Session, written: bytes, topic_filter: bytes, grant: Grant
     ) -> None:
-        """Have messages of a subscription routed to a session."""
+        """Route messages of a subscription to a session."""
         if grant.queue is not None:
-            return  # consumers are attached when the client is connected
+            return  # consumers attach when the client connects
         if grant.shared:
             self.groups.join(grant.shared, topic_filter, session, grant)
         else:
@@ -364,11 +365,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             self.routes.remove(session, topic_filter)
 
     def feed_later(self, client: Client) -> None:
-        """Go on with the client's retained messages soon, whatever becomes of what waits."""
+        """Continue with the client's retained messages soon, whatever is pending."""
         self._hungry[client] = None
 
     def when_known(self, done: Callable[[], None]) -> None:
-        """Call when every shard knows the subscriptions made so far."""
+        """Call ``done`` when every shard knows the subscriptions made so far."""
 
         def finished() -> None:
             done()
@@ -379,11 +380,11 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
     # Connections
 
     def pause(self, connection: Connection) -> None:
-        """Stop reading while an answer is awaited."""
+        """Stop reading while an answer is pending."""
         self.reactor.pause(connection, PAUSED_STEP)
 
     def resume(self, connection: Connection) -> None:
-        """Go on reading."""
+        """Resume reading."""
         self.reactor.resume(connection, PAUSED_STEP)
 
     def close(self, connection: Connection, linger: bool) -> None:
@@ -395,7 +396,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.wheel.forget(connection.identity)
         if not linger:
             if connection.size or connection.stream is not None:
-                # Answers of this tick still go, as far as the socket takes them.
+                # Send this tick's answers, as far as the socket accepts them.
                 connection.flush()
                 self._end_stream(connection)
             self.discard(connection)
@@ -407,8 +408,9 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.schedule()
 
     def half_close(self, connection: Connection) -> None:
-        """Everything is written: say so, and let the client close. Closing at once would reset the
-        connection when the client's last bytes are unread, and take our last packet with it."""
+        """Shut down the write side after all output, and let the client close. Closing at once
+        would reset the connection if the client's last bytes are unread, and lose our last
+        packet."""
         self._end_stream(connection)
         sock = socket.socket(fileno=connection.fd)
         try:
@@ -422,14 +424,14 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
             self.discard(connection)
 
     def _end_stream(self, connection: Connection) -> None:
-        """The orderly end of TLS or WebSocket, if the socket takes it."""
+        """End TLS or WebSocket in an orderly way, if the socket accepts that."""
         if connection.stream is not None and connection.fd >= 0:
             goodbye = connection.stream.shutdown()
             if goodbye and connection.size == 0:
                 connection.write(goodbye, 0, len(goodbye))
 
     def discard(self, connection: Connection) -> None:
-        """Let go of the socket."""
+        """Release the socket."""
         if connection.fd >= 0:
             self.open_now[connection.listener] -= 1
             self.alarms.forget(connection)
@@ -473,7 +475,7 @@ class ShardBroker(TakingOver, QueuePort, DurablePort):
         self.wills += 1
 
     def will_refused(self, session: Session, will: Will) -> None:
-        """Count a will whose client may not publish it any more; log some."""
+        """Count a will that its client may no longer publish; log some."""
         self.count_drop("no_permission", 1)
         self.log.event(
             logging.WARNING,

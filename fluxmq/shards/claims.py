@@ -1,16 +1,18 @@
-"""Who owns a client id: one shard at a time, whatever connection the client comes by.
+"""Ownership of client ids: one shard at a time, whichever connection the client uses.
 
-The *home* shard of a client id (a hash of it, the same that the acceptor uses) knows which shard has its
-session. A shard that gets a CONNECT claims the id at its home; the home asks the present owner to yield,
-which closes its connection and hands the session over, and grants it on. Claims of one id are served one
-after the other. Plain connections arrive at their home, so the usual claim is one look into a dictionary;
-TLS and WebSocket connections, which the acceptor cannot read, may arrive anywhere.
+The *home* shard of a client id (a hash of it, the same as the acceptor's) knows which shard has its
+session. A shard that gets a CONNECT claims the id at its home; the home asks the present owner to
+yield, which closes its connection and hands over the session, and passes that on with the grant.
+Claims of one id are served in order. Plain connections arrive at their home, so the usual claim is
+one dictionary lookup; TLS and WebSocket connections, which the acceptor cannot read, may arrive
+anywhere.
 
-A shard that dies takes its sessions with it, but for what is kept on disk: its entries are dropped, and their homes
-bring back what they have. What it was asked to yield and nobody keeps is granted as nothing. When the claimer dies while an owner yields, the home keeps the session for its client's
-next try. A claim names the principal that makes it: an owner keeps a session of another principal, and answers
-``FOREIGN`` instead. A home that was restarted is told again by the owners (``owned``) and serves no claim before all
-have; where two shards came to own one id while its home was away, the one that tells later yields.
+A dead shard loses its sessions except those on disk: its entries are dropped, and their homes
+restore what they have. If it was asked to yield a session that nobody keeps, the grant has no
+session. If the claimer dies while an owner yields, the home keeps the session for its client's next
+attempt. A claim names its principal: an owner keeps another principal's session and answers
+``FOREIGN``. A restarted home learns from the owners (``owned``) and serves no claim before all have
+answered; if two shards own one id by then, the later one to report yields.
 """
 
 from __future__ import annotations
@@ -26,41 +28,42 @@ from fluxmq.net.links import Link
 from fluxmq.protocols.sniff import shard_of
 
 Done = Callable[[Any, bool], None]
-"""Called with the session to continue and whether it is exported state rather than a session of this shard; or with
-``FOREIGN``."""
+"""Called with the session to continue and whether it is exported state rather than a session of
+this shard; or with ``FOREIGN``."""
 
 FOREIGN: Final = "foreign"
 """In place of a session: the client id belongs to another principal, and nothing has changed."""
 
 
 class Sessions(Protocol):
-    """What claims need of the sessions of their shard."""
+    """The sessions of a shard, as its claims need them."""
 
     def take(self, client_id: str, clean: bool, principal: str | None) -> Any:
         """Close this shard's own connection of an id and return its session (None: none is left).
 
-        ``FOREIGN`` when it belongs to a principal other than ``principal``; None as a principal takes any.
+        Return ``FOREIGN`` if it belongs to a principal other than ``principal``; the principal None
+        takes any.
         """
 
     def export(self, client_id: str, clean: bool, principal: str | None) -> Any:
-        """The same for another shard: the session leaves this one, as values."""
+        """Take a session for another shard; it leaves this one, as values."""
 
     def keep(self, state: Any) -> None:
-        """Take over an exported session that nobody waits for any more."""
+        """Import an exported session that no claim waits for any more."""
 
     def holds(self, client_id: str) -> bool:
-        """Whether a session of this id is here."""
+        """Return whether a session of this id is here."""
 
     def bring_back(self) -> bool:
-        """Bring back the sessions kept on this shard's disk that nobody has; False: call again."""
+        """Restore unowned sessions from this shard's disk; return False to be called again."""
 
     def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
-        """The same for the sessions of a shard that has died; ``done`` when they are here."""
+        """Restore sessions of a shard that has died; call ``done`` when they are here."""
 
 
 @dataclass(slots=True)
 class _Claim:
-    """A claim waiting at its home. ``done``: the claimer is this shard, and this its callback."""
+    """A claim waiting at its home. ``done``: this shard's callback if it is the claimer."""
 
     shard: int
     clean: bool
@@ -71,7 +74,7 @@ class _Claim:
 
 @dataclass(slots=True)
 class _Asked:
-    """A claim of this shard, waiting for the grant of its home."""
+    """A claim of this shard that waits for its home's grant."""
 
     home: int
     client_id: str
@@ -82,14 +85,14 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Pending:
-    """Claims of one id; the first one waits for ``owner`` to yield. None are left when the claimers died."""
+    """Claims of one id; the first waits for ``owner`` to yield. Empty if the claimers died."""
 
     owner: int
     claims: deque[_Claim] = field(default_factory=deque)
 
 
 class Claims:
-    """Ownership of client ids, from the side of the claimer, the home and the owner."""
+    """Ownership of client ids, for the claimer, the home and the owner."""
 
     def __init__(
         self, shard: int, workers: int, links: dict[int, Link], sessions: Sessions
@@ -99,19 +102,20 @@ class Claims:
         self._links = links
         self._sessions = sessions
         self._owners: dict[str, int] = {}
-        """Ids of this home whose sessions are in other shards."""
+        """Owners of this home's ids whose sessions are in other shards."""
         self._pending: dict[str, _Pending] = {}
         self._early: list[tuple[str, _Claim]] | None = []
-        """Claims that came before every shard had told what it owns; None from then on."""
+        """Claims that came before every shard announced its ids; None from then on."""
         self._requests = itertools.count(1)
         self._asked: dict[int, _Asked] = {}
         self._parked: list[_Asked] = []
         """Claims whose home is down."""
         self._claiming: Counter[str] = Counter()
-        """Ids with claims of this shard under way: their old session's end releases nothing."""
+        """Ids with claims of this shard in flight: the end of their old session releases
+        nothing."""
 
     def home(self, client_id: str) -> int:
-        """The shard that decides about a client id."""
+        """Return the shard that decides about a client id."""
         if self._workers == 1:
             return self.shard
         found = shard_of(client_id.encode(), self._workers)
@@ -120,7 +124,7 @@ class Claims:
     # The claimer
 
     def undisputed(self, client_id: str) -> bool:
-        """Whether only this shard is concerned: it is the home, and nobody else has or wants the id."""
+        """Return whether this shard is the home of an id that no other shard has or wants."""
         return (
             self.home(client_id) == self.shard
             and client_id not in self._owners
@@ -128,16 +132,17 @@ class Claims:
         )
 
     def claim(self, client_id: str, clean: bool, principal: str, done: Done) -> None:
-        """Own ``client_id`` here for ``principal``; ``done`` is called when it is so, or when it cannot be."""
+        """Claim ``client_id`` here for ``principal``; ``done`` is called with the result."""
         home = self.home(client_id)
         if home != self.shard:
             link = self._links[home]
             if not link.up:
                 if not self._sessions.holds(client_id):
-                    # What is kept under the id is there, and whose it is; the client waits for as long as it likes.
+                    # The home has the kept session and knows its principal; the client waits as
+                    # long as it likes.
                     self._parked.append(_Asked(home, client_id, clean, principal, done))
                     return
-                # The session is here; the home, back again, is told who owns what.
+                # The session is here; the home learns the owners when it is back.
                 done(self._sessions.take(client_id, clean, principal), False)
                 return
             request = next(self._requests)
@@ -154,11 +159,11 @@ class Claims:
         client_id = asked.client_id
         self._finish(client_id, asked.clean, asked.principal, asked.done, state)
         if self._forget_claim(client_id) and not self._sessions.holds(client_id):
-            # Nothing came of it: the client has gone, or was refused.
+            # It led to nothing: the client has gone, or was refused.
             self.release(client_id)
 
     def _forget_claim(self, client_id: str) -> bool:
-        """A claim of an id is over; whether it was the last one."""
+        """Finish a claim of an id; return whether it was the last one."""
         self._claiming[client_id] -= 1
         if self._claiming[client_id]:
             return False
@@ -174,7 +179,7 @@ class Claims:
             done(state, True)
 
     def release(self, client_id: str) -> None:
-        """A session of this shard has ended."""
+        """Release the id of a session that has ended on this shard."""
         home = self.home(client_id)
         if home == self.shard or client_id in self._claiming:
             return
@@ -185,12 +190,12 @@ class Claims:
 
     @property
     def waiting(self) -> bool:
-        """Whether claims of other shards are not yet served."""
+        """True while claims of other shards are not served yet."""
         return self._early is not None
 
     def open(self) -> bool:
-        """Every shard that is alive has told what it owns: once the sessions that are kept here and that nobody
-        has are back, serve the claims that came before. False when that takes more time."""
+        """Serve early claims, after all live shards announced their ids, once the unowned sessions
+        on disk here are restored. Return False if that takes more time."""
         if not self._sessions.bring_back():
             return False
         early, self._early = self._early, None
@@ -199,7 +204,8 @@ class Claims:
         return True
 
     def owned_elsewhere(self, client_id: str) -> bool:
-        """Whether another shard has the session of an id of this home, or is about to."""
+        """Return whether another shard has, or is about to have, the session of an id of this
+        home."""
         return client_id in self._owners
 
     def _queue(self, client_id: str, claim: _Claim) -> None:
@@ -223,7 +229,7 @@ class Claims:
         link.send_control("yield", client_id, claim.clean, claim.principal)
 
     def _grant(self, client_id: str, claim: _Claim, state: Any) -> None:
-        """Answer a claim: the claimer owns the id, unless it is another principal's and stays where it is."""
+        """Answer a claim: grant the id, unless it belongs to another principal and stays."""
         foreign = state == FOREIGN
         if claim.done is not None:
             if not foreign:
@@ -252,7 +258,7 @@ class Claims:
     def on_claim(
         self, link: Link, request: int, client_id: str, clean: bool, principal: str
     ) -> None:
-        """Another shard claims an id whose home is here."""
+        """Handle another shard's claim of an id whose home is here."""
         claim = _Claim(link.peer, clean, principal, request)
         if self._early is not None:
             self._early.append((client_id, claim))
@@ -260,39 +266,39 @@ class Claims:
             self._queue(client_id, claim)
 
     def on_grant(self, _link: Link, request: int, state: Any) -> None:
-        """The home has granted a claim of ours."""
+        """Handle the home's answer to a claim of ours."""
         asked = self._asked.pop(request, None)
         if asked is not None:
             self._granted(asked, state)
 
     def on_yield(self, link: Link, client_id: str, clean: bool, principal: str | None) -> None:
-        """The home asks for a session of this shard, for ``principal`` or, None, whoever it is for."""
+        """Yield a session of this shard to ``principal``; None stands for any."""
         state = self._sessions.export(client_id, clean, principal)
         link.send_control("yielded", client_id, state)
 
     def on_yielded(self, link: Link, client_id: str, state: Any) -> None:
-        """An owner has let go of a session."""
+        """Handle a session that an owner has yielded."""
         pending = self._pending.get(client_id)
         if pending is not None and pending.owner == link.peer:
             self._resolve(client_id, state)
 
     def on_release(self, link: Link, client_id: str) -> None:
-        """A session of another shard has ended."""
+        """Handle the end of a session on another shard."""
         if self._owners.get(client_id) == link.peer and client_id not in self._pending:
             del self._owners[client_id]
 
     def on_owned(self, link: Link, client_ids: list[str]) -> None:
-        """After our restart: what another shard owns of ours."""
+        """Handle the ids of this home that another shard owns, after our restart."""
         for client_id in client_ids:
             owner = self._owners.get(client_id)
             if owner in (None, link.peer) and not self._sessions.holds(client_id):
                 self._owners[client_id] = link.peer
             else:
-                # Its answer finds nobody waiting: of two sessions one cannot be kept.
+                # No claim awaits its answer: of two sessions one is lost.
                 link.send_control("yield", client_id, False, None)
 
     def peer_lost(self, shard: int) -> None:
-        """A shard has died: its sessions are gone, its claims moot, its answers will not come."""
+        """Handle a shard's death: drop its sessions and claims, and expect no answers."""
         orphans = [name for name, owner in self._owners.items() if owner == shard]
         for client_id in orphans:
             del self._owners[client_id]
@@ -303,13 +309,13 @@ class Claims:
             if pending.owner == shard and client_id not in orphans:
                 self._resolve(client_id, None)
         for client_id in orphans:
-            # Who claims one meanwhile waits until it is known what is kept of it.
+            # Claims of an id wait until it is known what is on disk for it.
             self._pending.setdefault(client_id, _Pending(self.shard)).owner = self.shard
         if orphans:
             self._sessions.revive(orphans, partial(self._adopted, orphans))
         for request, asked in list(self._asked.items()):
             if asked.home == shard:
-                # Whose the id is only the home knows: what is not here waits for it.
+                # Only the home knows the id's owner: claims of sessions elsewhere wait for it.
                 del self._asked[request]
                 self._forget_claim(asked.client_id)
                 self.claim(asked.client_id, asked.clean, asked.principal, asked.done)
@@ -321,7 +327,7 @@ class Claims:
                 self._queue(client_id, claim)
 
     def peer_up(self, shard: int) -> None:
-        """A shard has come: ask it for the ids of its home."""
+        """Send claims that waited for their home shard to come up."""
         parked, self._parked = self._parked, []
         for asked in parked:
             if asked.home == shard:

@@ -1,4 +1,5 @@
-"""A shard put together from its parts: by its process, and by tests that step whole shards by hand."""
+"""Assembles a shard from its parts, for its process and for tests that step whole shards by
+hand."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 class Times:
     """The clocks of a shard, and its timer.
 
-    `steady_us`: microseconds since the epoch that never go back, for queues. `later` calls an action after so many seconds,
-    and ticks.
+    `steady_us`: µs since the epoch, never going back, for queues. `later` calls an action after
+    this many seconds, and ticks.
     """
 
     monotonic: Callable[[], float]
@@ -47,11 +48,12 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The process, the disk, the clocks and the other shards of the node that a shard is put into.
+    """Environment of a shard: its process, disk, clocks and the node's other shards.
 
-    `epoch` tells this life of the shard from others. `is_alive`: whether another shard runs and has shown so.
-    `expect_others` notes what persistent sessions of shards that may start later are subscribed to. `schedule` asks for a
-    tick. `count_connections` is told how many connections of a listener there are; `connected` says how many clients are.
+    `epoch` identifies this life of the shard. `is_alive` returns whether another shard runs and has
+    shown it. `expect_others` adds subscriptions of persistent sessions of shards that may start
+    later. `schedule` schedules a tick. `count_connections` gets the number of connections per
+    listener; `connected` returns the number of connected clients.
     """
 
     index: int
@@ -72,7 +74,7 @@ class Surroundings:
 
 
 class Shard:
-    """One shard: its parts, joined, and not started yet."""
+    """One shard: its parts, connected but not started."""
 
     def __init__(
         self,
@@ -80,7 +82,8 @@ class Shard:
         around: Surroundings,
         make_cluster: Callable[[Queues], Cluster | None] = lambda _queues: None,
     ) -> None:
-        """Join the parts. Raises StorageError, and what opening a TLS listener's certificates raises."""
+        """Connect the parts. Raises StorageError, and errors of opening TLS listeners'
+        certificates."""
         limits = settings.broker
         self.reactor = Reactor(
             None,
@@ -160,7 +163,7 @@ class Shard:
         return peers
 
     def _keep(self, settings: Settings, around: Surroundings) -> None:
-        """Sessions and retained messages, which are kept on disk."""
+        """Create the parts that keep sessions and retained messages on disk."""
         broker, peers, times = self.broker, self.peers, around.times
         claims = Claims(around.index, around.workers, peers.links, broker)
         around.expect_others(broker)
@@ -189,6 +192,6 @@ class Shard:
         peers.join(claims, broker.retained)
 
     def _owned(self, peer: int) -> list[str]:
-        """The client ids whose sessions are here and whose home is `peer`."""
+        """Return the client ids with a session here whose home is `peer`."""
         home = self.peers.claims.home
         return [client_id for client_id in self.broker.sessions if home(client_id) == peer]

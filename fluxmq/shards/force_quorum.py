@@ -1,13 +1,13 @@
-"""``python -m fluxmq.shards.force_quorum``: on a stopped node, declare its copies of replicated groups the truth.
+"""``python -m fluxmq.shards.force_quorum``: make a stopped node's replicas of groups authoritative.
 
-Run by ``fluxmqctl force-quorum`` for groups whose majority is lost for good. Standard input says, as JSON, the settings, the
-groups (none: all that this node is a member of) and whether to do it or only to say what there is; standard output has a JSON
-line for each group.
+Run by ``fluxmqctl force-quorum`` for groups that have lost their majority for good. Standard input
+has, as JSON, the settings, the groups (none: all of which this node is a member) and whether to
+apply changes or only report; standard output has a JSON line per group.
 
-For each group the member record comes first: another incarnation, which remembers nobody, and a number by which other
-members see that they were left behind (`incarnation`). Then the log: a higher term, and a membership entry behind
-everything else that makes this node the only voter. At the next start it elects itself, and what its log holds becomes
-committed. A crash between the two is mended by running it again.
+The member record of each group is changed first: a new incarnation, which remembers no other, and a
+number by which other members see that they were left behind (`incarnation`). Then the log gets a
+higher term and, behind everything else, a membership entry with this node as the only voter. At the
+next start it elects itself and commits its log. After a crash between the two steps, run it again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from fluxmq.storage.snapshots import latest_snapshot
 from fluxmq.storage.wal import WriteAheadLog
 
 TERMS_AHEAD: Final = 1 << 20
-"""By how much the term rises: members left behind may elect leaders between themselves until they meet the forced copy.
-Other shards and nodes believe the leader of the highest term, which must be the forced copy's. At one election a second
-those left behind need twelve days to pass it."""
+"""Increase of the term: members left behind may elect leaders among themselves until they meet the
+forced replica. Other shards and nodes follow the leader with the highest term, which must be the
+forced replica. At one election a second those members need twelve days to pass it."""
 
 
 class Forcing:
@@ -52,7 +52,7 @@ class Forcing:
         self._own = member_number(settings.cluster.node_id)
 
     def groups(self) -> list[str]:
-        """The replicated groups that this node is a member of. Raises StorageError."""
+        """Return the replicated groups of which this node is a member. Raises StorageError."""
         if not self._files.exists(self._paths.groups):
             return []
         names = (name_of(each) for each in self._files.listdir(self._paths.groups))
@@ -63,7 +63,8 @@ class Forcing:
         return record is not None and record.hosted
 
     def force(self, group: str, *, apply: bool) -> dict[str, Any]:
-        """Look at a group, or make this copy the truth; what it held. Raises StorageError."""
+        """Inspect a group, or make this replica authoritative; return what it held. Raises
+        StorageError."""
         record = read_record(self._files, self._paths, group)
         if record is None or not record.hosted:
             raise StorageError(f"this node has no copy of a replicated group {group}")
@@ -91,7 +92,7 @@ class Forcing:
         return found
 
     def _nodes(self, group: str) -> list[str]:
-        """Other nodes that have had copies, by the settings."""
+        """Return the other nodes that have had replicas, by the settings."""
         try:
             plan = self._plans.of(group)
         except UnknownGroup as problem:
@@ -111,7 +112,7 @@ class Forcing:
 
     @contextlib.contextmanager
     def _log(self, group: str) -> Iterator[WriteAheadLog]:
-        """The log that the group is in. Raises StorageError."""
+        """Open the log that contains the group. Raises StorageError."""
         placement = read_placement(self._files, self._paths)
         if placement is None:
             raise StorageError(f"{self._paths.root} was never used by a broker")
@@ -127,7 +128,7 @@ def _random() -> int:
 
 
 def main() -> int:
-    """Do what standard input says; 0, or 3 with a sentence on standard error."""
+    """Carry out the request on standard input; return 0, or 3 with a message on standard error."""
     asked = orjson.loads(sys.stdin.buffer.read())
     settings = Settings.model_validate_json(asked["settings"])
     files, paths = Files(), DataPaths(settings.storage.data_dir)

@@ -1,12 +1,14 @@
-"""When a shard's garbage is collected: Python's own rule would stop the hot path whenever it allocates much.
+"""Schedules a shard's garbage collection: Python's own rule would stop the hot path at high
+allocation rates.
 
-Nearly everything is freed by its last reference; only objects that name each other need the collector. Python counts the
-objects made and not freed since the last collection also while it does not collect by itself, so looking costs next to nothing,
-and traffic that leaves nothing behind is never stopped.
+Reference counting frees nearly everything; only cycles need the collector. Even while its own
+collection is off, Python counts objects allocated and not freed since the last one, so a check
+costs next to nothing, and traffic that leaves nothing behind is never stopped.
 
-What is left behind is looked through a bounded number of objects at a time. What outlives that is frozen, with all that was
-there at the start: no further look costs the more the more there is. So what is frozen and ends in a cycle stays, until the
-shard is quiet or as much again has been frozen; then everything is thawed and looked through. Knows no clock but its argument.
+A bounded number of objects is collected at a time. Survivors are frozen, with everything that
+existed at the start, so that no collection grows with the heap. Frozen objects that end in a cycle
+stay until the shard is quiet or as much again has been frozen; then everything is thawed and
+collected. Knows no clock but its argument.
 """
 
 from __future__ import annotations
@@ -15,44 +17,47 @@ from collections.abc import Callable
 from typing import Protocol
 
 YOUNG_OBJECTS = 10_000
-"""Objects made and not freed after which they are looked through: those of 200 queues. It takes 1 to 2.5 ms, as often as every
-two seconds where 50 objects are left in cycles a hundred times a second."""
+"""Objects allocated and not freed that trigger a collection: those of 200 queues. It takes 1 to 2.5
+ms, as often as every two seconds if 50 objects are left in cycles a hundred times a second."""
 YOUNG_LOOKS = 2
-"""Such looks after which what outlived them is looked through together, and frozen: 30,000 objects at most, 5 to 20 ms."""
+"""Number of such collections before survivors are collected together and frozen: 30,000 objects at
+most, 5 to 20 ms."""
 FROZEN_OBJECTS_MIN = 1_000_000
-"""Objects frozen since everything was thawed after which it is thawed again, traffic or not; more when more is held, so that
-it happens once for every doubling. It takes 260 ms where 10,000 queues are held (400,000 objects beside those of the start). What
-has ended in cycles meanwhile is some 100 MB at most, or as much as is held."""
+"""Objects frozen since the last thaw that trigger another, traffic or not; more if more is held, so
+that it happens once per doubling. It takes 260 ms with 10,000 queues (400,000 objects beside those
+of the start). Garbage in cycles by then is some 100 MB at most, or as much as is held."""
 QUIET_OBJECTS_MIN = 2_000
-"""Objects made and not freed for which a quiet shard collects: its own timers make a few."""
+"""Objects allocated and not freed that make a quiet shard collect: its own timers make a few."""
 QUIET_SHARE = 8
-"""A quiet shard thaws everything when one part in so many of what was held has been frozen since: nobody may be there to feel
-the pause, but it would keep a core busy."""
+"""A quiet shard thaws everything once this fraction (one part in so many) of the held objects was
+frozen since: the pause may bother nobody, but it would keep a core busy."""
 
 _YOUNG, _ALL = 0, 2
 
 
 class Collector(Protocol):
-    """What the module `gc` can do."""
+    """The functions of the module `gc` in use."""
 
     def get_count(self) -> tuple[int, int, int]:
-        """Objects made and not freed, and how often each generation was looked through, since the next older was."""
+        """Return objects allocated and not freed, and collections of each generation since the next
+        older."""
 
     def collect(self, generation: int = 2) -> int:
-        """Look through a generation and those before it; how many objects were garbage."""
+        """Collect a generation and the younger ones; return the number of garbage objects."""
 
     def freeze(self) -> None:
-        """Have no further collection look at what there is."""
+        """Exempt all present objects from further collections."""
 
     def unfreeze(self) -> None:
-        """Have collections look at it again."""
+        """Include frozen objects in collections again."""
 
     def get_freeze_count(self) -> int:
-        """How many objects that is."""
+        """Return the number of frozen objects."""
 
 
 class Garbage:
-    """Decides what is looked through, and when. ``observe`` is told how many seconds of ``clock`` a look took."""
+    """Decides what to collect, and when. ``observe`` gets the seconds of ``clock`` per
+    collection."""
 
     def __init__(
         self, collector: Collector, observe: Callable[[float], None], clock: Callable[[], float]
@@ -62,18 +67,19 @@ class Garbage:
         self._clock = clock
         self._looks = 0
         self._survivors = 0
-        """Objects that outlived a look, and are not frozen."""
+        """Number of objects that survived a collection and are not frozen."""
         self._frozen = 0
-        """Objects that were frozen since everything was thawed. Some may have been freed since."""
+        """Number of objects frozen since the last thaw. Some may have been freed since."""
         self._held = 0
-        """Objects that were frozen then."""
+        """Number of objects frozen at the last thaw."""
 
     def begin(self) -> None:
-        """What is there now stays: nothing looks at it before everything is thawed."""
+        """Collect and freeze what exists at the start: no collection sees it before a thaw."""
         self._thaw()
 
     def look(self, *, quiet: bool) -> None:
-        """Collect what is due. ``quiet``: there is hardly any traffic, and nobody feels a pause."""
+        """Collect what is due. ``quiet``: there is hardly any traffic, so that pauses do not
+        matter."""
         young = self._collector.get_count()[0]
         due = young >= YOUNG_OBJECTS
         if not (due or quiet):

@@ -1,8 +1,8 @@
-"""Shared subscriptions of this shard: runs dealt out to members here and to other shards.
+"""Shared subscriptions of this shard: distributes runs over members here and on other shards.
 
-``routing.shared`` says whose turn it is; this module does it. Messages that a leaving member has not
-acknowledged go to another member. What persistent members of another shard are dealt is answered for there, also while
-that shard is down: they count as offline until it is back.
+``routing.shared`` decides whose turn it is; this module delivers. Messages that a leaving member
+has not acknowledged go to another member. The shard of persistent members acknowledges their
+messages; while it is down they count as offline.
 
 Source: MQTT 5.0 section 4.8.2.
 """
@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 
 class Group:
-    """A shared group: the routing core's bookkeeping and what a member was granted."""
+    """A shared group: the routing core's bookkeeping and the members' grants."""
 
     def __init__(self, core: SharedGroup[Session], table: GroupTable) -> None:
         self.core = core
         self.filter = core.filter
         self.grants: dict[Session, Grant] = {}
         self.kept: set[Session] = set()
-        """Members whose sessions are persistent, and who are sent more than QoS 0."""
+        """Members with persistent sessions and a QoS above 0."""
         self.kept_at: dict[int, int] = {}
-        """How many such members other shards have."""
+        """Number of such members by other shard."""
         self._table = table
 
     def offer(self, run: Run) -> None:
-        """Deal a run published on this shard over the whole node."""
+        """Distribute a run published on this shard over the whole node."""
         parts = self.core.split(run.count)
         if not parts:
             self._table.count_drop("shared_no_member", run.count)
@@ -55,11 +55,11 @@ class Group:
                 self.deliver(target, piece)
 
     def offer_here(self, run: Run) -> None:
-        """Deal a part that another shard gave to this one over the members here."""
+        """Distribute a part that another shard assigned to this one over the members here."""
         parts = self.core.split_local(run.count)
         if not parts:
-            # The last member left while the part was under way: the others may still want it. They are
-            # told first, so that it cannot come back.
+            # The last member left while the part was in transit: others may still want it. Update
+            # them first, so that it cannot come back.
             self._table.tell()
             self.offer(run)
             return
@@ -67,7 +67,7 @@ class Group:
             self.deliver(member, piece)
 
     def deliver(self, session: Session, run: Run) -> None:
-        """Give one member its part."""
+        """Deliver a part to one member."""
         grant = self.grants[session]
         identifier = identifier_property(grant.subscription_id)
         qos = min(run.qos, grant.qos)
@@ -79,7 +79,7 @@ class Group:
             self._table.count_drop("shared_no_member", run.count)
 
     def others_connected(self, session: Session) -> bool:
-        """Whether somebody else could take over a member's messages now."""
+        """Return whether another member could take over a member's messages now."""
         online, _ = self.core.counts
         here = online - (1 if session.client is not None else 0)
         return here > 0 or any(count for count, _ in self.core.remote().values())
@@ -90,7 +90,8 @@ class _Counts(Protocol):
 
 
 class GroupTable:
-    """All shared groups this shard knows; ``changed`` are those whose counts the peers must be told."""
+    """All shared groups known to this shard; ``changed``: those whose counts the peers do not know
+    yet."""
 
     def __init__(
         self,
@@ -104,25 +105,25 @@ class GroupTable:
         self._removed = removed
         self.count_drop = count_drop
         self.member_count = 0
-        """Shared subscriptions of this shard's sessions."""
+        """Number of shared subscriptions of this shard's sessions."""
         self.links: dict[int, Link] = {}
         self.kept_links: Mapping[int, KeptLink] = {}
-        """The ways to persistent members on other shards, which answer for what they are given."""
+        """Reliable links to other shards' persistent members, which acknowledge messages."""
         self._former: dict[int, set[tuple[bytes, bytes]]] = {}
-        """Groups of shards' persistent members that have not told them since they started."""
+        """Groups, by shard, of persistent members that have not reappeared since its start."""
         self.tell: Callable[[], None] = lambda: None
-        """Tells the peers what has changed."""
+        """Announces changes to the peers."""
         self.pass_on: Callable[[Portion], None] = lambda portion: portion.group.offer(
             run_of(portion)
         )
-        """Gives what a member has left to the others of its group."""
+        """Gives a member's remaining messages to the others of its group."""
         self.changed: set[tuple[bytes, bytes]] = set()
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def obtain(self, name: bytes, topic_filter: bytes) -> Group:
-        """The group, made when it is new."""
+        """Return the group; create it if it is new."""
         core, fresh = self._groups.obtain(name, topic_filter)
         if fresh:
             group = Group(core, self)
@@ -132,12 +133,12 @@ class GroupTable:
         return self._by_core[core]
 
     def find(self, name: bytes, topic_filter: bytes) -> Group | None:
-        """The group, None when nobody is in it."""
+        """Return the group, or None if it has no members."""
         core = self._groups.get(name, topic_filter)
         return None if core is None else self._by_core[core]
 
     def join(self, name: bytes, topic_filter: bytes, session: Session, grant: Grant) -> None:
-        """A session of this shard becomes a member, or changes its options."""
+        """Add a session of this shard as a member, or change its options."""
         group = self.obtain(name, topic_filter)
         group.grants[session] = grant
         if session.delivery.durable is not None and grant.qos:
@@ -148,7 +149,7 @@ class GroupTable:
         self.changed.add((name, topic_filter))
 
     def leave(self, name: bytes, topic_filter: bytes, session: Session) -> None:
-        """A session of this shard is no member any more."""
+        """Remove a session of this shard from the members."""
         group = self.find(name, topic_filter)
         if group is None or not group.core.leave(session):
             return
@@ -161,14 +162,15 @@ class GroupTable:
     def set_connected(
         self, name: bytes, topic_filter: bytes, session: Session, connected: bool
     ) -> None:
-        """A member's connection came or went."""
+        """Record that a member connected or disconnected."""
         group = self.find(name, topic_filter)
         if group is not None and session in group.grants:
             group.core.set_connected(session, connected)
             self.changed.add((name, topic_filter))
 
     def hand_over(self, session: Session, ended: bool) -> None:
-        """A member's connection has gone, or its session: others get what it has not acknowledged."""
+        """Hand on a member's unacknowledged messages after its connection, or its session, has
+        ended."""
         shared = [
             (grant.shared, session.filter_of(written), written)
             for written, grant in session.subscriptions.items()
@@ -187,7 +189,7 @@ class GroupTable:
             self.pass_on(portion)
 
     def dealt(self, name: bytes, topic_filter: bytes, run: Run) -> None:
-        """Another shard gives this one's members their part."""
+        """Deliver a part that another shard assigned to this shard's members."""
         group = self.find(name, topic_filter)
         if group is not None:
             group.offer_here(run)
@@ -197,7 +199,7 @@ class GroupTable:
     def set_remote(
         self, shard: int, name: bytes, topic_filter: bytes, online: int, offline: int, kept: int
     ) -> None:
-        """Another shard tells its member counts; ``kept``: persistent ones among them."""
+        """Set another shard's member counts; ``kept``: number of persistent ones among them."""
         self._former.get(shard, set()).discard((name, topic_filter))
         if online or offline:
             group = self.obtain(name, topic_filter)
@@ -214,7 +216,7 @@ class GroupTable:
             self._release(found)
 
     def drop_shard(self, shard: int) -> None:
-        """Another shard has gone, and its members with it; persistent ones come back."""
+        """Drop another shard's members, except persistent ones, which come back."""
         former = self._former.setdefault(shard, set())
 
         def staying(core: SharedGroup[Session]) -> int:
@@ -227,24 +229,25 @@ class GroupTable:
             self._removed(self._by_core.pop(core))
 
     def expect(self, shard: int, members: Iterable[tuple[bytes, bytes]]) -> None:
-        """Persistent members (group and filter, one each) of a shard that is yet to start."""
+        """Add persistent members (group and filter, one each) of a shard that is yet to start."""
         for name, topic_filter in members:
             kept = self.obtain(name, topic_filter).kept_at.get(shard, 0) + 1
             self.set_remote(shard, name, topic_filter, 0, kept, kept)
             self._former.setdefault(shard, set()).add((name, topic_filter))
 
     def forget_former(self, shard: int) -> None:
-        """A shard's persistent sessions are back: members that it has not told have gone."""
+        """Drop members that have not reappeared although their shard's persistent sessions are
+        back."""
         for name, topic_filter in self._former.pop(shard, ()):
             self.set_remote(shard, name, topic_filter, 0, 0, 0)
 
     def counts(self, name: bytes, topic_filter: bytes) -> tuple[int, int, int]:
-        """Members of this shard: connected, not connected, and persistent ones among both."""
+        """Return this shard's member counts: connected, disconnected, and persistent among both."""
         group = self.find(name, topic_filter)
         return (0, 0, 0) if group is None else (*group.core.counts, len(group.kept))
 
     def local(self) -> list[tuple[bytes, bytes]]:
-        """Groups with members on this shard."""
+        """Return the groups with members on this shard."""
         return [(core.group, core.filter) for core in self._groups if len(core)]
 
     def _release(self, group: Group) -> None:
@@ -253,7 +256,7 @@ class GroupTable:
 
 
 def cut(run: Run, parts: list[tuple[T, int]]) -> list[tuple[T, Run]]:
-    """The run in contiguous parts of the given counts."""
+    """Split the run into contiguous parts with the given counts."""
     if len(parts) == 1:
         return [(parts[0][0], run)]
     run.detach()
@@ -267,12 +270,12 @@ def cut(run: Run, parts: list[tuple[T, int]]) -> list[tuple[T, Run]]:
 
 
 def run_of(portion: Portion) -> Run:
-    """What is left of a portion, as a run to be dealt out again."""
+    """Return the rest of a portion as a run to distribute again."""
     run = portion.run
     end = run.skip(portion.offset, portion.count)
     piece = run.part(portion.offset, end, portion.count)
     piece.qos = run.qos
     if piece.largest == 0:
-        # Measured for the member that had it; another may take smaller packets only.
+        # Its size was measured for its former member; another may accept only smaller packets.
         piece.largest = end - portion.offset + len(run.topic) + len(run.properties)
     return piece

@@ -1,7 +1,7 @@
-"""Connections arriving from the acceptor: descriptor, first bytes, listener.
+"""Connections from the acceptor: descriptor, first bytes, listener.
 
-The shard trusts none of it beyond the descriptor: the listener's rules (TLS, WebSocket path and origins) are
-applied here again, by the stream filter the listener asks for.
+The shard trusts only the descriptor: the listener's stream filter applies its rules (TLS, WebSocket
+path and origins) again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fluxmq.sessions.mqtt.session import (
 from fluxmq.settings.schema import Settings
 
 MESSAGES_PER_TURN = 4
-"""Hand-over messages (of up to 60 connections) taken in one tick."""
+"""Maximum number of hand-over messages (of up to 60 connections) accepted per tick."""
 
 TCP, TLS, WEBSOCKET, AMQP, AMQP_TLS = range(len(LISTENERS))
 
@@ -50,7 +50,8 @@ class Intake:
         self._counted = counted
         self._tls: dict[int, ssl.SSLContext] = {}
         self.amqp: Callable[[Connection, str, float], None]
-        """Makes a connection one of AMQP; ``str``: who it is, ``float``: seconds until it has to be open."""
+        """Makes a connection speak AMQP; ``str``: its peer, ``float``: seconds until it must be
+        open."""
         self.opened = [0] * len(LISTENERS)
         self.open_now = [0] * len(LISTENERS)
         self._log = RateLimited(get_logger("fluxmq.intake"), per_second=1, burst=5)
@@ -61,16 +62,16 @@ class Intake:
                 self._tls[listener] = server_context(tls)
 
     def start(self) -> None:
-        """Begin to take connections."""
+        """Begin to accept connections."""
         self._reactor.watch(self._socket.fileno(), self._ready)
 
     def stop(self) -> None:
-        """Take no more; those not yet taken are closed by whoever owns the other end."""
+        """Accept no more; the owner of the other end closes those not yet accepted."""
         if self._reactor.others.pop(self._socket.fileno(), None) is not None:
             self._reactor.poller.unregister(self._socket.fileno())
 
     def configure(self, settings: Settings) -> None:
-        """Take new settings: output limits, for connections from now on."""
+        """Apply new settings: output limits, for connections from now on."""
         self._settings = settings
 
     def _ready(self) -> None:
@@ -88,7 +89,7 @@ class Intake:
             self.tell()
 
     def tell(self) -> None:
-        """Publish how many connections each listener has: the acceptor keeps to their limits by it."""
+        """Publish the connection count per listener, by which the acceptor enforces limits."""
         for listener, count in enumerate(self.open_now):
             self._counted(listener, count)
 

@@ -1,4 +1,4 @@
-"""Limits of a shard that follow from the settings, and those that are fixed, each with its reason."""
+"""Limits of a shard, derived from the settings or fixed, each with its reason."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from fluxmq.sessions.mqtt.ports import SessionLimits
 from fluxmq.settings.schema import Settings
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
-"""The shard's one receive buffer: large enough that a read of it amortises the system call over hundreds of
-messages, small enough to stay in the second-level cache together with what is made of it."""
+"""Size of the shard's one receive buffer: large enough to amortise the system call over hundreds of
+messages, small enough to fit the second-level cache with the objects made from it."""
 PENDING_CONNECTED_MAX = 100_000
-"""Messages that may wait for a client that is connected but slow: the queue of an absent client is for hours
-and small; this one rides out seconds at full rate, and its bytes are bounded by the same setting."""
+"""Maximum number of pending messages of a connected but slow client: an absent client's queue is
+for hours and small; this one covers seconds at full rate, and the same setting bounds its bytes."""
 CLIENT_ID_BYTES_MAX = 1024
-"""Longest client id: it is a key in several tables and, later, of the metadata store."""
+"""Maximum length of a client id: it is a key in several tables."""
 
 
 def session_limits(settings: Settings, workers: int) -> SessionLimits:
-    """What sessions obey. The node's sessions are divided among its shards, with room for an uneven hash."""
+    """Return the limits of sessions. Shards divide the node's sessions, with room for an uneven
+    hash."""
     broker, session = settings.broker, settings.session
     share = session.max_sessions
     if workers > 1:

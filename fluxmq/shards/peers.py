@@ -1,14 +1,14 @@
-"""What shards tell each other: who is there, what each wants, and the messages themselves.
+"""Exchange between shards: liveness, interest and messages.
 
-A shard that starts says ``hello`` with a number of its own (its epoch) to every peer. A peer that hears it
-forgets all it knew of the sender's former life, answers ``welcome`` with that epoch and then tells its own
-interest; until that welcome the starting shard ignores what comes, which may be meant for its predecessor.
-Changes of interest carry a growing number that the peer confirms (``known``), so that a SUBACK can wait until
-every shard routes to the new subscription. Retained messages are fetched from one peer that has them all, or
-from all peers where none has.
+A starting shard sends ``hello`` with its own number (its epoch) to every peer. The peer drops its
+state of the sender's former life, answers ``welcome`` with that epoch and then announces its own
+interest; until that welcome the starting shard ignores frames, which may be meant for its
+predecessor. Changes of interest carry an increasing number that the peer confirms (``known``), so
+that a SUBACK can wait until every shard routes to the new subscription. Retained messages are
+fetched from one peer that has them all, or from all peers if none has.
 
-A peer that died is noticed by the process table when a link to it fills up or an answer is outstanding, and
-at the latest by its successor's hello; it never holds up the others.
+A dead peer is noticed by the process table when a link to it fills up or an answer is outstanding,
+and at the latest by its successor's hello; it never holds up the others.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fluxmq.shards.retained import RetainedMessages
 from fluxmq.shards.routes import RouteTable
 
 HELLO_SECONDS = 1.0
-"""How long a hello is believed more than the process table, which may not show the new process yet."""
+"""Time for which a hello outweighs the process table, which may not show the new process yet."""
 FILTERS_PER_FRAME = 500
-"""Filters told in one frame when a shard's whole interest is told."""
+"""Number of filters per frame when a shard announces its whole interest."""
 
 _log = get_logger("fluxmq.peers")
 
 
 class Peers:
-    """The other shards, from this one's side."""
+    """The other shards, as this one sees them."""
 
     def __init__(
         self,
@@ -66,9 +66,9 @@ class Peers:
         self._waiting: list[tuple[int, set[int], Callable[[], None]]] = []
         self._epochs: dict[int, int] = {}
         self._heard: dict[int, float] = {}
-        """When peers said hello that the process table has not shown alive since."""
+        """Times of hellos from peers that the process table has not shown alive since."""
         self._untold: set[int] = set()
-        """Peers that have not told their interest since this shard started."""
+        """Peers that have not announced their interest since this shard started."""
         self._complete: set[int] = set()
         """Peers that have all retained messages."""
         self._sources: set[int] = set()
@@ -91,7 +91,7 @@ class Peers:
         }
 
     def join(self, claims: Claims, retained: RetainedMessages) -> None:
-        """Add the parts that need the links to exist."""
+        """Add the parts that need existing links."""
         self.claims = claims
         self.retained = retained
         self._handlers.update(
@@ -107,26 +107,26 @@ class Peers:
         )
 
     def join_queues(self, queues: QueueLinks) -> None:
-        """Add what queues say to each other."""
+        """Add the queues' part."""
         self.queues = queues
         self._handlers.update(queues.handlers())
 
     def join_replies(self, replies: Replies) -> None:
-        """Add what direct replies say to each other."""
+        """Add the part for direct replies."""
         self.replies = replies
         self._handlers.update(replies.handlers())
 
     def join_entered(self, entered: Entered) -> None:
-        """Add what is told of connections by vhost."""
+        """Add the part for connection counts by vhost."""
         self._handlers.update(entered.handlers())
 
     def join_durable(self, durable: DurableLinks) -> None:
-        """Add what keeping sessions and retained messages says to each other."""
+        """Add the part that keeps sessions and retained messages."""
         self.durable = durable
         self._handlers.update(durable.handlers())
 
     def start(self) -> None:
-        """Say hello to everybody."""
+        """Send hello to every peer."""
         reactor = self._reactor
         reactor.inbound = list(self.links.values())
         self._untold = set(self.links)
@@ -135,28 +135,28 @@ class Peers:
 
     @property
     def synchronised(self) -> bool:
-        """This shard knows what every peer that is alive wants, and all retained messages."""
+        """True once this shard knows every live peer's interest, and all retained messages."""
         return self.complete and self._told_all()
 
     @property
     def met_all(self) -> bool:
-        """Every peer there is has told its interest since this shard started."""
+        """True once every peer has announced its interest since this shard started."""
         return not self._untold
 
     def _told_all(self) -> bool:
         return not any(self._alive(peer) for peer in self._untold)
 
     def _progress(self) -> None:
-        """Go on with the start as far as the peers have come."""
+        """Continue the start as far as peers allow."""
         if self.claims.waiting and self._told_all() and self.claims.open():
-            self.tell()  # which interest the sessions have that are back
+            self.tell()  # announce the interest of restored sessions
             self.durable.restored()
         if self.complete or self._sources:
             return
         if self._complete:
             self._sources.add(min(self._complete))
         elif self._told_all():
-            # Nobody has everything (the node starts): what each has is everything.
+            # No peer has everything (the node starts): together the peers have it.
             self._sources.update(peer for peer, link in self.links.items() if link.up)
             self.complete = not self._sources
         for peer in self._sources:
@@ -175,7 +175,7 @@ class Peers:
             done()
 
     def tell(self) -> None:
-        """Tell the peers what has changed since the last time."""
+        """Announce changes since the last call to the peers."""
         changed, members = self._routes.changed, self._groups.changed
         if not changed and not members:
             return
@@ -245,7 +245,7 @@ class Peers:
             self.queues.received(link, frame)
 
     def _deliver(self, run: Any) -> None:
-        """A run published on another shard: to the sessions of this one only."""
+        """Deliver a run published on another shard to this shard's sessions only."""
         reactor = self._reactor
         route = reactor.routes.get(run.topic)
         if route is None:
@@ -257,11 +257,11 @@ class Peers:
         reactor.deliver(run, route)
 
     def _on_hello(self, link: Link, epoch: int) -> None:
-        """A peer has started."""
+        """Handle a peer's start."""
         if self._epochs.get(link.peer) not in (None, epoch):
             _log.info("shard %d has restarted", link.peer)
         fresh = link.peer not in self._epochs
-        self.tell()  # what the others are told of from now on this one is told too
+        self.tell()  # the peer, too, hears only changes from now on
         self._lose(link)
         self._epochs[link.peer] = link.epoch = epoch
         self._heard[link.peer] = self._reactor.tally.now
@@ -269,12 +269,12 @@ class Peers:
         link.send_control("welcome", epoch, self._epoch)
         self._tell_everything(link)
         if fresh and self.complete:
-            # It may have started later than this shard with what only its own disk has.
+            # It may have started later than this shard, with messages that only its disk has.
             link.send_control("retained?")
         self._resume(link)
 
     def _on_welcome(self, link: Link, epoch: int, theirs: int) -> None:
-        """A peer has heard our hello; it tells its interest next."""
+        """Handle a peer's answer to our hello; it announces its interest next."""
         if epoch == self._epoch and not link.up:
             self.tell()
             link.up = True
@@ -305,7 +305,8 @@ class Peers:
         self._settle(link.peer, sequence)
 
     def _settle(self, peer: int, sequence: int | None) -> None:
-        """The peer confirms up to ``sequence``, or (None) will not confirm any more."""
+        """Handle the peer's confirmation up to ``sequence``, or (None) the end of its
+        confirmations."""
         remaining = []
         ready = []
         for entry in self._waiting:
@@ -321,7 +322,7 @@ class Peers:
             done()
 
     def _on_synchronised(self, link: Link, complete: bool) -> None:
-        """A peer has told all that it wants and owns; ``complete``: it has all retained messages."""
+        """Handle the end of a peer's announcements; ``complete``: it has all retained messages."""
         self._untold.discard(link.peer)
         if complete:
             self._complete.add(link.peer)
@@ -335,7 +336,7 @@ class Peers:
         link.feed(source())
 
     def _on_retained_sent(self, link: Link) -> None:
-        """A peer has sent all its retained messages."""
+        """Handle the end of a peer's retained messages."""
         if link.peer in self._sources:
             self._sources.discard(link.peer)
             self.complete = not self._sources
@@ -350,12 +351,12 @@ class Peers:
         return heard is None or self._reactor.tally.now > heard + HELLO_SECONDS
 
     def _full(self, link: Link) -> None:
-        # Only noted: whoever is sending must not find the world changed when that is done.
+        # Only noted: the world must not change while somebody is sending.
         self._blocked.add(link)
         self._reactor.host.retry_links()
 
     def retry(self) -> bool:
-        """Try again to send what waits; True when some link is still full."""
+        """Send waiting frames again; return True while some link is full."""
         for link in list(self._blocked):
             if self._dead(link.peer):
                 self._lose(link)
@@ -365,7 +366,7 @@ class Peers:
         return bool(self._blocked)
 
     def check(self) -> None:
-        """Notice peers that died while something is expected of them; tell what has changed."""
+        """Detect peers that died while they owe an answer; announce changes."""
         for link in self.links.values():
             if link.up and self._dead(link.peer):
                 self._lose(link)
@@ -373,7 +374,8 @@ class Peers:
         self.tell()
 
     def hold(self, connection: Any) -> bool:
-        """Stop reading a connection whose messages a link had no room for; False when none is full."""
+        """Pause a connection whose messages a full link could not take; return False if no link is
+        full."""
         full = [link for link in self._blocked if link.backlog]
         for link in full:
             link.paused.add(connection)
@@ -387,7 +389,7 @@ class Peers:
                 self._reactor.host.resume_from_link(connection)
 
     def _lose(self, link: Link) -> None:
-        """Forget a peer's former life."""
+        """Drop the state of a peer's former life."""
         was_up = link.up
         link.forget()
         self._blocked.discard(link)

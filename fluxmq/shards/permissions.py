@@ -1,9 +1,9 @@
-"""What a change of users or of anonymous access means for those who are already here.
+"""Applies changes of users or of anonymous access to existing connections and sessions.
 
-New connections are judged by the new rules anyway. A client that is connected gets its new permissions at once;
-it is disconnected when it may not be who it is any more, or may not have subscribed to what it has. A session
-whose client is away ends when its user is gone or when it holds a subscription that is not permitted any more:
-nothing may go on gathering in it. A session of a disabled user waits.
+New connections follow the new rules anyway. A connected client gets its new permissions at once; it
+is disconnected if its identity is no longer allowed or one of its subscriptions is not. A session
+whose client is away ends if its user was deleted or it has a subscription that is no longer
+allowed: it must not accumulate messages. A disabled user's session waits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Permissions:
         self._authentication = authentication
 
     def set_users(self, revision: int, users: tuple[User, ...]) -> None:
-        """Take a new snapshot of users."""
+        """Apply a new snapshot of users."""
         authentication = self._authentication
         before = {user.name: user for user in authentication.users()}
         changed = authentication.set_users(revision, users)
@@ -41,7 +41,7 @@ class Permissions:
             return
         for client in self._clients():
             if name_of(client) in changed and client.stage is not CONNECTED:
-                # Half-way in, by rules that no longer hold: it may try again.
+                # Still connecting, under rules that no longer hold: it may try again.
                 self._broker.handler.disconnect(client, Reason.NOT_AUTHORIZED, "permissions")
         for session in list(self._broker.sessions.values()):
             if session.principal in changed:
@@ -49,7 +49,7 @@ class Permissions:
         self._broker.schedule()
 
     def configure(self, settings: Auth) -> None:
-        """Take new settings of authentication."""
+        """Apply new authentication settings."""
         authentication = self._authentication
         anonymous = authentication.settings.anonymous
         authentication.configure(settings)
@@ -66,7 +66,7 @@ class Permissions:
         return [each.identity for each in connections if isinstance(each.identity, Client)]
 
     def _apply(self, session: Session, before: User | None) -> None:
-        """Judge a session by the rules in force; ``before``: what its user was."""
+        """Apply the current rules to a session; ``before``: its user's former record."""
         authentication = self._authentication
         user = authentication.record(session.principal)
         policy = self._broker.policy(session.client_id, session.principal)
@@ -83,14 +83,14 @@ class Permissions:
             self._broker.handler.finish(session)
 
     def _may_stay(self, client: Client, user: User | None, before: User | None) -> bool:
-        """Whether a connected client is still let in as who it is."""
+        """Return whether a connected client may keep its identity."""
         if user is not None:
             return user.enabled and (before is None or before.hash == user.hash)
         return bool(client.certificate_name) or self._authentication.anonymous_allowed(client)
 
 
 def name_of(client: Client) -> str:
-    """The user a client is or claims to be."""
+    """Return the user that a client is or claims to be."""
     if client.username:
         return client.username
     return client.scram.username if client.scram is not None else ""

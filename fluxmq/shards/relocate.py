@@ -1,15 +1,17 @@
-"""``python -m fluxmq.shards.relocate``: before the shards start, groups that change their shard are put into other logs.
+"""``python -m fluxmq.shards.relocate``: move groups that change their shard, before the shards
+start.
 
-Run by the supervisor, once, when a node starts with another number of shards or other pins than it ran with. Standard
-input says, as JSON, what placement comes and by which settings; placement.json still says what was. Each group that
-comes to live elsewhere is copied from the log of its old shard to that of its new one, as it is: hard state, checkpoint,
-and every entry behind it, committed or not. Nothing of it is applied, and nobody votes, so it makes no difference whether
-other nodes have the group, too. Only when all copies are durable does this program end with 0, and the supervisor
-writes the new placement; a crash before leaves the old one valid, and all of this can be done again
-(`storage.hand_over` says how a log tells which copy holds). Sessions and retained messages are brought to their new homes
-at the same time.
+Run once by the supervisor when a node starts with another number of shards or other pins than
+before. Standard input has, as JSON, the new placement and the settings; placement.json still has
+the old one. Each group that moves is copied from its old shard's log to the new one's as it is:
+hard state, checkpoint and every later entry, committed or not. Nothing is applied and nobody votes,
+so it does not matter whether the group has replicas on other nodes. Only when all copies are
+durable does this program exit with 0, and the supervisor writes the new placement; after an earlier
+crash the old one stays valid and the program can run again (`storage.hand_over` describes how a log
+tells which copy is valid). Sessions and retained messages move to their new shards at the same
+time.
 
-No event loop and no threads but the one that syncs: everything happens in order.
+No event loop and no threads except the one that syncs: everything happens in order.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
 SYNC_SECONDS_MAX = 60.0
-"""A disk that takes longer for one sync than this is taken for broken."""
+"""Duration of a sync after which the disk counts as broken."""
 
 
 class Relocation:
-    """Moves groups between the logs of one data directory. A context manager: it closes what it opened."""
+    """Moves groups between the logs of one data directory. A context manager that closes its
+    files."""
 
     def __init__(self, files: Files, paths: DataPaths, settings: Settings) -> None:
         self._files = files
@@ -65,14 +68,15 @@ class Relocation:
         self._open.close()
 
     def run(self, before: Placement, after: Placement) -> list[str]:
-        """Copy all groups that change their shard to their new logs; their names. Raises StorageError."""
+        """Copy groups that change their shard to their new logs; return their names. Raises
+        StorageError."""
         moves: list[tuple[str, int, str]] = []
         for shard, kind in self._found():
             wal = self._log(shard, kind)[0].wal
             forget_marks(wal)
             for name in sorted(groups_of(wal)):
                 if shard_of(before, name) != shard:
-                    # It left this shard before; the end of that move came too early to forget it.
+                    # It left this shard in an earlier move that ended before the log dropped it.
                     forget(self._files, self._paths, wal, name)
                 elif shard_of(after, name) != shard:
                     moves.append((name, shard, kind))
@@ -81,7 +85,7 @@ class Relocation:
         for shard, kind in list(self._logs):
             self._sync(shard, kind)
         self._files.reach("relocate.copied")
-        # Not before: what is marked is forgotten wherever the placement says that it is elsewhere.
+        # Only now: a marked group is dropped wherever the placement says that it is elsewhere.
         for name, shard, kind in moves:
             mark(self._log(shard, kind)[0].wal, name)
         for shard, kind in list(self._logs):
@@ -90,7 +94,7 @@ class Relocation:
         return [name for name, _, _ in moves]
 
     def _found(self) -> list[tuple[int, str]]:
-        """The logs there are, those of shards that will be no more too."""
+        """Return the existing logs, including those of shards that will be removed."""
         if not self._files.exists(self._paths.shards):
             return []
         shards = [name for name in self._files.listdir(self._paths.shards) if name.isdecimal()]
@@ -105,7 +109,7 @@ class Relocation:
         return self._paths.wal(shard) + kind.removeprefix(WAL)
 
     def _log(self, shard: int, kind: str) -> tuple[SharedLog, Syncer]:
-        """A log, opened when it is first needed. A buffered one is synced here like the other."""
+        """Return a log, opened on first use. A buffered one is synced here like the other."""
         found = self._logs.get((shard, kind))
         if found is None:
             syncer = Syncer()
@@ -122,7 +126,7 @@ class Relocation:
         return found
 
     def _sync(self, shard: int, kind: str) -> None:
-        """Until everything written to a log is durable. Raises StorageError."""
+        """Wait until everything written to a log is durable. Raises StorageError."""
         shared, syncer = self._logs[shard, kind]
         deadline = time.monotonic() + SYNC_SECONDS_MAX
         poll = select.poll()
@@ -135,7 +139,7 @@ class Relocation:
                 raise WriteFailed(shared.failed or f"{self._directory(shard, kind)}: no sync")
 
     def _copy(self, name: str, shard: int, target: int, kind: str) -> None:
-        """Put all that a log has of a group into another one. Raises StorageError."""
+        """Copy everything a log has of a group to another log. Raises StorageError."""
         wal, to = self._log(shard, kind)[0].wal, self._log(target, kind)[0].wal
         number = wal.number(name)
         position = Position(
@@ -149,7 +153,7 @@ class Relocation:
 
 
 def relocate(settings: Settings, after: Placement) -> list[str]:
-    """Bring a data directory from its placement to another one, as far as logs go. Raises StorageError."""
+    """Move the logs of a data directory to another placement. Raises StorageError."""
     files, paths = Files(), DataPaths(settings.storage.data_dir)
     before = read_placement(files, paths)
     if before is None:
@@ -159,7 +163,7 @@ def relocate(settings: Settings, after: Placement) -> list[str]:
 
 
 def main() -> int:
-    """Do what standard input says; 0, or 3 with a sentence on standard error."""
+    """Carry out the request on standard input; return 0, or 3 with a message on standard error."""
     asked = orjson.loads(sys.stdin.buffer.read())
     die_with_parent(asked["parent"])
     try:

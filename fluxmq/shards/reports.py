@@ -1,6 +1,6 @@
-"""What a shard tells about itself: metrics by their declared names, and the numbers of ``fluxmqctl status``.
+"""A shard's metrics by their declared names, and its numbers for ``fluxmqctl status``.
 
-The hot path counts in plain integers; they are read here when somebody asks.
+The hot path counts in plain integers, which are read here on request.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fluxmq.shards.steady import NodeClock
 from fluxmq.storage.state_store import StateStore
 
 CENSUS_STEP = 2000
-"""Sessions counted in one turn: a scrape or timer takes a millisecond, however many there are."""
+"""Sessions counted per step: a scrape or timer takes a millisecond, however many there are."""
 
 
 @dataclass(slots=True)
 class Count:
-    """Sums over all sessions."""
+    """Totals over all sessions."""
 
     connected: int = 0
     absent: int = 0
@@ -42,7 +42,7 @@ class Count:
 
 
 class Census:
-    """Counts sessions some at a time; ``result`` is the last complete count."""
+    """Counts sessions in steps; ``result`` is the last complete count."""
 
     def __init__(self, broker: ShardBroker, amqp: AmqpReports) -> None:
         self._broker = broker
@@ -52,7 +52,8 @@ class Census:
         self.result = Count()
 
     def step(self) -> None:
-        """Count on; after the last session the count becomes the result. AMQP's connections are counted likewise."""
+        """Count a step; after the last session publish the result. Counts AMQP's connections
+        likewise."""
         self._amqp.census.step()
         if not self._left:
             self._left = list(self._broker.sessions.values())
@@ -101,7 +102,7 @@ class Reports:
         self.lag_max = self._instruments.maximum("fluxmq_loop_lag_max_seconds")
 
     def status(self) -> ProcessNumbers:
-        """The numbers of ``fluxmqctl status``."""
+        """Return the numbers of ``fluxmqctl status``."""
         tally = self._reactor.tally
         return ProcessNumbers(
             connections=sum(self._intake.open_now),
@@ -120,7 +121,7 @@ class Reports:
         )
 
     def samples(self) -> Iterator[Sample]:
-        """Every metric of this shard."""
+        """Yield every metric of this shard."""
         yield from self._instruments.samples()
         yield from self._connections()
         yield from self._messages()

@@ -1,13 +1,14 @@
-"""Retained messages: a copy in every shard, kept equal by the last writer.
+"""Retained messages: one copy per shard, where the last writer wins.
 
-A retained publish is stamped (nanoseconds, shard) where it arrives, kept there and told to every other
-shard over the links, in order with the publisher's other messages. Each keeps the greatest stamp, so all
-end with the same message whatever the interleaving. A stamp is greater than all that this shard has seen,
-so that a clock set back does not make new messages look old.
+A retained publish is stamped (nanoseconds, shard) on arrival, stored there and sent to every other
+shard over the links, in order with the publisher's other messages. Each shard keeps the greatest
+stamp, so all converge on the same message whatever the interleaving. A stamp is greater than all
+that this shard has seen, so that new messages do not look old after a clock was set back.
 
-A restarted shard reads what it has on disk (``rows``), and asks one peer for the whole store. What the others have
-just published may have reached neither the shard's new life nor that peer: so each tells what it did in the last
-seconds, and what this shard has not confirmed to be on disk. A publish of QoS 1 or 2 is answered when it is.
+A restarted shard reads its copy from disk (``rows``) and requests the whole store from one peer.
+Recent publishes of others may have reached neither the restarted shard nor that peer: so each peer
+sends its changes of the last seconds, and those not confirmed to be on disk there. A publish of QoS
+1 or 2 is acknowledged when it is.
 
 Source: MQTT 5.0 section 3.3.1.3.
 """
@@ -25,21 +26,22 @@ from fluxmq.routing.retained import Outcome, RetainedStore, Stamp
 from fluxmq.shards.durable.retained_rows import RetainedRows
 
 TOMBSTONES_MAX = 100_000
-"""Deleted topics remembered so that an older message, still under way, does not revive them."""
+"""Maximum number of deleted topics remembered, so that an older message in transit does not revive
+them."""
 TOMBSTONE_SECONDS = 60.0
-"""How long: far longer than a frame can wait on a link."""
+"""Time for which they are remembered: far longer than a frame can wait on a link."""
 RECENT_SECONDS = 5.0
-"""How long a shard remembers what it has set and deleted: longer than a frame waits on a link that moves."""
+"""Time for which a shard remembers its changes: longer than a frame waits on a moving link."""
 RECENT_MAX = 100_000
-"""How many it remembers at most: as many as it may publish in that time."""
+"""Maximum number of changes remembered: as many as it may publish in that time."""
 SYSTEM_PREFIX = b"$SYS/"
 SYSTEM_TOPICS_MAX = 1000
 SYSTEM_BYTES_MAX = 1 << 20
-"""Bounds of the broker's own topics, of which there are a few dozen, all short."""
+"""Limits of the broker's own topics, of which there are a few dozen, all short."""
 EXPIRE_STEP = 1000
-"""Expired messages dropped per housekeeping turn."""
+"""Maximum number of expired messages dropped per housekeeping turn."""
 CHANGED = frozenset((Outcome.STORED, Outcome.DELETED, Outcome.ABSENT))
-"""Outcomes after which disk and memory must say the same: a deletion may find its message on disk only."""
+"""Results after which disk and memory must match: a deletion may find its message on disk only."""
 
 
 class RetainedMessages:
@@ -67,21 +69,22 @@ class RetainedMessages:
         self.store: RetainedStore[Run] = RetainedStore(
             max_messages, max_bytes, TOMBSTONES_MAX, TOMBSTONE_SECONDS
         )
-        """What clients have retained, within the limits of the settings."""
+        """Messages retained by clients, within the limits of the settings."""
         self._system: RetainedStore[Run] = RetainedStore(
             SYSTEM_TOPICS_MAX, SYSTEM_BYTES_MAX, 0, TOMBSTONE_SECONDS
         )
         """The broker's own numbers, which take no room from clients."""
 
     def _store(self, topic: bytes) -> RetainedStore[Run]:
-        """Where a topic, or the topics of a filter, are kept: a leading wildcard does not reach ``$SYS``."""
+        """Return the store of a topic or filter: a leading wildcard does not match ``$SYS``."""
         return self._system if topic.startswith(SYSTEM_PREFIX) else self.store
 
     def retain(self, run: Run) -> bool:
-        """Keep the last message of a client's run; an empty one deletes. False when over a limit."""
+        """Retain the last message of a client's run; an empty one deletes. Return False over a
+        limit."""
         message = last_message(run)
         if run.publisher is not None and run.publisher.session is not None:
-            # For No Local; the session itself may be gone when the message is sent.
+            # For No Local; the session itself may have ended when the message is sent.
             message.publisher = run.publisher.session.client_id.encode()
         reason = self._rows.refusing(message.topic) if kept_on_disk(message.topic) else 0
         if reason:
@@ -101,20 +104,20 @@ class RetainedMessages:
         return True
 
     def apply(self, message: Run, stamp: tuple[int, int], *, limited: bool) -> Outcome:
-        """Take a message or a deletion into the store, and onto disk."""
+        """Store a message or a deletion in memory and on disk."""
         outcome = self._enter(message, stamp, limited=limited)
         if outcome in CHANGED and kept_on_disk(message.topic):
             self._rows.applied(message, stamp)
         return outcome
 
     def told(self, link: Link, message: Run, stamp: tuple[int, int]) -> None:
-        """Another shard has told a message or a deletion."""
+        """Apply another shard's message or deletion."""
         self.apply(message, stamp, limited=False)
         if kept_on_disk(message.topic):
             self._rows.told(link, message, stamp)
 
     def load(self) -> None:
-        """Read what is on disk, at start. Raises StorageError."""
+        """Read the store from disk, at start. Raises StorageError."""
         for message, stamp in self._rows.load():
             self._enter(message, stamp, limited=False)
 
@@ -133,7 +136,7 @@ class RetainedMessages:
         )
 
     def message(self, topic: bytes) -> Run | None:
-        """The retained message of a topic, unless it has expired."""
+        """Return the retained message of a topic, unless it has expired."""
         found = self._store(topic).get(topic)
         if found is None:
             return None
@@ -142,11 +145,11 @@ class RetainedMessages:
         return found.message
 
     def topics(self, topic_filter: bytes) -> Iterator[bytes]:
-        """Topics that match, found step by step."""
+        """Return an iterator over matching topics, found step by step."""
         return iter(self._store(topic_filter).match(topic_filter))
 
     def housekeeping(self) -> None:
-        """Drop what has expired, forget old deletions."""
+        """Drop expired messages and old deletions."""
         now = self._clock()
         while self._recent and self._recent[0][0] < now - RECENT_SECONDS:
             self._recent.popleft()
@@ -155,14 +158,15 @@ class RetainedMessages:
         self.store.purge_tombstones(now)
 
     def frames(self) -> Iterator[bytes]:
-        """The whole store as frames, for a shard that has just started."""
+        """Yield the whole store as frames, for a shard that has just started."""
         for _, kept in self.store.snapshot():
             yield frame_of(kept.message, of_shard(kept.stamp))
         for topic, stamp in list(self.store.tombstones()):
             yield frames.encode_retained(of_shard(stamp), deletion(topic))
 
     def recent(self, peer: int) -> Iterator[bytes]:
-        """What this shard has set and deleted in the last seconds, or ``peer`` has not confirmed."""
+        """Yield this shard's changes of the last seconds, and those that ``peer`` has not
+        confirmed."""
         for run, stamp in self._rows.unconfirmed(peer):
             yield frame_of(run, stamp)
         for _, topic, stamp in list(self._recent):
@@ -174,25 +178,25 @@ class RetainedMessages:
 
 
 def frame_of(run: Run, stamp: tuple[int, int]) -> bytes:
-    """A whole RETAINED frame."""
+    """Return a whole RETAINED frame."""
     data = bytes(memoryview(run.buffer)[run.start : run.end])
     return frames.encode_retained(stamp, run) + data
 
 
 def kept_on_disk(topic: bytes) -> bool:
-    """The broker's own topics are said anew all the time."""
+    """Return whether a topic is kept on disk: the broker's own are published anew all the time."""
     return not topic.startswith(SYSTEM_PREFIX)
 
 
 def of_shard(stamp: Stamp) -> tuple[int, int]:
-    """A stamp whose origin is a shard's number, as all of this store are."""
+    """Return a stamp whose origin is a shard's number, as in all of this store."""
     number, origin = stamp
     assert isinstance(origin, int), "shards stamp with their number"
     return number, origin
 
 
 def last_message(run: Run) -> Run:
-    """The last message of a run, as the broker keeps it."""
+    """Return the last message of a run, as the broker keeps it."""
     offset = run.skip(run.start, run.count - 1)
     place = run.body_at(offset)
     payload = bytes(memoryview(run.buffer)[place : place + run.body_length])
@@ -202,7 +206,7 @@ def last_message(run: Run) -> Run:
 
 
 def deletion(topic: bytes) -> Run:
-    """A run without messages: deletes the topic's retained message."""
+    """Return a run without messages, which deletes the topic's retained message."""
     run = message_run(topic, b"", 0, 1)
     run.end = run.start
     run.count = 0
@@ -210,5 +214,5 @@ def deletion(topic: bytes) -> Run:
 
 
 def is_deletion(run: Run) -> bool:
-    """Whether a run stands for a deletion."""
+    """Return whether a run stands for a deletion."""
     return run.count == 0

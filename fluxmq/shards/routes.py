@@ -1,12 +1,12 @@
-"""Who gets a topic's messages: subscriptions of this shard, other shards, shared groups.
+"""Receivers of a topic's messages: subscriptions of this shard, other shards, shared groups.
 
-One tree holds all three kinds of interest. A topic's route is built once and kept in the reactor's cache
-until a subscription changes that could concern it: a change to a filter without wildcards drops one topic,
+One tree holds all three kinds of interest. A topic's route is built once and stays in the reactor's
+cache until a relevant subscription changes: a change of a filter without wildcards drops one topic,
 one with wildcards drops all.
 
-A filter's first local subscription is told to the other shards, its last removal too; they enter this
-shard's number for it. A shared subscription is told as a group's member counts instead. Filters of persistent
-sessions are told as such: they stay while their shard is down.
+A filter's first local subscription and its last removal are announced to the other shards, which
+enter this shard's number for it. A shared subscription is announced as its group's member counts.
+Filters of persistent sessions are marked as such: they stay while their shard is down.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from fluxmq.shards.durable.kept_links import KeptLink
 
 KEPT = Grant(0)
-"""Stands with another shard's number where persistent sessions of it have the filter."""
+"""Accompanies another shard's number if persistent sessions there have the filter."""
 
 
 class RouteTable:
-    """The subscription tree of one shard and what follows from it."""
+    """The subscription tree of one shard, and the routes built from it."""
 
     def __init__(
         self,
@@ -51,23 +51,24 @@ class RouteTable:
         self._tree: SubscriptionTree[Session | Group | int, Grant | None] = SubscriptionTree()
         self._local: dict[bytes, int] = {}
         self._remote: dict[int, set[bytes]] = {}
-        """What each other shard wants, so that a shard's loss costs what it wanted, not all there is."""
+        """Each other shard's filters, so that losing a shard costs no more than its own filters."""
         self._former: dict[int, set[bytes]] = {}
-        """Filters of shards' persistent sessions that have not told them since they started."""
+        """Filters of shards' persistent sessions that have not announced them since their start."""
         self._kept_here: dict[bytes, int] = {}
         self._before: dict[bytes, tuple[bool, bool]] = {}
-        """What the peers know of the filters in ``changed``."""
+        """State known to the peers of the filters in ``changed``."""
         self.links: dict[int, Link] = {}
         self.kept_links: Mapping[int, Link | KeptLink] = {}
-        """The ways to persistent sessions of other shards, which answer for what they are given."""
+        """Reliable links to other shards' persistent sessions, which acknowledge messages."""
         self.sinks: Callable[[bytes], list[QueueSink] | None] = lambda _topic: []
-        """The queues that keep what is published to a topic; None for the address of a queue there cannot be."""
+        """Returns the queues that store a topic's messages; None if it addresses an impossible
+        queue."""
         self.subscription_count = 0
         self.changed: dict[bytes, bool] = {}
-        """Filters that this shard has begun (True) or ceased to want since the peers were told."""
+        """Filters that this shard began (True) or ceased to want since the last announcement."""
 
     def route(self, topic: bytes) -> Route | None:
-        """Where a client's publish to ``topic`` goes; None when it is not a valid topic."""
+        """Return the route of a client's publish to ``topic``; None if the topic is not valid."""
         try:
             validate_topic(
                 topic, self._max_topic_bytes, self._max_topic_levels, self._control_characters
@@ -75,13 +76,13 @@ class RouteTable:
         except ProtocolError:
             return None
         if topic.startswith(SYSTEM_PREFIX):
-            return Route([], [], [], [])  # only the broker itself speaks there
+            return Route([], [], [], [])  # only the broker itself publishes there
         if self.sinks(topic) is None:
             return None
         return self.build(topic)
 
     def build(self, topic: bytes) -> Route:
-        """The route of a topic."""
+        """Return the route of a topic."""
         targets: dict[Session, Target] = {}
         links: dict[int, Link | KeptLink] = {}
         groups: list[Group] = []
@@ -100,7 +101,7 @@ class RouteTable:
         return Route(list(targets.values()), list(links.values()), groups, queues)
 
     def _merge(self, targets: dict[Session, Target], session: Session, grant: Grant) -> None:
-        """Overlapping subscriptions are one delivery: highest QoS, all identifiers.
+        """Merge overlapping subscriptions into one delivery: highest QoS, all identifiers.
 
         Source: MQTT 5.0 section 3.3.4.
         """
@@ -121,7 +122,7 @@ class RouteTable:
     # Local interest
 
     def add(self, session: Session, topic_filter: bytes, grant: Grant) -> None:
-        """A session of this shard subscribes, or changes its options."""
+        """Add a subscription of a session of this shard, or change its options."""
         known = self._tree.get(topic_filter, session) is not None
         self._tree.add(topic_filter, session, grant)
         self._invalidate(topic_filter)
@@ -135,7 +136,7 @@ class RouteTable:
         self._note(topic_filter, before)
 
     def remove(self, session: Session, topic_filter: bytes) -> None:
-        """A session of this shard unsubscribes."""
+        """Remove a subscription of a session of this shard."""
         if self._tree.get(topic_filter, session) is None:
             return
         self._tree.remove(topic_filter, session)
@@ -148,11 +149,11 @@ class RouteTable:
         self._note(topic_filter, before)
 
     def _interest(self, topic_filter: bytes) -> tuple[bool, bool]:
-        """Whether sessions of this shard have a filter, and whether persistent ones do."""
+        """Return whether sessions of this shard have a filter, and whether persistent ones do."""
         return topic_filter in self._local, topic_filter in self._kept_here
 
     def _note(self, topic_filter: bytes, before: tuple[bool, bool]) -> None:
-        """The peers are told of what differs from what they know."""
+        """Note a difference from the peers' knowledge, to be announced."""
         now = self._interest(topic_filter)
         if not self.links or now == before:
             return
@@ -166,27 +167,28 @@ class RouteTable:
             self.changed[topic_filter] = now[0]
 
     def kept(self, topic_filters: Iterable[bytes]) -> list[bytes]:
-        """Which of these filters persistent sessions of this shard have."""
+        """Return those filters that persistent sessions of this shard have."""
         return [each for each in topic_filters if each in self._kept_here]
 
     def local_filters(self) -> list[bytes]:
-        """Filters that sessions of this shard subscribe to."""
+        """Return the filters to which sessions of this shard subscribe."""
         return list(self._local)
 
     # Groups and other shards
 
     def add_group(self, group: Group) -> None:
-        """A shared group has come into being, here or elsewhere."""
+        """Add a new shared group, from here or elsewhere."""
         self._tree.add(group.filter, group, None)
         self._invalidate(group.filter)
 
     def remove_group(self, group: Group) -> None:
-        """A shared group has no members left."""
+        """Remove a shared group without members."""
         self._tree.remove(group.filter, group)
         self._invalidate(group.filter)
 
     def set_remote(self, shard: int, topic_filter: bytes, wanted: bool, kept: bool = False) -> None:
-        """Another shard has begun or ceased to want a filter; ``kept``: persistent sessions of it do."""
+        """Record that another shard begins or ceases to want a filter; ``kept``: for persistent
+        sessions."""
         former = self._former.get(shard)
         if former is not None and topic_filter in former:
             if not kept:
@@ -203,20 +205,20 @@ class RouteTable:
         self._invalidate(topic_filter)
 
     def drop_shard(self, shard: int) -> None:
-        """Another shard has gone, and its interest with it."""
+        """Drop another shard's interest, except that of persistent sessions."""
         former = self._former.setdefault(shard, set())
         for topic_filter in self._remote.pop(shard, ()):
             if topic_filter in former:
                 continue
             if self._tree.get(topic_filter, shard) is KEPT:
-                # The session comes back, and what it misses meanwhile is kept for it.
+                # The session will be back, and its messages are kept meanwhile.
                 former.add(topic_filter)
             else:
                 self._tree.remove(topic_filter, shard)
         self._reactor.routes.clear()
 
     def expect(self, shard: int, topic_filters: Iterable[bytes]) -> None:
-        """Persistent sessions of a shard that is yet to start have these filters."""
+        """Add the filters of persistent sessions of a shard that is yet to start."""
         former = self._former.setdefault(shard, set())
         for topic_filter in topic_filters:
             self._tree.add(topic_filter, shard, KEPT)
@@ -224,7 +226,7 @@ class RouteTable:
         self._reactor.routes.clear()
 
     def forget_former(self, shard: int) -> None:
-        """A shard's persistent sessions are back: filters that none of them has told have gone."""
+        """Drop filters not announced again although a shard's persistent sessions are back."""
         wanted = self._remote.get(shard, set())
         for topic_filter in self._former.pop(shard, ()):
             if topic_filter in wanted:
@@ -241,7 +243,7 @@ class RouteTable:
 
 
 def less(counts: dict[bytes, int], topic_filter: bytes) -> None:
-    """One fewer; nothing is left of the last."""
+    """Decrement a count; remove it at zero."""
     count = counts[topic_filter] - 1
     if count:
         counts[topic_filter] = count
@@ -250,7 +252,7 @@ def less(counts: dict[bytes, int], topic_filter: bytes) -> None:
 
 
 def new_target(session: Session, grant: Grant) -> Target:
-    """The target of one subscription."""
+    """Return the target of one subscription."""
     return Target(
         session.delivery,
         grant.qos,
@@ -261,7 +263,7 @@ def new_target(session: Session, grant: Grant) -> Target:
 
 
 def add_grant(target: Target, grant: Grant) -> None:
-    """Join another subscription of the same session to its target."""
+    """Merge another subscription of the same session into its target."""
     target.qos = max(target.qos, grant.qos)
     target.keep_retain = target.keep_retain or grant.retain_as_published
     target.subscription_ids += identifier_property(grant.subscription_id)

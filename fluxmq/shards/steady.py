@@ -1,8 +1,9 @@
-"""This process's steady time (`fluxmq.model.steady`): read from the clocks, steered, and left on disk for the next process.
+"""This process's steady time (`fluxmq.model.steady`): read from clocks, steered, and saved on disk
+for the next process.
 
-Two clocks are read: the wall clock, and the one that counts from boot, suspended or not, and that nobody can set. On a node
-of a cluster the start is a guess until other nodes have vouched for it; whoever leads a replicated group waits for that,
-for a short time.
+Two clocks are read: the wall clock, and the one that counts from boot, including suspension, and
+cannot be set. On a cluster node the start is a guess until other nodes have vouched for it; leaders
+of replicated groups wait for that, for a short time.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 
 STEER_US: Final = 1_000_000
-"""Between two looks at the wall clock."""
+"""Interval of looks at the wall clock."""
 
 MARK_US: Final = 30_000_000
-"""Between two marks on disk: after a crash and a start with a wrong clock, so much may be counted a second time at most."""
+"""Interval of marks on disk: after a crash and a start with a wrong clock, at most this much time
+is counted twice."""
 
 MOVED_US: Final = 1_000_000
-"""A wall clock that has moved by more against steady time is marked at once: the time that a node is off is counted from what
-the wall clock showed last."""
+"""A move of the wall clock against steady time that is marked at once: the node's downtime is
+counted from the last wall clock reading."""
 
 VOUCH_US: Final = 3_000_000
-"""How long a group's leader waits for other nodes to say what time it is. A leader is in touch with a majority, and each
-link begins with it; a leader that hears nothing goes on without the time that nobody saw."""
+"""Maximum wait of a group's leader for other nodes to vouch for the time. A leader is in touch with
+a majority, and each link begins with it; a leader that hears nothing continues without the
+unobserved time."""
 
 TOLD_US: Final = 60_000_000
-"""Time nobody saw that is worth a line of the log: more than a restart takes."""
+"""Unobserved time that is worth a log line: more than a restart takes."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BESIDE: Final = ".new"
@@ -55,7 +58,7 @@ def elapsed_us() -> int:
 
 
 def boot_id() -> str:
-    """Return what names this boot of the machine; empty where the kernel does not say."""
+    """Return the identifier of this boot of the machine; empty if the kernel does not give one."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -71,7 +74,7 @@ class Clocks(NamedTuple):
 
 
 class NodeClock:
-    """Steady time in one process. `vouched`: other nodes have to say so before its start is believed."""
+    """Steady time in one process. `vouched`: its start needs other nodes' confirmation."""
 
     def __init__(
         self, files: Files, paths: DataPaths, shard: int, clocks: Clocks, *, vouched: bool = False
@@ -84,18 +87,19 @@ class NodeClock:
         start = resumed(mark, wall, elapsed, clocks.boot)
         self._clock = SteadyClock(start, elapsed)
         self._unseen = 0 if mark is None else start - mark.steady
-        """Time at the start that nobody saw, as far as it counts; taken back if nobody vouches for it."""
+        """Time unobserved before the start, as far as it counts; taken back if no node vouches for
+        it."""
         self._drift = start - wall
-        """By how much steady time was ahead of the wall clock in the last mark."""
+        """Lead of steady time over the wall clock in the last mark."""
         self._steered_at = elapsed - STEER_US
         self._marked_at = elapsed - MARK_US
         self._waited_since = 0
         self._problems = RateLimited(_log, per_second=0.01, burst=1)
         self.settled = not vouched
         self.on_settled: Callable[[], None] = lambda: None
-        """Called when other nodes have vouched for the start, or it is over with waiting for them."""
+        """Called when other nodes have vouched for the start, or the wait for them is over."""
         self.target: Callable[[int], int | None] = lambda wall: wall
-        """What the wall clock ought to show, given what it shows; None when that cannot be known."""
+        """Maps the wall clock's reading to what it ought to show; None if that cannot be known."""
         if self._unseen > TOLD_US or self._drift > TOLD_US:
             _log.info(
                 "time goes on",
@@ -107,12 +111,12 @@ class NodeClock:
         return self._clock.at(self._clocks.elapsed())
 
     def seconds(self) -> float:
-        """Return the same in seconds."""
+        """Return steady time in seconds."""
         return self.now() / 1_000_000
 
     @property
     def ahead(self) -> int:
-        """By how much steady time is ahead of the wall clock, µs."""
+        """Lead of steady time over the wall clock, µs."""
         return self.now() - self._clocks.wall()
 
     def wall(self) -> int:
@@ -124,13 +128,14 @@ class NodeClock:
         return self._clocks.elapsed()
 
     def is_known(self) -> bool:
-        """Return whether it is settled; whoever asks is held up until it is, for `VOUCH_US` at most."""
+        """Return whether the time is settled; the first call starts a wait of at most
+        `VOUCH_US`."""
         if not self.settled and not self._waited_since:
             self._waited_since = self._clocks.elapsed()
         return self.settled
 
     def settle(self, correction: int) -> None:
-        """Take over what others know, once: `correction` is by how much they are ahead."""
+        """Adopt the other nodes' time, once: `correction` is their lead."""
         if self.settled:
             return
         elapsed = self._clocks.elapsed()
@@ -145,7 +150,7 @@ class NodeClock:
         self.on_settled()
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Do periodic work; runs every tenth of a second."""
         elapsed = self._clocks.elapsed()
         if self._waited_since and not self.settled and elapsed - self._waited_since > VOUCH_US:
             self.settle(-self._unseen)
@@ -159,10 +164,10 @@ class NodeClock:
             self._mark(elapsed, wall)
 
     def _mark(self, elapsed: int, wall: int) -> None:
-        """Leave for the next process what the clocks show. Not synced: an older mark does as well, but for a clock that was
-        set since."""
+        """Save the clocks for the next process. Not synced: an older mark will do, unless a clock
+        was set since."""
         if not self.settled:
-            return  # what may have to be taken back is nothing to begin with
+            return  # a time that may be taken back is no start for another process
         self._marked_at = elapsed
         steady = self._clock.at(elapsed)
         self._drift = steady - wall
@@ -176,7 +181,8 @@ class NodeClock:
 
 
 def make_clock(settings: Settings, shard: int) -> NodeClock:
-    """Begin a shard's steady time. Raises nothing: without a mark that can be read it is the wall clock's."""
+    """Begin a shard's steady time. Raises nothing: without a readable mark it starts from the wall
+    clock."""
     cluster = settings.cluster
     return NodeClock(
         Files(),
@@ -188,7 +194,7 @@ def make_clock(settings: Settings, shard: int) -> NodeClock:
 
 
 def latest_mark(files: Files, paths: DataPaths) -> Mark | None:
-    """Return the latest mark of any shard of the node: there may have been more of them, or fewer."""
+    """Return the latest mark of any of the node's shards, whose number may have changed."""
     marks = []
     with contextlib.suppress(StorageError):
         for name in files.listdir(paths.shards) if files.exists(paths.shards) else ():
@@ -199,7 +205,8 @@ def latest_mark(files: Files, paths: DataPaths) -> Mark | None:
 
 
 def _replace(files: Files, path: str, content: bytes) -> None:
-    """Replace a file: whoever reads it finds the old one, the new one or, after a power cut, one that is no mark."""
+    """Replace a file; readers find the old one, the new one or, after a power failure, an invalid
+    one."""
     beside = path + _BESIDE
     fd = files.open_(beside, create=True)
     try:

@@ -1,7 +1,7 @@
 """The ``$SYS/broker/...`` topics: the node's numbers as retained messages.
 
-Each shard sends its numbers to the first one, which adds them up and publishes. Subscribers anywhere on the
-node get them; clients cannot publish there.
+Each shard sends its numbers to the first one, which publishes the sums. Subscribers anywhere on the
+node receive them; clients cannot publish there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fluxmq.shards.broker import ShardBroker
 from fluxmq.shards.peers import Peers
 
 PUBLISHER = 0
-"""The shard that publishes; it is restarted like any other, and goes on where its peers' reports stand."""
+"""The shard that publishes; after a restart it continues from its peers' reports."""
 
 Numbers = dict[str, int]
 
 
 class SystemTopics:
-    """Adds up what shards report and publishes it."""
+    """Publishes the sums of the shards' reports."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SystemTopics:
         peers.on_numbers = self._reports.__setitem__
 
     def numbers(self) -> Numbers:
-        """This shard's part."""
+        """Return this shard's numbers."""
         broker = self._broker
         tally = broker.reactor.tally
         connected = self._connections()
@@ -58,7 +58,7 @@ class SystemTopics:
         }
 
     def tick(self) -> None:
-        """Report, or publish."""
+        """Send a report, or publish."""
         if self._shard != PUBLISHER:
             link = self._peers.links.get(PUBLISHER)
             if link is not None and link.up:

@@ -1,9 +1,10 @@
-"""The part of the broker that gives a client its session, wherever that is, and lets one go to another shard.
+"""Session takeover: gives a client its session from wherever it is, and exports sessions to other
+shards.
 
-What ``Claims`` decides is done here: connections of the same id are closed, sessions come and go as values, and a
-client whose former session is discarded is let in when the end of that is on disk. A session belongs to the principal
-who made it (a user, the name in a certificate, or nobody in particular): another one is refused, and neither reads what
-waits in the session nor ends it.
+Carries out what ``Claims`` decides: connections with the same id are closed, sessions move as
+values, and a client whose former session is discarded is let in once that session's end is on disk.
+A session belongs to the principal that created it (a user, a certificate's name, or anonymous):
+others are refused and can neither read nor end it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TakingOver:
-    """What a shard does about client ids that are claimed."""
+    """A shard's handling of claimed client ids."""
 
     sessions: dict[str, Session]
     handler: Handler
@@ -46,7 +47,7 @@ class TakingOver:
     enter_subscription: Callable[[Session, bytes, bytes, Grant], None]
 
     def claim(self, client: Client, clean: bool) -> None:
-        """Own the client's id here."""
+        """Claim the client's id for this shard."""
         assert client.connect is not None
         client_id = client.connect.client_id
         claims = self.peers.claims
@@ -58,7 +59,7 @@ class TakingOver:
         def granted(found: Any, imported: bool) -> None:
             session = self._import(found) if imported else found
             if imported and not self._discarded(client, clean, session):
-                # Its subscriptions are here now: the client goes on when every shard knows.
+                # Its subscriptions are here now: continue once every shard knows them.
                 self.peers.when_known(partial(arrived, session))
             else:
                 self._let_in(client, clean, session)
@@ -74,15 +75,17 @@ class TakingOver:
         claims.claim(client_id, clean, client.username, granted)
 
     def _discarded(self, client: Client, clean: bool, session: Session) -> bool:
-        """Whether a session is not continued: the client begins anew, or it was left by a user who is no more."""
+        """Return whether a session is discarded: by a clean start, or because its user was
+        deleted."""
         return clean or session.principal != client.username
 
     def _foreign(self, owner: str, principal: str | None) -> bool:
-        """Whether what is ``owner``'s is not to be touched for ``principal``; None is for anybody."""
+        """Return whether ``owner``'s session must not be touched for ``principal``; None may touch
+        any."""
         return principal not in (None, owner) and self.authentication.may_return(owner)
 
     def _let_in(self, client: Client, clean: bool, session: Session | str | None) -> None:
-        """Go on with CONNECT; where that ends a session that is kept, when its end is."""
+        """Continue CONNECT; if that ends a durable session, only after its end is on disk."""
         if isinstance(session, str):
             self.handler.claim_refused(client)
             return
@@ -111,8 +114,8 @@ class TakingOver:
         self.durable.when_gone(client_id, gone)
 
     def take(self, client_id: str, _clean: bool, principal: str | None) -> Session | str | None:
-        """Close this shard's connection of a client id; its session, unless that ended with it. ``FOREIGN``, and nothing
-        is closed, when it belongs to another principal than the one it is taken for (None: any)."""
+        """Close this shard's connection of a client id; return its session unless that ended too.
+        Return ``FOREIGN``, and close nothing, if it belongs to another principal (None: any)."""
         arriving = self._arriving.get(client_id)
         session = self.sessions.get(client_id)
         owner = arriving.username if arriving is not None else None
@@ -129,7 +132,7 @@ class TakingOver:
         return self.sessions.get(client_id)
 
     def export(self, client_id: str, clean: bool, principal: str | None) -> list[Any] | str | None:
-        """The same for another shard: the session leaves this one."""
+        """Take a session for another shard, and remove it from this one."""
         session = self.take(client_id, clean, principal)
         if session is None or isinstance(session, str):
             return session
@@ -140,7 +143,7 @@ class TakingOver:
         self.forget(session)
         state = export_session(session)
         self.durable.moved(session)
-        # What is left here may neither wake up (its will!) nor form a cycle.
+        # The remains must neither wake up (its will!) nor form a cycle.
         session.expires_at = session.will_at = 0.0
         session.will = None
         session.subscriptions.clear()
@@ -148,7 +151,8 @@ class TakingOver:
         return state
 
     def close_session(self, client_id: str, done: Callable[[int], None]) -> None:
-        """End a session at an administrator's word; ``done`` gets how many ended here when that is on disk."""
+        """End a session on an administrator's request; ``done`` gets the number ended here, once on
+        disk."""
         session = self.sessions.get(client_id)
         if session is None:
             done(0)
@@ -161,11 +165,11 @@ class TakingOver:
         self.schedule()
 
     def keep(self, state: list[Any]) -> None:
-        """Take over a session that left another shard for a client that has gone meanwhile."""
+        """Import a session that left another shard for a client that is gone by now."""
         self.schedule(self._import(state))
 
     def holds(self, client_id: str) -> bool:
-        """Whether a session of this id is here."""
+        """Return whether a session of this id is here."""
         return client_id in self.sessions or client_id in self._arriving
 
     def _import(self, state: list[Any]) -> Session:
@@ -175,7 +179,7 @@ class TakingOver:
         return session
 
     def enter(self, session: Session) -> None:
-        """Take a session in that lived elsewhere or before."""
+        """Add a session that was elsewhere or was restored."""
         self.sessions[session.client_id] = session
         for written, grant in session.subscriptions.items():
             self.enter_subscription(session, written, session.filter_of(written), grant)

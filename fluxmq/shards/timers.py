@@ -1,9 +1,9 @@
 """Timeouts of many connections and sessions at little cost.
 
-Connections are watched for silence by a wheel of buckets: a connection is looked at when its
-bucket comes up, and put into a later one if it has spoken meanwhile, so receiving costs nothing. Sessions'
-expiries and wills are few and exact to the tick: a heap. Both let go of what has ended: keep-alives and
-expiries last up to days, and connections come and go all the time.
+A wheel of buckets finds silent connections: one is checked when its bucket comes up, and moves to a
+later bucket if it was active meanwhile, so that receiving costs nothing. Expiries and wills of
+sessions are few and exact to the tick: a heap. Both drop ended items: keep-alives and expiries last
+up to days, and connections come and go all the time.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from fluxmq.sessions.mqtt.session import (
 Item = TypeVar("Item", bound=Hashable)
 
 HELD = ~PAUSED_OUTPUT
-"""Reasons for not reading a connection that are not the client's doing: all but that it does not take its answers."""
+"""Reasons for pausing a connection that are not the client's doing: all but its not reading
+answers."""
 SLACK = 64
-"""Entries of the heap that may be out of date besides as many as are in force."""
+"""Stale heap entries tolerated beyond the number of valid ones."""
 
 
 class SilenceWheel:
     """Finds connections from which nothing was received for too long.
 
-    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late. A client is
-    in at most one bucket.
+    ``resolution`` is the width of a bucket in seconds: a timeout fires at most that much late. A
+    client is in at most one bucket.
     """
 
     def __init__(self, resolution: float = 0.25) -> None:
@@ -45,15 +46,16 @@ class SilenceWheel:
         return len(self._places)
 
     def watch(self, client: Client, seconds: float, now: float) -> None:
-        """Look at ``client`` when it may have been silent for ``seconds``, and for nothing else."""
+        """Check ``client`` when it may have been silent for ``seconds``; replaces any earlier
+        watch."""
         self._enter(client, seconds, 0.0, client.connection.active + seconds, now)
 
     def watch_connect(self, client: Client, seconds: float, now: float) -> None:
-        """Look at ``client`` in ``seconds``: then it must be connected, however much it has sent."""
+        """Check in ``seconds`` that ``client`` is connected, however much it has sent."""
         self._enter(client, 0.0, now + seconds, now + seconds, now)
 
     def forget(self, client: Client) -> None:
-        """The client's connection has ended."""
+        """Stop watching a client whose connection has ended."""
         place = self._places.pop(client, None)
         if place is None:
             return
@@ -73,7 +75,7 @@ class SilenceWheel:
         self._buckets.setdefault(place, {})[client] = (seconds, deadline)
 
     def expired(self, now: float) -> list[Client]:
-        """Clients whose time is up; the others are watched on."""
+        """Return the clients whose time is up, and keep watching the others."""
         current = int(now / self._resolution)
         if self._next < 0:
             self._next = current
@@ -86,7 +88,7 @@ class SilenceWheel:
                         due.append(client)
                     continue
                 if client.connection.paused & HELD:
-                    client.connection.active = now  # it may have spoken: it is we who do not listen
+                    client.connection.active = now  # it may have been active: we are not reading
                 if client.connection.active + seconds <= now:
                     due.append(client)
                 else:
@@ -96,8 +98,7 @@ class SilenceWheel:
 
 
 class DueTimes(Generic[Item]):
-    """When something is to be looked at next. An entry that no longer holds is skipped, and now and then all such
-    entries are dropped."""
+    """Times at which to look at items. Stale entries are skipped, and all dropped now and then."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Item]] = []
@@ -118,11 +119,11 @@ class DueTimes(Generic[Item]):
             heapq.heapify(self._heap)
 
     def cancel(self, item: Item) -> None:
-        """``item`` need not be looked at."""
+        """Cancel the look at ``item``."""
         self._due.pop(item, None)
 
     def due(self, now: float, act: Callable[[Item], None]) -> None:
-        """Call ``act`` for every item whose time has come; it sets what comes next."""
+        """Call ``act`` for every item that is due; it sets the next time."""
         while self._heap and self._heap[0][0] <= now:
             when, _, item = heapq.heappop(self._heap)
             if self._due.get(item) == when:
@@ -134,7 +135,7 @@ class SessionTimers(DueTimes[Session]):
     """Expiry and wills of sessions whose client is away."""
 
     def schedule(self, session: Session) -> None:
-        """Wake the session at the earlier of its times, and at no other."""
+        """Wake the session at the earlier of its times only."""
         times = [when for when in (session.will_at, session.expires_at) if when]
         if times:
             self.set(session, min(times))

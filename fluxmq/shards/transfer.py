@@ -1,9 +1,9 @@
-"""A session as values: what moves to another shard when its client comes back there.
+"""A session as values, to move to another shard when its client reconnects there.
 
-Everything that MQTT calls session state: subscriptions with options, messages in flight with their packet
-identifiers, those that wait, QoS 2 identifiers in both directions, the will and what is left of its delay
-and of the session's expiry. Times are the node's monotonic clock, which all shards share. A session that is kept
-on disk stays there; the new shard goes on with the numbers of its messages.
+Holds all MQTT session state: subscriptions with options, messages in flight with their packet
+identifiers, pending ones, QoS 2 identifiers in both directions, the will and what is left of its
+delay and of the session's expiry. Times are of the node's monotonic clock, which all shards share.
+A session on disk stays there; the new shard continues its message numbers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fluxmq.shards.groups import Group, GroupTable
 
 
 def export_session(session: Session) -> list[Any]:
-    """The session's state; its delivery is empty afterwards."""
+    """Return the session's state; its delivery is empty afterwards."""
     delivery = session.delivery
     released = list(delivery.released) if delivery.released else []
     keeper: SessionKeeper | None = delivery.durable
-    # What is not known to be safe is forgotten: the client sends it again.
+    # Drop identifiers that may not be on disk: the client sends those messages again.
     received = (session.received or set()) - (keeper.unwritten() if keeper else set())
     portions = [export_portion(portion) for portion in drain(delivery)]
     return [
@@ -47,7 +47,7 @@ def export_session(session: Session) -> list[Any]:
 
 
 def export_portion(portion: Portion) -> list[Any]:
-    """Messages owed: the run's part as a frame, and how it is owed."""
+    """Return undelivered messages: their part of the run as a frame, and how to deliver it."""
     run: Run = portion.run
     end = run.skip(portion.offset, portion.count)
     piece = run.part(portion.offset, end, portion.count)
@@ -71,7 +71,8 @@ def import_session(
     groups: GroupTable,
     keep: Callable[[Session], SessionKeeper],
 ) -> Session:
-    """A session from its state; subscriptions are entered by the caller. ``keep`` has it kept on disk."""
+    """Create a session from its state; the caller enters subscriptions. ``keep`` keeps it on
+    disk."""
     session = Session(state[0], delivery)
     session.principal, session.expiry, session.expires_at, session.will_at = state[1:5]
     if state[5] is not None:
@@ -98,7 +99,7 @@ def import_session(
 
 
 def import_portion(values: list[Any], groups: GroupTable) -> Portion:
-    """The reverse of ``export_portion``."""
+    """Reverse ``export_portion``."""
     data, pid, count, qos, retain, subscription_ids, group = values
     run = frames.decode_run(data)
     found = groups.obtain(*group) if group is not None else None
@@ -108,7 +109,7 @@ def import_portion(values: list[Any], groups: GroupTable) -> Portion:
 
 
 def export_owed(portion: Portion) -> list[Any] | None:
-    """What another shard has to know of a portion that is kept on disk: number, and which part of which row it is."""
+    """Return the disk row's number, and the part of it, of a portion that is kept on disk."""
     owed = portion.settle
     if not isinstance(owed, Owed):
         return None
@@ -118,7 +119,7 @@ def export_owed(portion: Portion) -> list[Any] | None:
 def import_owed(
     portion: Portion, values: list[Any], keeper: SessionKeeper, known: dict[int, Owed]
 ) -> None:
-    """The reverse; portions of one row share it by ``known``."""
+    """Reverse ``export_owed``; portions of one row share it by ``known``."""
     base, number, count, front = values
     owed = known.get(number)
     if owed is None:

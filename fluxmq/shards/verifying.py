@@ -1,8 +1,9 @@
-"""Passwords that wait to be verified, and the threads that do it.
+"""Password verification: waiting logins, and the threads that verify them.
 
-argon2id takes tens of milliseconds and releases the interpreter lock. The threads share their core with the loop; what
-waits for them is bounded, in all and by address, and addresses take turns: many logins from one wait behind each other,
-and others pass them by. A login that has no room is told at once.
+argon2id takes tens of milliseconds and releases the interpreter lock. The threads share their core
+with the loop; the queue is bounded, in total and per address, and addresses take turns: many logins
+from one address wait behind each other while others pass them. A login without room is answered at
+once.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from fluxmq.sessions.mqtt.ports import Authenticated
 from fluxmq.settings.schema import Auth
 
 VERIFY_NICENESS = 5
-"""By how much the verifying threads, which share their core with the loop, come behind it: a third of its
-weight, so that a flood of logins does not slow messages down, nor messages keep everybody out."""
+"""Increase of niceness of the verifying threads, which share their core with the loop: a third of
+its weight, so that a flood of logins does not slow down messages, nor messages lock everybody
+out."""
 
 
 @dataclass(slots=True)
 class Login:
-    """A password that somebody says is a user's. ``address``: a key of `addresses`; ``reachable``: whether the user is let in
-    from there; ``stored``: the hash it is compared with, None for one that is nobody's."""
+    """A login with a password. ``address``: a key of `addresses`; ``reachable``: whether the user
+    may log in from there; ``stored``: the hash to compare with, None for an unknown user."""
 
     username: str
     password: bytes
@@ -38,8 +40,8 @@ class Login:
 
 
 class Verifications:
-    """Lives on the shard's loop. ``begin`` is asked when a login's turn comes, and says whether its password is still to be
-    verified; ``finish`` gets the outcome; ``refuse`` the logins that there is no room for."""
+    """Lives on the shard's loop. ``begin`` returns, when a login's turn comes, whether its password
+    still needs verification; ``finish`` gets the result; ``refuse`` gets logins without room."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Verifications:
         self.configure(settings)
 
     def configure(self, settings: Auth) -> None:
-        """Take new settings; verifications under way end under the old ones."""
+        """Apply new settings; verifications in progress finish under the old ones."""
         if self.pool is not None:
             self.pool.shutdown(wait=False)
         self._threads = settings.verify_threads
@@ -75,13 +77,13 @@ class Verifications:
         self._waiting.most_per_key = settings.max_pending_per_address
 
     def close(self) -> None:
-        """Let the threads end."""
+        """Stop the threads."""
         if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def pending(self) -> int:
-        """Logins that wait, and those being verified."""
+        """Number of logins that wait or are being verified."""
         return self._running + len(self._waiting)
 
     def add(self, login: Login) -> None:
@@ -104,7 +106,7 @@ class Verifications:
             future.add_done_callback(partial(self._verified, login))
 
     def _verified(self, login: Login, future: Future[bool]) -> None:
-        """Back from a verifying thread to the loop, unless that has closed meanwhile."""
+        """Hand a result from its thread to the loop, unless the loop is closed."""
         matches = not future.cancelled() and future.exception() is None and future.result()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finished, login, matches)

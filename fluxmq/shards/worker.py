@@ -1,8 +1,8 @@
-"""Composition root of a shard: builds the parts, runs the loop, stops in reverse.
+"""Composition root of a shard: builds the parts, runs the loop, stops them in reverse.
 
-Start: bind to the parent, read the settings, say hello to the other shards, take connections once their
-interest is known. Stop (SIGTERM): take no more connections, tell clients, let output go, end. The heartbeat
-is written by the loop itself, so that a shard that hangs is seen.
+Start: bind to the parent, read the settings, greet the other shards, accept connections once their
+interest is known. Stop (SIGTERM): accept no more connections, notify clients, flush output, exit.
+The loop itself writes the heartbeat, so that a hanging shard is detected.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from fluxmq.shards.system_topics import SystemTopics
 from fluxmq.storage.errors import StorageError
 
 TIMER_SECONDS = 0.1
-"""Period of heartbeat, timeouts and housekeeping."""
+"""Interval of heartbeat, timeouts and housekeeping."""
 READY_SECONDS_MAX = 5.0
-"""A shard waits this long for its peers' interest, for the users and for the topology to begin to come, once its groups
-are recovered, before it takes connections without."""
+"""Maximum wait, after recovery of its groups, for peers' interest, users and the start of the
+topology, before a shard accepts connections without them."""
 QUIET_TIMERS = 50
-"""Timer periods in which there have to be hardly any ticks for a shard to be quiet."""
+"""Number of timer periods over which a shard needs hardly any ticks to count as quiet."""
 QUIET_TICKS = 4 * QUIET_TIMERS
-"""Ticks of a quiet shard in that time, its own included."""
+"""Maximum number of ticks of a quiet shard in that time, including its own."""
 
 if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
@@ -82,14 +82,14 @@ class Worker:
         self.table = table
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
-        self._again = True  # nothing ticks before all of it is there; the timer begins with a tick
+        self._again = True  # no tick before construction is complete; the timer begins with one
         self._turn = 0
         self._last_ticks = 0
         self._expected = time.monotonic()
         self._started = time.monotonic()
         self._ready = False
         self.boot_failure = ""
-        """Why this shard cannot serve what is in the data directory."""
+        """Reason for which this shard cannot serve the data directory."""
         self.clock = make_clock(settings, launch.index)
         self.store = open_store(settings.storage.data_dir, launch.index)
         self.watch = StoreWatch(self.store)
@@ -108,7 +108,8 @@ class Worker:
         self._next_system = time.monotonic() + settings.broker.sys_interval
 
     def _surroundings(self) -> Surroundings:
-        """This process and its data directory, as the shard's parts know them. Raises StorageError."""
+        """Return this process and its data directory as seen by the shard's parts. Raises
+        StorageError."""
         launch, settings = self.launch, self.settings
         rows = {
             row.index: slot for slot, row in enumerate(self.table.rows()) if row.role == "shard"
@@ -151,11 +152,11 @@ class Worker:
         )
 
     def _make_cluster(self, queues: Queues) -> Cluster | None:
-        """Make this shard one among those of other nodes, where there are any."""
+        """Connect this shard to those of other nodes, if there are any."""
         settings, launch = self.settings, self.launch
         if not (settings.cluster.enabled and settings.cluster.raft.enabled):
             return None
-        # What it needs is loaded only where it is used: it takes its time and memory.
+        # Imported only where it is used: it costs time and memory.
         from fluxmq.shards.cluster.wiring import Cluster
 
         self.clock.on_settled = queues.go_on
@@ -197,13 +198,13 @@ class Worker:
     # The loop
 
     def schedule(self) -> None:
-        """Ask for a tick, unless one is going on: its end sees to what was asked for."""
+        """Schedule a tick unless one is running, whose end handles requests."""
         if not self._again and not self.shard.reactor.ticking:
             self._again = True
             self.loop.call_soon(self._tick)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Call ``action`` and then tick."""
+        """Call ``action`` after a delay, and then tick."""
 
         def act() -> None:
             action()
@@ -248,7 +249,7 @@ class Worker:
         self.schedule()
 
     def _is_quiet(self) -> bool:
-        """Whether there were hardly any ticks since this was last asked."""
+        """Return whether there were hardly any ticks since the last call."""
         before, self._last_ticks = self._last_ticks, self.shard.reactor.tally.ticks
         return self._last_ticks - before < QUIET_TICKS
 
@@ -278,7 +279,7 @@ class Worker:
             _log.info("ready", extra={"pid": os.getpid()})
 
     def start(self) -> None:
-        """Join the loop, the peers and control."""
+        """Connect to the loop, the peers and the control process."""
         launch = self.launch
         self.table.beat(launch.slot, time.monotonic_ns())  # peers that hear from us look for it
         wake_fd = launch.wake_fds[launch.index] if launch.wake_fds else -1
@@ -306,11 +307,12 @@ class Worker:
         )
         self.shard.amqp.topology.connect(self.control)
         self._control_task = self.loop.create_task(self.control.run())
-        self._started = time.monotonic()  # the groups are recovered, however long that took
+        self._started = time.monotonic()  # recovery does not count, however long it took
         self._timer()
 
     async def stop(self) -> None:
-        """Finish what queues have under way, tell clients, let output go for a bounded time, end."""
+        """Finish queues' work in flight, notify clients, flush output for a bounded time, and
+        end."""
         self.shard.intake.stop()
         await self.shard.queues.drain(self._turn_once)
         self.shard.amqp.shut_down()
@@ -319,7 +321,7 @@ class Worker:
                 self.shard.broker.handler.disconnect(
                     connection.identity, Reason.SERVER_SHUTTING_DOWN, "shutdown"
                 )
-        # Every connection is let go of within LINGER_SECONDS; a shorter setting cuts that short.
+        # Every connection closes within LINGER_SECONDS; a shorter setting cuts that short.
         deadline = time.monotonic() + self.settings.server.shutdown_timeout
         while self.shard.reactor.connections and time.monotonic() < deadline:
             self._turn_once()
@@ -337,10 +339,10 @@ class Worker:
         self.shard.reactor.tally.now = time.monotonic()
         self.shard.reactor.run_ready()
 
-    # What changes while running
+    # Changes while running
 
     def reload(self) -> None:
-        """The supervisor has rewritten the settings."""
+        """Apply settings that the supervisor has rewritten."""
         settings = Settings.model_validate_json(read_settings(self.launch.settings_fd))
         self.settings = settings
         self.shard.broker.configure(settings)
@@ -351,7 +353,7 @@ class Worker:
         logs.configure(settings.log.level, settings.log.format, self.launch.process_name)
 
     def set_users(self, users: Users) -> None:
-        """A new snapshot of users: it holds for live connections too."""
+        """Apply a new snapshot of users, to live connections too."""
         self.shard.permissions.set_users(users.revision, users.users)
         self.shard.amqp.users_changed()
 
@@ -377,9 +379,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
         fail_boot(f"storage.data_dir: {problem}", table, launch.slot)
     except ClusterError as problem:
         fail_boot(f"cluster: {problem}", table, launch.slot)
-    except (
-        UnknownGroup
-    ) as problem:  # there is a copy of it here, made while the settings allowed it
+    except UnknownGroup as problem:  # a replica from a time when the settings allowed it
         fail_boot(f"cluster.raft: replication group {problem}", table, launch.slot)
     await worker.stopping.wait()
     if worker.boot_failure:
@@ -388,7 +388,7 @@ async def run(launch: Launch, settings: Settings, table: ProcessTable) -> None:
 
 
 def main() -> NoReturn:
-    """Entry point of the process."""
+    """Run the process (entry point)."""
     launch = from_environment()
     bind_to_parent(launch)
     table = ProcessTable(launch.table_fd)

@@ -53,9 +53,9 @@ MUTATIONS = [
         "A start that nobody has vouched for is not written down.",
         "NodeClock._mark",
         """if not self.settled:
-            return  # what may""",
+            return  # a time that may""",
         """if False:
-            return  # what may""",
+            return  # a time that may""",
         OF_NODE + "test_a_start_that_others_have_to_vouch_for",
     ),
     Mutation(

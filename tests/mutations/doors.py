@@ -39,8 +39,8 @@ MUTATIONS = [
         "claim_without_home",
         "While its home is away a client id is nobody's to take (review finding 7).",
         "Claims.claim",
-        "if not self._sessions.holds(client_id):\n                    # What is kept",
-        "if not clean and not self._sessions.holds(client_id):\n                    # What is kept",
+        "if not self._sessions.holds(client_id):\n                    # The home has",
+        "if not clean and not self._sessions.holds(client_id):\n                    # The home has",
         OF_CLAIMS + "test_while_the_home_is_away_nothing_is_taken",
     ),
     # Web pages

@@ -75,7 +75,7 @@ MUTATIONS = [
         "A member that leaves takes no entries when its log is read.",
         "RaftKeeper.step",
         """if self.halted:
-            return  # as if they were lost: who sent them sends again""",
+            return  # as if lost: the sender retries""",
         "",
         OF_PINNING + "test_a_follower_leaves_under_load",
     ),

@@ -1,7 +1,8 @@
-"""Durable queues on a shard: replication groups it hosts, and what its clients want of queues anywhere.
+"""Durable queues on a shard: hosted replication groups, and client access to queues on any shard.
 
-Two sides that meet in ``ports``. The host's side (``service``, ``group``, ``group_log``, ``checkpoints``) owns
-groups outright: their Raft node, state machine, segments and place in the shard's write-ahead log. The clients'
-side (``sinks``, ``consumers``, ``names``) turns publishes into appends and deliveries into packets, and asks the
-host of a queue, on this shard directly, on another one through its link (``remote``, ``hosting``).
+``ports`` separates the two sides. The host side (``service``, ``group``, ``group_log``,
+``checkpoints``) owns groups: their Raft node, state machine, segments and share of the shard's
+write-ahead log. The client side (``sinks``, ``consumers``, ``names``) turns publishes into appends
+and deliveries into packets. It calls a queue's host directly on this shard, or through a link
+(``remote``, ``hosting``) on another.
 """

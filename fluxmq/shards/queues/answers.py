@@ -1,4 +1,4 @@
-"""What commands came to, as clients are told."""
+"""Translation of command results into what clients receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fluxmq.queues.results import Code, Result
 from fluxmq.shards.queues.ports import FENCED, MOVED, Answer, Outcome
 
 Done = Callable[[Result], None]
-"""Called with what a command came to."""
+"""Called with a command's result."""
 
 REFUSED = {
     Code.FULL: Reason.QUOTA_EXCEEDED,
@@ -19,11 +19,11 @@ REFUSED = {
     Code.LOST: MOVED,
     Code.CLOSED: FENCED,
 }
-"""What a client is told; anything else is an implementation specific error."""
+"""Reason code by result; any other result is an implementation specific error."""
 
 
 def reason_of(result: Result) -> int:
-    """The MQTT reason code for what a command came to; 0 when it took effect."""
+    """Return the MQTT reason code for a command's result; 0 if it took effect."""
     return 0 if result.ok else REFUSED.get(Code(result.code), Reason.IMPLEMENTATION_SPECIFIC_ERROR)
 
 
@@ -36,12 +36,12 @@ _OUTCOMES = {
 
 
 def outcome_of(result: Result) -> Outcome:
-    """What a command came to, for who asked for a queue by name."""
+    """Return the outcome of a command's result, for requests that name a queue."""
     return Outcome.OK if result.ok else _OUTCOMES.get(Code(result.code), Outcome.UNAVAILABLE)
 
 
 def answering(done: Answer) -> Done:
-    """Tell a client's side, which knows reason codes only."""
+    """Return a callback that gives ``done`` the result's reason code."""
 
     def applied(result: Result) -> None:
         done(reason_of(result))
@@ -50,7 +50,8 @@ def answering(done: Answer) -> Done:
 
 
 def worst_of(count: int, done: Answer | None) -> Answer:
-    """Who is to be told of so many parts: ``done`` hears once, of the worst that became of any."""
+    """Return a callback for ``count`` parts; it calls ``done`` once, with the worst reason of
+    all."""
     waiting, worst = count, 0
 
     def answered(reason: int) -> None:

@@ -1,15 +1,16 @@
-"""What a group is asked for and has not proposed yet, in the order in which it will stand in entries.
+"""A group's commands that are not proposed yet, in the order in which entries will hold them.
 
-Commands that somebody waits for (appends, everything with an answer) go with the next entry. Claims and settlements
-without an answer wait a little, also while appends pass them: an entry that carries them costs as much as its append
-once more, and what a crash takes of them comes again. Where nothing else is to be proposed they wait longer, for an append
-to go with: one that came while they are written would wait for their sync, and then for its own. Among themselves they keep their order but for two things that
-make one command of many: a claim of new messages joins the group's last one, and a settlement the consumer's last one,
-where they continue it. A claim may so come before settlements that were asked for earlier; never after one of its own
-messages, since settlements stand behind all claims asked for before them.
+Commands with an answer (appends and others) go into the next entry. Claims and settlements without
+an answer wait a little and let appends pass: an entry with them costs twice as much as the append
+alone, and a crash that loses them only causes redeliveries. With nothing else to propose they wait
+longer, to share an append's entry: an append that arrived during their write would wait for their
+sync, then for its own. They keep their order, except that a claim of new messages is merged into
+the group's last claim, and a settlement into the consumer's last one, where it continues that. A
+claim may thus precede settlements that were requested earlier, but never those of its own messages,
+since settlements follow all claims requested before them.
 
-An append does not look at them, unless its queue is limited: then, and before any command with an answer, everything
-that waits is put into its place first (`close`).
+An append ignores the waiting commands unless its queue is bounded: then, and before any other
+command with an answer, they are put in their place first (`close`).
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from fluxmq.queues import joining
 from fluxmq.shards.queues.answers import Done
 
 PATIENCE_US = 3_000
-"""How long commands that nobody waits for (claims, settlements) may let appends pass: with every append its entry would be
-twice the work. What a crash takes of them comes again."""
+"""Time for which commands without an answer (claims, settlements) let appends pass: joining every
+append would double its work. A crash that loses them causes redeliveries."""
 ALONE_US = 20_000
-"""How long they may wait for an append to go with: alone they cost a write and a sync of their own on every member."""
+"""Time for which they wait for an append: alone they cost a write and a sync on every member."""
 
 Item = tuple[Sequence[bytes], int, Done | None, int]
-"""A command in pieces, its size, who is answered, and its weight: bytes that count as uncommitted."""
+"""A command in pieces, its size, its answer's callback, and its weight: bytes that count as
+uncommitted."""
 
 
 class Asked:
-    """The commands of one group that wait to be proposed.
+    """A group's commands that wait to be proposed.
 
-    `joined` is told queue, group and target of a claim that became one command with the group's claim before it.
+    `joined` gets the queue, group and target of a claim that was merged into the group's claim
+    before it.
     """
 
     def __init__(self, clock: Callable[[], int], joined: Callable[[int, int, int], None]) -> None:
@@ -45,22 +48,24 @@ class Asked:
         self._quiet: list[bytes] = []
         self._quiet_at = 0
         self._claims: dict[bytes, int] = {}
-        """By queue and group: where in `_quiet` a claim is that the group's next one may join."""
+        """Index in `_quiet`, by queue and group, of the claim that the group's next one may
+        join."""
         self._settled: list[bytes] = []
         self._settlements: dict[bytes, int] = {}
-        """By queue, group and holder: where in `_settled` the last settlement is."""
+        """Index in `_settled`, by queue, group and holder, of the last settlement."""
 
     def __bool__(self) -> bool:
         return bool(self._ready or self._quiet or self._settled)
 
     def add(self, pieces: Sequence[bytes], done: Done | None, weight: int) -> None:
-        """Ask for a command that somebody waits for. Behind everything asked before, if it is no append."""
+        """Add a command with an answer. Unless it is an append, it follows everything added
+        before."""
         if not weight:
             self.close()
         self._ready.append((pieces, sum(map(len, pieces)), done, weight))
 
     def add_quietly(self, command: bytes) -> None:
-        """Ask for a command that nobody waits for."""
+        """Add a command without an answer."""
         if not self._quiet and not self._settled:
             self._quiet_at = self._clock()
         kind = command[0]
@@ -82,7 +87,7 @@ class Asked:
                 self._joined(*joining.target_of(command))
                 return
         if not joining.takes_new_only(command):
-            self._seal()  # it looks at what was settled before
+            self._seal()  # it depends on earlier settlements
         self._claims[owner] = len(self._quiet)
         self._quiet.append(command)
 
@@ -98,14 +103,14 @@ class Asked:
         self._settled.append(command)
 
     def _seal(self) -> None:
-        """What comes now stands behind everything that waits."""
+        """Make later commands follow everything that waits."""
         self._quiet += self._settled
         self._claims.clear()
         self._settled.clear()
         self._settlements.clear()
 
     def close(self) -> None:
-        """Put what nobody waits for behind what is ready to be proposed."""
+        """Put commands without an answer behind those that are ready to be proposed."""
         self._seal()
         for command in self._quiet:
             self._ready.append(((command,), len(command), None, 0))
@@ -114,7 +119,8 @@ class Asked:
     # Proposing
 
     def due(self, *, at_once: bool) -> bool:
-        """Whether there is something to propose now: somebody waits, or the patience is over (or there is none)."""
+        """Return whether to propose now: a command has an answer, or the wait is over (or is
+        zero)."""
         if self._quiet or self._settled:
             waited = self._clock() - self._quiet_at
             patience = self.patience_us if self._ready else self.alone_us
@@ -124,17 +130,17 @@ class Asked:
 
     @property
     def ready(self) -> bool:
-        """Whether there are commands to be proposed as soon as the log takes them."""
+        """True while commands are to be proposed as soon as the log accepts them."""
         return bool(self._ready)
 
     @property
     def patient(self) -> bool:
-        """Whether there are commands that nobody waits for, and none that somebody does."""
+        """True while there are only commands without an answer."""
         return not self._ready and bool(self._quiet or self._settled)
 
     def entry(self, size_max: int) -> tuple[list[bytes], list[tuple[Done | None, int]]]:
-        """The commands of the next entry, in pieces, and who is answered for each; of `size_max` bytes at most, unless a
-        single one is larger. They stay until `proposed`."""
+        """Return the next entry's command pieces and the answer and weight of each command; at most
+        `size_max` bytes, unless a single command is larger. They stay until `proposed`."""
         pieces: list[bytes] = []
         answers: list[tuple[Done | None, int]] = []
         size = 0
@@ -147,7 +153,7 @@ class Asked:
         return pieces, answers
 
     def proposed(self, count: int) -> None:
-        """So many commands were proposed."""
+        """Remove the first ``count`` commands, which were proposed."""
         ready = self._ready
         if count == len(ready):
             ready.clear()
@@ -156,7 +162,7 @@ class Asked:
                 ready.popleft()
 
     def clear(self) -> list[tuple[Done | None, int]]:
-        """Forget everything; who waited for it, and the weights."""
+        """Drop everything; return the answers and weights."""
         answers = [(done, weight) for _, _, done, weight in self._ready]
         self._ready.clear()
         self._quiet.clear()

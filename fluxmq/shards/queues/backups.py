@@ -1,7 +1,8 @@
-"""A shard's part of a node's backup: its durable groups, each as it is at one moment, and logs that continue from there.
+"""A shard's part of a node's backup: snapshots of its durable groups, and logs that continue from
+there.
 
-A group is captured as for another member that lags: a checkpoint, and second names for its segments, while it goes on. Then
-files are copied in a thread of their own, at the pace that was asked for. Groups follow one another.
+A group is captured as for a lagging member: a checkpoint and hard links to its segments, while it
+continues. A separate thread then copies the files at the requested rate, one group after another.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.transfer_source import SnapshotSource
 
 _MEMBER: Final = "member"
-"""What a member of a replicated group remembers of itself and the others."""
+"""File with a member's record of itself and the other members of a replicated group."""
 
 T = TypeVar("T")
 
 
 class Backups:
-    """Writes the groups of one shard into the backups that control makes, one backup at a time."""
+    """Writes one shard's groups into the backups that the control process makes, one at a time."""
 
     def __init__(
         self, shard: int, settings: Settings, files: Files, paths: DataPaths, service: QueueService
@@ -46,7 +47,7 @@ class Backups:
         self._task: asyncio.Task[None] | None = None
 
     def orders(self) -> dict[str, Order]:
-        """What control may order."""
+        """Return the commands of the control process."""
         return {BACKUP: self._on_backup}
 
     def _on_backup(self, body: Body, answered: Answered) -> None:
@@ -68,8 +69,8 @@ class Backups:
             thread.shutdown(wait=False)
 
     async def _back_up(self, wanted: Backup, thread: ThreadPoolExecutor) -> BackedUp:
-        """Copy every group that has anything. Raises StorageError, CallRefused."""
-        # A node that is alone loads what serves other nodes only now.
+        """Copy every group that is not empty. Raises StorageError, CallRefused."""
+        # A single node imports the code that serves other nodes only now.
         from fluxmq.shards.queues.snapshot_calls import SnapshotCalls
         from fluxmq.shards.queues.snapshot_fetch import Pace
 
@@ -113,7 +114,8 @@ class Backups:
 
 
 def _state_of(hosted: Hosted, source: SnapshotSource) -> CopiedGroup:
-    """A group with the hard state that it has by now: a vote given meanwhile counts, what came after the snapshot does not."""
+    """Return a group's state with its current hard state: a later vote counts, later entries do
+    not."""
     term, vote = hosted.keeper.hard_state
     return CopiedGroup(hosted.group.name, term, vote, source.index, source.index, source.term)
 

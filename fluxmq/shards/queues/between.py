@@ -1,8 +1,8 @@
-"""Stand-ins for the host of a group that moves: what is asked meanwhile is kept, in order, and asked of the new host.
+"""Stand-ins for the host of a moving group: they buffer requests in order for the new host.
 
-On the shard the group leaves, everything that comes from anywhere is kept (`Departed`). On the others, what clients
-there ask anew waits until the old host has answered all it was asked before (`Crossing`): what goes to the new host
-directly may not overtake what goes there by way of the old one.
+The shard that the group leaves buffers everything from anywhere (`Departed`). Other shards buffer
+new requests of their clients until the old host has answered all earlier ones (`Crossing`):
+requests sent directly to the new host must not overtake those that go through the old one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from fluxmq.shards.queues.ports import (
 from fluxmq.shards.queues.remote import WAITING_BYTES_MAX, RemoteHost
 
 ATTACHES_MAX = 65_536
-"""Consumers that may wait to be attached while a group moves, and as many who ask for something else; more are
-refused, and ask again."""
+"""Maximum number of attaches buffered while a group moves, and of other requests; more are refused
+and retry."""
 
 AttachDone = Callable[[Attached, Held | None], None]
 
 
 class Waiting:
-    """Keeps appends, attaches and what else is asked of queues, each in order, bounded, until a host takes them."""
+    """Bounded buffer of appends, attaches and other requests, each in order, until a host accepts
+    them."""
 
     def __init__(self) -> None:
         self._appends: deque[tuple[str, bytes, Answer | None, Identity | None, bool]] = deque()
@@ -49,7 +50,7 @@ class Waiting:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Keep a batch. False: there is more than is good, who feeds it should pause."""
+        """Buffer a batch. Return False above the high watermark: the publisher should pause."""
         if self._bytes > 4 * WAITING_BYTES_MAX:
             if done is not None:
                 done(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
@@ -59,22 +60,22 @@ class Waiting:
         return not self.crowded
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: AttachDone) -> None:
-        """Keep a consumer."""
+        """Buffer an attach."""
         if len(self._attaches) >= ATTACHES_MAX:
             done(Attached(Reason.IMPLEMENTATION_SPECIFIC_ERROR), None)
         else:
             self._attaches.append((wanted, port, done))
 
     def status(self, queue: str, done: Told) -> None:
-        """Keep a question."""
+        """Buffer a status request."""
         self._keep(lambda host: host.status(queue, done), done)
 
     def purge(self, queue: str, done: Told) -> None:
-        """Keep an order."""
+        """Buffer a purge."""
         self._keep(lambda host: host.purge(queue, done), done)
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Keep an order."""
+        """Buffer a deletion."""
         self._keep(lambda host: host.delete(queue, if_unused, if_empty, done), done)
 
     def _keep(self, request: Callable[[QueueHost], None], done: Told) -> None:
@@ -85,11 +86,11 @@ class Waiting:
 
     @property
     def crowded(self) -> bool:
-        """Whether more is kept than is good."""
+        """True while the buffer exceeds the high watermark."""
         return self._bytes > WAITING_BYTES_MAX
 
     def hand_on(self, host: QueueHost) -> None:
-        """Ask everything of the group's host, in the order it came."""
+        """Pass all requests to the group's host, in order."""
         while self._appends:
             queue, batch, done, identity, by_address = self._appends.popleft()
             self._bytes -= len(batch)
@@ -101,7 +102,7 @@ class Waiting:
 
 
 class Departed(Waiting):
-    """On the shard that a group leaves. ``complete``: nothing of it is open here any more."""
+    """Stand-in on the shard that a group leaves. ``complete``: the group is closed here."""
 
     def __init__(self, complete: bool) -> None:
         super().__init__()
@@ -109,18 +110,18 @@ class Departed(Waiting):
 
 
 class Crossing(Waiting):
-    """On another shard, while old hosts owe it answers. Each of them has to answer up to a number."""
+    """Stand-in on another shard while old hosts owe answers, each up to a request number."""
 
     def __init__(self) -> None:
         super().__init__()
         self._owing: list[tuple[RemoteHost, int]] = []
 
     def wait_for(self, host: RemoteHost) -> None:
-        """A host that the group has left owes answers to everything it was sent until now."""
+        """Wait for answers from a host that the group left, to everything sent to it so far."""
         self._owing.append((host, host.last_number))
 
     @property
     def clear(self) -> bool:
-        """Whether nothing can be overtaken any more."""
+        """True once nothing can be overtaken any more."""
         self._owing = [(host, last) for host, last in self._owing if host.owes(last)]
         return not self._owing

@@ -1,14 +1,16 @@
-"""Checkpoints: what lets the log behind a group be used again; and segments written out before much has gathered.
+"""Checkpoints, which free the log behind a group; and early write-out of segments.
 
-A group's state and its logs' shape are taken between two ticks; a thread then syncs the segments and writes the
-snapshot, while the group goes on; when both are durable the group's entries up to there are released. A group that
-was written to is checkpointed after a time, one that holds back old files of the log at once.
+A group's state and the shape of its logs are captured between two ticks; a thread then syncs the
+segments and writes the snapshot while the group continues; when both are durable the group's
+entries up to there are released. A group with new entries is checkpointed after a time, one that
+holds back old files of the log at once.
 
-Segments are not synced when they are written. What has gathered for half a minute the kernel writes all at once, and the
-log's writes wait behind it; so what is a few seconds old, and was not removed since, is written out a little at a time.
+Segments are not synced when written. The kernel would write out half a minute's data all at once,
+with the log's writes waiting behind it; so data a few seconds old that was not deleted since is
+written out a little at a time.
 
-What is not synced keeps its descriptor. When that uses up those of the shard, the files written to longest ago are synced
-between checkpoints, so that others can be opened.
+Unsynced files keep their descriptors. When the shard runs out of them, the least recently written
+files are synced between checkpoints, so that others can be opened.
 """
 
 from __future__ import annotations
@@ -33,15 +35,16 @@ from fluxmq.storage.snapshots import GroupState, Snapshot, write_snapshot
 _log = get_logger("fluxmq.checkpoints")
 
 ENTRIES_MAX = 65_536
-"""Entries of a shard's groups behind their checkpoints: each takes about 40 µs to read and apply again, so that a
-restart after a crash takes no more than a few seconds for them, however small they are."""
+"""Maximum number of entries of a shard's groups behind their checkpoints: each takes about 40 µs to
+read and apply again, so a restart after a crash takes a few seconds at most, however small they
+are."""
 RETRY_SECONDS = 5.0
-"""Time before a group whose checkpoint failed (a full disk) is tried again."""
+"""Delay before a group's failed checkpoint (a full disk) is retried."""
 AGE_SECONDS = 5.0
-"""Time between two looks at what has gathered; what was there at the last is written out. Much less than the kernel's half a
-minute, and long enough that queues whose consumers keep up have removed it."""
+"""Interval of looks at unwritten data; data present at two looks is written out. Much less than the
+kernel's half a minute, and long enough for queues whose consumers keep up to have deleted it."""
 TURN_BYTES = 8 << 20
-"""Bytes written out at a time, some tens of milliseconds: syncs that have a time wait for the same thread."""
+"""Bytes written out at a time, some tens of milliseconds: due syncs wait for the same thread."""
 LOGS_PER_LOOK = 500
 """Logs looked at in a tenth of a second."""
 
@@ -50,7 +53,7 @@ Captured = Callable[[Snapshot, Parts], None]
 
 
 def capture(hosted: Hosted) -> tuple[int, int, bytes, Parts]:
-    """State of a group and shape of its logs at the entry applied last: index, term, snapshot, what to sync.
+    """Capture a group at the last applied entry: index, term, snapshot, and what to sync.
 
     Raises StorageError.
     """
@@ -80,7 +83,7 @@ def write(
     for _, part in parts.values():
         part.sync()
     if files.exists(paths.queues(name)):
-        # A queue that the snapshot does not know any more must not be there again after a power cut.
+        # A queue deleted before the snapshot must not reappear after a power failure.
         files.fsync_directory(paths.queues(name))
     write_snapshot(files, paths.snapshots(name), index, term, content)
 
@@ -110,10 +113,11 @@ class Checkpoints:
         self.failed = 0
 
     def begin(self, hosted: Hosted, captured: Captured | None = None) -> asyncio.Task[None] | None:
-        """Take a checkpoint of a group in the background; None when there is nothing to take or one is under way.
+        """Begin a checkpoint in the background; return None if there is nothing new or one is in
+        progress.
 
-        `captured` is called at once, while logs and files are just what the snapshot says; with it, one is taken also when
-        nothing was applied since the last.
+        `captured` is called at once, while logs and files match the snapshot exactly; with it a
+        checkpoint is taken even if nothing was applied since the last.
         """
         group = hosted.group
         if hosted.checkpointing or group.failed:
@@ -125,7 +129,7 @@ class Checkpoints:
         if group.writes.waiting:
             group.write()
         if group.writes.refused or group.writes.held:
-            return None  # what waits for space or a descriptor is in the log, and nowhere else
+            return None  # what waits for space or a descriptor is only in the log
         hosted.checkpointing = True
         try:
             index, term, content, parts = capture(hosted)
@@ -173,7 +177,7 @@ class Checkpoints:
         self._wake()
 
     def look(self, groups: Iterable[Hosted]) -> None:
-        """A tenth of a second has passed: what has gathered in the page cache and is not new is written out."""
+        """Write out data in the page cache that is not new; runs every tenth of a second."""
         if self._writing_out:
             return
         logs = list(islice(self._looking, LOGS_PER_LOOK))
@@ -191,7 +195,7 @@ class Checkpoints:
     async def _write_out(self, files: list[tuple[OpenFile, int]]) -> None:
         loop = asyncio.get_running_loop()
         for file, end in files:
-            # It is remembered when it fails: no checkpoint counts the file as synced.
+            # The file records failures: no checkpoint counts it as synced.
             with contextlib.suppress(StorageError):
                 while end - file.begun > WRITE_OUT_BYTES:
                     turn = file.begun + TURN_BYTES + WRITE_OUT_BYTES  # all but a last piece
@@ -200,7 +204,8 @@ class Checkpoints:
         self._writing_out = False
 
     def relieve(self, table: OpenFiles) -> None:
-        """A tenth of a second has passed: if a write has found no place for its file, the oldest files are synced."""
+        """Sync the oldest files if a write found no place for its file; runs every tenth of a
+        second."""
         if table.wanting and not self._relieving:
             self._relieving = True
             task = asyncio.get_running_loop().create_task(self._relieve(table))
@@ -221,22 +226,22 @@ class Checkpoints:
         self._wake()
 
     def _give_up(self, hosted: Hosted, error: StorageError) -> None:
-        """The group's files are not what they should be: nothing more is taken, what the log holds stays there."""
+        """Record a failed checkpoint; the log keeps what it holds, and a later attempt follows."""
         self.failed += 1
         hosted.checkpointing = False
         hosted.not_before = self._now() + RETRY_SECONDS
         _log.error("a checkpoint failed", extra={"group": hosted.group.name, "problem": str(error)})
 
     async def drain(self) -> None:
-        """Wait for what is under way."""
+        """Wait for work in progress."""
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def due(
         self, groups: Iterable[Hosted], interval: float, lagging: Callable[[Hosted], bool]
     ) -> list[Hosted]:
-        """Groups whose checkpoint is due: those that hold back the log, were written to long ago, or have much behind
-        their last one, the most first."""
+        """Return groups whose checkpoint is due: those that hold back the log, have not had one for
+        the interval, or have most entries behind their last one."""
         now = self._now()
         groups = list(groups)
         for each in groups:
@@ -269,7 +274,8 @@ class Checkpoints:
 
 
 def _sync(files: list[OpenFile]) -> int:
-    """Sync files, in any one thread; how many were before one failed, which is remembered on it: its next checkpoint fails."""
+    """Sync files, in any one thread; return how many precede the first failure. The failed file
+    records that: its next checkpoint fails."""
     for number, file in enumerate(files):
         try:
             file.sync()
@@ -279,7 +285,7 @@ def _sync(files: list[OpenFile]) -> int:
 
 
 def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:
-    """Files of a log in which much was there at the last look already and is not written out, and up to where."""
+    """Yield a log's files, with an end, that had much unwritten data at the last look already."""
     for file in log.written_files():
         aged, file.aged = file.aged, file.end
         if aged - file.begun > WRITE_OUT_BYTES and file.dirty:
@@ -287,7 +293,7 @@ def _gathered(log: QueueLog) -> Iterator[tuple[OpenFile, int]]:
 
 
 def trim(hosted: Hosted) -> None:
-    """Have the log begin behind the last checkpoint; or behind an earlier one, as long as a member fetches that."""
+    """Trim the log to the last checkpoint, or to an earlier one while a member fetches that."""
     until = hosted.snapshot_index
     if hosted.keep_behind and not hosted.pressed:
         until = min(until, hosted.keep_behind)
@@ -300,7 +306,7 @@ def trim(hosted: Hosted) -> None:
 
 
 def _has_many_entries(hosted: Hosted, now: float) -> bool:
-    """Whether it is time to look at a group's entries, and there are as many as make a checkpoint due."""
+    """Return whether a look at a group's entries is due and they make a checkpoint due."""
     if not hosted.entries_max or now < hosted.looked_at + hosted.look_interval:
         return False
     hosted.looked_at = now
@@ -308,8 +314,8 @@ def _has_many_entries(hosted: Hosted, now: float) -> bool:
 
 
 def snapshot_rule(settings: Settings, group: str) -> tuple[float, int]:
-    """``look_interval`` and ``entries_max`` of a group: of its queues, else its own, else those of all. Local groups
-    have none."""
+    """Return a group's ``look_interval`` and ``entries_max``: from its queues, else its own, else
+    the global ones. Local groups have none."""
     if group.startswith((LOCAL + "-", BUFFERED + "-")):
         return 0.0, 0
     raft = settings.cluster.raft

@@ -1,7 +1,7 @@
-"""What this shard's clients do with queues: publishes captured or addressed, subscriptions, settlements.
+"""Clients' use of queues on this shard: publishes by topic or address, subscriptions, settlements.
 
-A queue's host is found by the queue's group: this shard's own service, or the link to the shard where the group
-lives. Consumers are attached while their session is connected.
+The queue's group determines its host: this shard's own service, or the link to the group's shard.
+Consumers are attached while their session is connected.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from fluxmq.shards.queues.ports import Attached, Held, QueueHost, Wanted
 from fluxmq.shards.queues.sinks import Blocks, QueueSink
 
 SINKS_MAX = 65_536
-"""Queues whose sinks are remembered; a sink without publishes under way can be made anew at any time."""
+"""Maximum number of cached sinks; one without publishes in flight can be recreated at any time."""
 
 DEFAULT_UNSETTLED = 1000
-"""Messages one consumer may hold of a queue that is not configured."""
+"""Default prefetch limit of a consumer of a queue that is not configured."""
 
 RETRY_US = 1_000_000
-"""Time before a consumer that its queue did not take is attached again."""
+"""Delay before a consumer that its queue refused attaches again."""
 
 VERBS = {"ack": Verb.ACK, "nack": Verb.NACK, "reject": Verb.REJECT}
 
 
 class Hosts(Protocol):
-    """Where groups live."""
+    """Lookup of groups' hosts."""
 
     def host(self, group: str) -> QueueHost:
-        """Who hosts a group."""
+        """Return the host of a group."""
 
     def hold(self, connection: Connection) -> bool:
-        """Stop reading a connection until there is room for appends; False when there is."""
+        """Pause a connection until there is room for appends; return False if there is."""
 
 
 class QueueClients:
-    """The clients' side of queues on one shard."""
+    """The client side of queues on one shard."""
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class QueueClients:
         self._consumers: dict[Session, dict[bytes, QueueConsumer]] = {}
         self._marked: dict[QueueConsumer, None] = {}
         self.bound: Callable[[bytes], list[QueueSink]] = lambda _topic: []
-        """The queues that bindings lead a topic to."""
+        """Returns the queues that bindings route a topic to."""
         self._orphans: dict[tuple[Session, bytes], int] = {}
-        """Subscriptions whose consumer was cancelled, and when they are tried again (µs)."""
+        """Subscriptions whose consumer was cancelled, with the time of the next retry (µs)."""
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take settings, at start and when they change."""
+        """Apply settings, at start and on change."""
         manager = settings.queue_manager
         self._waiting_max = manager.capture_workers * manager.capture_queue_depth
         storage = settings.storage
@@ -90,7 +90,8 @@ class QueueClients:
     # Publishing
 
     def sinks(self, topic: bytes) -> list[QueueSink] | None:
-        """The queues that keep what is published to a topic; None when the topic addresses none there can be."""
+        """Return the queues that store a topic's messages; None if it addresses a queue that cannot
+        exist."""
         if self.names.changed:
             self._learn()
         names = dict.fromkeys(name for _, name, _ in self._captures.match(topic))
@@ -111,7 +112,7 @@ class QueueClients:
         return found
 
     def _learn(self) -> None:
-        """Enter the filters of the queues that are known now."""
+        """Update the topic filters of all known queues."""
         self.names.changed = False
         wanted = self.names.capturing
         if wanted != self._captured:
@@ -126,7 +127,7 @@ class QueueClients:
         self._reactor.routes.clear()
 
     def sink(self, name: str, by_address: bool = False) -> QueueSink:
-        """A queue, from the side of this shard's publishers, who name it or the topics it gets."""
+        """Return the sink of a queue that publishers name, or whose topics they name."""
         sink = self._sinks.get((name, by_address))
         if sink is None:
             if len(self._sinks) >= SINKS_MAX:
@@ -195,10 +196,11 @@ class QueueClients:
         self._hosts.host(info.group).attach(asked, consumer, attached)
 
     def _limit(self, session: Session, wanted: QueueSubscription) -> int:
-        """How many messages a consumer may hold unsettled.
+        """Return a consumer's prefetch limit.
 
-        Where PUBACK settles, no more than its client takes unanswered: what would wait here for the window to open is
-        better with another member, and its visibility timeout would run out meanwhile.
+        With settlement by PUBACK it does not exceed the client's receive window: messages that wait
+        here for the window would be better with another member, and their visibility timeout runs
+        meanwhile.
         """
         limit = self._unsettled.get(wanted.queue.decode(), DEFAULT_UNSETTLED)
         if wanted.prefetch:
@@ -208,25 +210,25 @@ class QueueClients:
         return limit
 
     def unsubscribe(self, session: Session, written: bytes) -> None:
-        """The session is no consumer by this filter any more."""
+        """End the session's consumer for this filter."""
         consumer = self._consumers.get(session, {}).get(written)
         if consumer is not None:
             self._forget(session, written, consumer)
             consumer.end()
 
     def connected(self, session: Session) -> None:
-        """A session with subscriptions has a client again: attach its consumers."""
+        """Attach the consumers of a session whose client has reconnected."""
         for written, grant in session.subscriptions.items():
             if grant.queue is not None:
                 self._resume(session, written, grant.queue)
 
     def left(self, session: Session) -> None:
-        """A session's client has gone: what it did not settle goes back to the queues."""
+        """End the consumers of a session whose client has left; unacked messages are requeued."""
         for consumer in self._consumers.pop(session, {}).values():
             consumer.end()
 
     def settle(self, client: Client, settlement: Settlement, done: Callable[[int], object]) -> None:
-        """An order of a client about messages it was delivered."""
+        """Carry out a client's command about messages delivered to it."""
         for consumer in self._consumers.get(client.session, {}).values():  # type: ignore[arg-type]
             wanted = consumer.wanted
             meant = wanted.queue == settlement.queue and wanted.group == settlement.group
@@ -262,14 +264,15 @@ class QueueClients:
                 del self._consumers[session]
 
     def _cancelled(self, written: bytes, consumer: QueueConsumer) -> None:
-        """The queue's host has let go: attach again, wherever the queue is now."""
+        """Schedule a new attach, wherever the queue is now, after the host cancelled the
+        consumer."""
         session = consumer.session
         self._forget(session, written, consumer)
         consumer.end()
         self._orphans[session, written] = 0
 
     def housekeeping(self) -> None:
-        """Attach consumers again that lost their host."""
+        """Reattach consumers that lost their host."""
         now = self._clock()
         due = [key for key, at in self._orphans.items() if not now < at <= now + RETRY_US]
         for session, written in due:
@@ -277,11 +280,12 @@ class QueueClients:
             grant = session.subscriptions.get(written)
             if grant is None or grant.queue is None or session.client is None:
                 continue
-            if written not in self._consumers.get(session, {}):  # subscribed anew meanwhile
+            if written not in self._consumers.get(session, {}):  # not resubscribed meanwhile
                 self._resume(session, written, grant.queue)
 
     def _resume(self, session: Session, written: bytes, wanted: QueueSubscription) -> None:
-        """Attach again: the group goes on where it is, whatever the subscription said of its start."""
+        """Attach again; the group continues at its position, whatever start the subscription
+        gave."""
         again = partial(self._attached_again, session, written)
         self.subscribe(session, written, wanted._replace(start=None), again)
 
@@ -296,7 +300,7 @@ class QueueClients:
         self._wake()
 
     def flush(self) -> None:
-        """Settle what clients answered in this tick; topics may lead to other queues than before."""
+        """Settle what clients answered in this tick; refresh the topic filters first."""
         if self.names.changed:
             self._learn()
         marked, self._marked = self._marked, {}

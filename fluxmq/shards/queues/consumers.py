@@ -1,10 +1,12 @@
-"""A queue's messages on their way to one MQTT session, and what comes of them.
+"""Delivery of a queue's messages to one MQTT session, and their settlement.
 
-The session's delivery treats them as any others: receive window, packet identifiers, DUP. What the client
-answered comes back here as ranges of offsets, gathered during a tick and settled together at its end. When the
-connection ends, what was not answered goes back to the queue; the queue, not the session, keeps messages.
+The session's delivery treats them like any others: receive window, packet identifiers, DUP. The
+client's answers return as ranges of offsets, collected during a tick and settled together at its
+end. When the connection ends, unacked messages are requeued; the queue, not the session, keeps
+messages.
 
-Source: MQTT 5.0 section 3.3 (PUBLISH); the properties of a delivery are in ``sessions.mqtt.queue_properties``.
+Source: MQTT 5.0 section 3.3 (PUBLISH); the properties of a delivery are in
+``sessions.mqtt.queue_properties``.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ SLACK_US = round(CLOCK_SLACK * 1_000_000)
 
 
 class QueueConsumer:
-    """One subscription of a session to a queue. ``held`` is None until the queue's host has attached it.
+    """A session's subscription to a queue. ``held`` is None until the queue's host has attached it.
 
-    ``limit``: messages that it holds unsettled at most.
+    ``limit``: prefetch limit (maximum number of unacked messages).
     """
 
     def __init__(
@@ -54,9 +56,10 @@ class QueueConsumer:
         self.qos = wanted.qos
         self._limit = limit
         self._enqueued = 0
-        """Messages given to the session's delivery since it was last looked whether some are there in vain."""
+        """Messages passed to the session's delivery since the last check for stale ones."""
         self._given_back = Spans()
-        """Messages given back by an order while the client had not answered them: that answer settles nothing."""
+        """Messages the client nacked by command before acknowledging their delivery: that
+        acknowledgement must settle nothing."""
         self._clock = clock
         self._mark = mark
         self._cancel = cancel
@@ -73,9 +76,9 @@ class QueueConsumer:
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Messages claimed for this consumer."""
+        """Deliver messages claimed for this consumer."""
         if self.ended or self.session.delivery.connection is None:
-            return  # they go back to the queue with everything else that is held
+            return  # they are requeued with everything else that it holds
         if committed != self._committed:
             self._committed = committed
             self._said = (b"", b"", -1, 0)
@@ -87,15 +90,16 @@ class QueueConsumer:
             return
         for index in range(first, first + count):
             expiry = batch.expiry(index)
-            # The group's time may be ahead of this shard's: what is left is never more than it was when the message came.
+            # The group's time may be ahead of this shard's: never report more than at the message's
+            # arrival.
             left = min(expiry - self._clock(), expiry - batch.time(index))
             left = seconds_left(left) if expiry else 0
             self._send(batch, index, 1, attempts, left)
 
     def _drop_stale(self) -> None:
-        """Take out of the session's delivery what waits there although others have got it by now.
+        """Drop pending messages that the queue has meanwhile given to other consumers.
 
-        A consumer holds no more than its limit: of more, the oldest were taken away from it by their timeout.
+        A consumer holds no more than its limit: if more are pending, the oldest have timed out.
         """
         self._enqueued = 0
         delivery = self.session.delivery
@@ -141,7 +145,8 @@ class QueueConsumer:
             offset += run.count
 
     def _send_fitting(self, run: Run, offset: int) -> None:
-        """Messages of which one may be larger than the client takes: each by itself, or back to the queue."""
+        """Send messages one by one, and reject those larger than the client's maximum packet
+        size."""
         delivery = self.session.delivery
         assert delivery.connection is not None
         place = run.start
@@ -154,7 +159,7 @@ class QueueConsumer:
             place = end
 
     def _say(self, batch: Batch, index: int, attempts: int, version: int) -> tuple[bytes, bytes]:
-        """Topic and properties of a delivery: the same from message to message, as a rule."""
+        """Return a delivery's topic and properties, which rarely change between messages."""
         key, block = batch.key(index), batch.properties(index)
         if self._said != (key, block, attempts, version):
             wanted = self.wanted
@@ -179,7 +184,7 @@ class QueueConsumer:
         return portion
 
     def cancelled(self) -> None:
-        """The queue or its host has gone."""
+        """Handle the loss of the queue or its host."""
         if not self.ended:
             self.held = None
             self._cancel(self)
@@ -187,7 +192,7 @@ class QueueConsumer:
     # From the client
 
     def acknowledged(self, first: int, count: int) -> None:
-        """The client has answered ``count`` messages from offset ``first`` on."""
+        """Record that the client acknowledged ``count`` messages from offset ``first``."""
         if self._given_back:
             last = first + count - 1
             kept = self._given_back.missing(first, last)
@@ -207,7 +212,7 @@ class QueueConsumer:
                 self._mark(self)
 
     def refused(self, offset: int) -> None:
-        """The client answered a message with an error: it is not offered again."""
+        """Reject a message that the client answered with an error: it is not redelivered."""
         self._reject(offset, offset, REFUSED)
 
     def _reject(self, first: int, last: int, why: bytes) -> None:
@@ -215,7 +220,7 @@ class QueueConsumer:
         self._mark(self)
 
     def flush(self) -> None:
-        """Settle what was answered since the last time."""
+        """Settle everything answered since the last call."""
         held = self.held
         answered, self._answered = self._answered, []
         rejected, self._rejected = self._rejected, []
@@ -229,7 +234,7 @@ class QueueConsumer:
     def order(
         self, verb: int, ranges: list[Range], delay: int, reason: bytes, done: Answer
     ) -> bool:
-        """Settle as the client orders; False when nothing can be held."""
+        """Settle messages by the client's command; return False if the consumer is not attached."""
         if self.held is None:
             return False
         self.flush()
@@ -239,7 +244,8 @@ class QueueConsumer:
         return True
 
     def _give_back(self, ranges: list[Range]) -> None:
-        """Of messages that come again, the answer to this delivery is not to settle the next."""
+        """Note nacked messages still in flight: their acknowledgement must not settle the
+        redelivery."""
         delivery = self.session.delivery
         under_way = [
             (portion.base + portion.acknowledged, portion.base + portion.count - 1)
@@ -257,7 +263,7 @@ class QueueConsumer:
                     self._given_back.add(max(first, low), min(last, high))
 
     def end(self) -> None:
-        """The subscription or the connection ends: what is not settled goes back to the queue."""
+        """End with the subscription or connection; unacked messages are requeued."""
         self.ended = True
         self._withdraw()
         self.flush()
@@ -266,7 +272,7 @@ class QueueConsumer:
             self.held = None
 
     def _withdraw(self) -> None:
-        """Take this consumer's messages out of the session's delivery."""
+        """Remove this consumer's messages from the session's delivery."""
         delivery = self.session.delivery
         mine = self._is_mine
         if delivery.resend:
@@ -274,12 +280,12 @@ class QueueConsumer:
         if delivery.pending:
             delivery.pending = deque(each for each in delivery.pending if not mine(each))
         for portion in delivery.flight or ():
-            if mine(portion):  # the client may still answer it; nobody asks any more
+            if mine(portion):  # the client may still answer it, without effect
                 portion.group = portion.settle = None
         if delivery.released:
             for pid, wanted in delivery.released.items():
                 if wanted is not None and wanted[0] is self:
-                    # PUBREC has come: the message is the client's, whatever becomes of PUBCOMP.
+                    # PUBREC came: the client owns the message, even without PUBCOMP.
                     self.acknowledged(wanted[1], 1)
                     delivery.released[pid] = None
 
@@ -288,5 +294,5 @@ class QueueConsumer:
 
 
 def seconds_left(microseconds: int) -> int:
-    """What is left of a message's life as a Message Expiry Interval: rounded up, and never 0 (`portion.CLOCK_SLACK`)."""
+    """Return the remaining Message Expiry Interval: rounded up, never 0 (`portion.CLOCK_SLACK`)."""
     return min(max((microseconds - SLACK_US) // 1_000_000 + 1, 1), EXPIRY_MAX)

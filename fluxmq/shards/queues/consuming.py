@@ -1,9 +1,10 @@
-"""What consumers, and others who name a queue, ask of a group: attach, settle, take, purge, count, delete.
+"""Consumers' and clients' requests of a group: attach, settle, get, purge, count, delete.
 
-Whoever asks for one message, or for how many there are, sees everything that was asked of the group before: messages
-published and given back are waited for, as far as they are under way.
+A get or a count sees the effect of everything requested before it: it waits for publishes and
+requeues that are still in flight.
 
-Longer than 500 lines because attaching, settling, taking and deleting decide by the same few fields of a group.
+Longer than 500 lines because attaching, settling, taking and deleting decide by the same few fields
+of a group.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ from fluxmq.shards.queues.ports import (
 from fluxmq.storage.errors import StorageError
 
 EARLY_MAX = 65_536
-"""Consumers that may wait for the group to lead; more are refused, and ask again."""
+"""Maximum number of consumers that wait for a leader; further ones are refused and retry."""
 
 _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 
 class Consuming(ABC):
-    """A group, from the side of consumers. ``uncommitted``: bytes of appends that are not applied yet."""
+    """A group as its consumers see it. ``uncommitted``: bytes of appends not yet applied."""
 
     time: GroupTime
     keeper: Keeper
@@ -69,55 +70,55 @@ class Consuming(ABC):
     def __init__(self) -> None:
         self.ports: dict[Consumer, ConsumerPort] = {}
         self._early: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
-        """Consumers that came before the group leads."""
+        """Consumers that asked to attach before the group had a leader."""
         self._takes: list[tuple[Consumer, Taken]] = []
-        """Who wants one message, in the order asked."""
+        """Pending gets, in order of arrival."""
         self._statuses: list[tuple[str, Told]] = []
         self._early_statuses: list[tuple[str, Told]] = []
-        """Who asked how much there is before the group leads."""
+        """Status requests that arrived before the group had a leader."""
         self._changing = 0
-        """Commands not applied yet, beside appends, after which there is more to take, or less."""
+        """Number of unapplied commands, except appends, that change ready counts."""
         self.gate = Gate()
         self.on_unused: Callable[[str], None] = lambda _queue: None
-        """Called with a queue's name when its last consumer has gone."""
+        """Called with a queue's name when its last consumer leaves."""
 
     @property
     def absent(self) -> bool:
-        """Whether the group is led on another node, or by nobody."""
+        """True while this node does not lead the group."""
         return self.replicated and not self.keeper.leading
 
     @property
     def closed(self) -> bool:
-        """Whether commands are not taken here."""
+        """True while this node accepts no commands for the group."""
         return bool(self.failed) or self.absent
 
     def clock(self) -> int:
-        """The group's time, µs: that of its next entry."""
+        """Return the group's time, in µs, which is that of its next entry."""
         return self.time.now(self.machine.time)
 
     @property
     def next_due(self) -> int | None:
-        """When a timer is due, µs of the node's steady time; None where it is led elsewhere, and looked after there."""
+        """Time of the next timer in µs of the node's steady clock; None unless this node leads."""
         return None if self.closed else self.time.of_node(self.dispatch.next_due())
 
     @abstractmethod
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
-        """Put one command into the next entry."""
+        """Add one command to the next entry."""
 
     @abstractmethod
     def submit_quietly(self, needed: Iterable[bytes]) -> None:
-        """Put commands that nobody waits for into an entry of the next few milliseconds."""
+        """Add commands that no caller waits for to an entry within the next few milliseconds."""
 
     @abstractmethod
     def wake(self) -> None:
-        """Have the group do its work at the end of this tick."""
+        """Schedule the group's work for the end of this tick."""
 
     @abstractmethod
     def _hand_out(self, queue_id: int) -> bool:
-        """Hand out what a queue has; whether there is more to do at once."""
+        """Deliver a queue's messages; return whether more can be delivered at once."""
 
     def _submit_all(self, needed: Sequence[bytes], done: Done | None) -> None:
-        """Submit commands; ``done`` is told of the last one, at once when there is none."""
+        """Submit commands; ``done`` gets the result of the last one, at once if there is none."""
         if done is None:
             self.submit_quietly(needed)
             return
@@ -129,7 +130,7 @@ class Consuming(ABC):
             done(Result(Code.OK))
 
     def _change(self, needed: Sequence[bytes], done: Done | None = None) -> None:
-        """Submit commands that those who take and count have to wait for."""
+        """Submit commands that gets and counts have to wait for."""
         self._changing += 1
 
         def applied(result: Result) -> None:
@@ -144,7 +145,7 @@ class Consuming(ABC):
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
-        """Attach a consumer; once the group leads, which forgets those before."""
+        """Attach a consumer, once the group leads: a new leader drops earlier consumers."""
         if self.absent and not self.failed:
             done(Attached(MOVED, outcome=Outcome.UNAVAILABLE), None)
             return
@@ -221,7 +222,7 @@ class Consuming(ABC):
         for wanted, port, done in early:
             self.attach(wanted, port, done)
 
-    # What consumers say
+    # Settlements and credit
 
     def settle(
         self,
@@ -232,7 +233,7 @@ class Consuming(ABC):
         reason: bytes,
         done: Answer | None,
     ) -> None:
-        """A consumer speaks about messages it holds."""
+        """Settle messages that a consumer holds."""
         if self.closed:
             if done is not None:
                 done(_REFUSED)
@@ -255,7 +256,7 @@ class Consuming(ABC):
             self._change(settlement.commands, answer)
 
     def commit(self, consumer: Consumer, offset: int, done: Answer | None) -> None:
-        """A stream's group needs nothing below ``offset`` any more."""
+        """Commit a stream group's position: nothing below ``offset`` is needed any more."""
         answer = None if done is None else answering(done)
         if self.closed:
             if done is not None:
@@ -270,21 +271,21 @@ class Consuming(ABC):
         self._submit_all(needed, answer)
 
     def set_limit(self, consumer: Consumer, limit: int) -> None:
-        """A consumer holds at most so many unsettled messages from now on."""
+        """Set a consumer's prefetch limit (maximum number of unacked messages)."""
         if self.closed:
             return
         self.dispatch.set_limit(consumer, limit)
         self.wake()
 
     def stop(self, consumer: Consumer) -> None:
-        """A consumer is given nothing more, and counts no longer; what it holds it may settle still."""
+        """Stop deliveries to a consumer and no longer count it; it may still settle messages."""
         if consumer in self.ports and not self.closed:
             self._submit_all(self.dispatch.stop(consumer), None)
             self.wake()
             self._perhaps_unused(consumer)
 
     def detach(self, consumer: Consumer) -> None:
-        """A consumer goes."""
+        """Detach a consumer and requeue what it holds."""
         if self.ports.pop(consumer, None) is not None and not self.closed:
             stopped = consumer.stopped
             self._change(self.dispatch.detach(consumer))
@@ -292,17 +293,17 @@ class Consuming(ABC):
                 self._perhaps_unused(consumer)
 
     def _perhaps_unused(self, consumer: Consumer) -> None:
-        """A consumer has gone: its queue may have none now."""
+        """Report the queue as unused if this was its last consumer."""
         state = self.machine.queues.get(consumer.queue_id)
         if state is None or consumer.taking:
             return
         if not self.dispatch.in_use(consumer.queue_id):
             self.on_unused(state.config.name)
 
-    # Taking and counting
+    # Getting and counting
 
     def take(self, consumer: Consumer, done: Taken) -> None:
-        """One message for a consumer, now, and how many are ready behind it."""
+        """Get one message for a consumer; ``done`` also gets the number of ready ones behind it."""
         if self.closed or consumer not in self.ports:
             done(False, 0)
             return
@@ -314,7 +315,7 @@ class Consuming(ABC):
         self._after_changes(asked)
 
     def status(self, queue: str, done: Told) -> None:
-        """How many messages and consumers a queue has; counts as use of it. Asked for before the group leads, it waits."""
+        """Count a queue's messages and consumers; counts as a use. Waits until the group leads."""
         if self.closed:
             done(Status(Outcome.UNAVAILABLE))
             return
@@ -329,20 +330,20 @@ class Consuming(ABC):
         self._after_changes(asked)
 
     def _ask_early(self) -> None:
-        """The group leads now."""
+        """Answer status requests that waited for the group to lead."""
         early, self._early_statuses = self._early_statuses, []
         for queue, done in early:
             self.status(queue, done)
 
     def _after_changes(self, action: Done) -> None:
-        """Do something when everything asked before that may change what there is has been applied."""
+        """Run ``action`` once earlier requests that may change the counts are applied."""
         if (self.uncommitted or self._changing) and not self.failed:
             self.submit((commands.raise_version(self.machine.version),), action)
         else:
             action(Result(Code.OK))
 
     def serve(self) -> bool:
-        """Answer who takes and counts; whether there is more to do at once."""
+        """Answer pending gets and status requests; return whether more can be done at once."""
         more = False
         takes, self._takes = self._takes, []
         for consumer, done in takes:
@@ -368,7 +369,7 @@ class Consuming(ABC):
 
     @property
     def asked_to_serve(self) -> bool:
-        """Whether somebody waits to take or to count."""
+        """True while a get or a status request is pending."""
         return bool(self._takes or self._statuses)
 
     def _status(self, queue: str) -> Status:
@@ -387,7 +388,7 @@ class Consuming(ABC):
             self.submit_quietly([commands.touch(queue_id)])
 
     def _refuse_waiting(self) -> None:
-        """The group has failed: who takes gets nothing, who counts is told so."""
+        """Answer pending gets with nothing and status requests with UNAVAILABLE."""
         takes, self._takes = self._takes, []
         statuses = [*self._statuses, *self._early_statuses]
         self._statuses, self._early_statuses = [], []
@@ -399,19 +400,19 @@ class Consuming(ABC):
     # Removing
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready; ``done`` gets how many messages that were."""
+        """Drop a queue's ready messages; ``done`` gets their number."""
         state = self._named(queue, done)
         if state is not None:
             self._change((commands.purge(state),), self._telling(done))
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Delete a queue with what is in it; ``done`` gets how many messages were ready, or why not."""
+        """Delete a queue; ``done`` gets the number of ready messages, or the error."""
         state = self._named(queue, done)
         if state is not None:
             self._change((commands.delete(state, if_unused, if_empty),), self._telling(done))
 
     def _named(self, queue: str, done: Told) -> int | None:
-        """Id of a queue; None when ``done`` was told that there is none to be reached."""
+        """Return a queue's id, or None after ``done`` got the reason why it is unavailable here."""
         state = self.machine.queue(queue)
         if self.failed or not self.keeper.leading:
             done(Status(Outcome.UNAVAILABLE))
@@ -436,7 +437,7 @@ class Consuming(ABC):
     # Moving a queue to another group
 
     def fence(self, queue: str, done: Done) -> None:
-        """Close a queue that is to go; ``done`` gets the fence's number. Appends are held up from now on."""
+        """Fence a queue that will move, holding up appends; ``done`` gets the fence's number."""
         state = self.machine.queue(queue)
         if state is None or self.closed:
             done(Result(Code.NO_QUEUE if state is None else Code.LOST))
@@ -452,7 +453,7 @@ class Consuming(ABC):
     def _holds(
         self, queue: str, state: Queue | None, identity: Identity | None, done: Answer | None
     ) -> bool:
-        """Whether an append is held up since its queue moves; who asked is told then."""
+        """Return whether an append must wait because its queue moves; ``done`` gets FENCED."""
         if self.closed or not self.gate.holds(queue, state, identity):
             return False
         if done is not None:
@@ -460,17 +461,17 @@ class Consuming(ABC):
         return True
 
     def _is_of_another_term(self, identity: Identity) -> bool:
-        """Whether an append was sent to an earlier leadership of this node: those before it were lost with that, and come
-        again behind it."""
+        """Return whether an append was sent to an earlier term of this leader: those before it were
+        lost with that term and will be retried after it."""
         term = identity.term
         return self.replicated and not self.absent and term not in (0, self.applied_term)
 
     def _is_fencing(self, queue_id: int) -> bool:
-        """Whether a fence is under way: what was given now would come again."""
+        """Return whether a fence is in flight: a delivery made now would be repeated."""
         return self.machine.queues[queue_id].name in self.gate.fencing
 
     def unfence(self, queue: str, done: Done) -> None:
-        """A queue stays after all."""
+        """Reopen a queue whose move was cancelled."""
         state = self.machine.queue(queue)
         if state is None or self.closed:
             done(Result(Code.NO_QUEUE if state is None else Code.LOST))
@@ -478,7 +479,7 @@ class Consuming(ABC):
         self._change((commands.unfence(state.id),), done)
 
     def carry(self, queue: str, kind: int, body: bytes, done: Done) -> None:
-        """Carry out a command (of `migration.CARRIED`) about a queue that comes from another group."""
+        """Carry out a command (of `migration.CARRIED`) about a queue from another group."""
         state = self.machine.queue(queue)
         if self.closed or not self.keeper.leading:
             done(Result(Code.LOST))
@@ -493,13 +494,13 @@ class Consuming(ABC):
     # The end
 
     def dismiss_consumers(self) -> None:
-        """Let every consumer go: what it has read is committed, what it holds is released."""
+        """Detach every consumer: commit what it has read, requeue what it holds."""
         for consumer in self.ports:
             self._submit_all(self.dispatch.detach(consumer), None)
         self.cancel_consumers()
 
     def cancel_consumers(self) -> None:
-        """Tell every consumer that nothing comes any more."""
+        """Cancel every consumer."""
         ports, self.ports = self.ports, {}
         for port in ports.values():
             port.cancelled()

@@ -1,4 +1,4 @@
-"""What a shard counts of its queues: plain integers that the hot path adds to and reports read."""
+"""A shard's counters of its queues: plain integers, updated on the hot path and read by reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fluxmq.queues.results import Code
 
 RECENT_SYNCS = 1024
-"""Syncs that a log's percentile is taken over: some seconds under load, minutes at rest."""
+"""Number of syncs behind a log's percentile: some seconds under load, minutes at rest."""
 
 REFUSALS = {
     Code.FULL: "queue_full",
@@ -17,45 +17,45 @@ REFUSALS = {
     Code.NO_QUEUE: "no_queue",
     Code.CONFLICT: "failed",
 }
-"""How reports call what kept a batch from being stored."""
+"""Names in reports of the reasons for rejecting a batch."""
 NOT_LEADER = "not_leader"
 LOCKED = "locked"
 REFUSED_REASONS = (*REFUSALS.values(), "disk_full", NOT_LEADER, LOCKED)
-"""All of these, that the disk was too full, that another node leads (`write_policy: reject`), and that the queue is
-another connection's."""
+"""All rejection reasons: also a full disk, another node that leads (`write_policy: reject`), and a
+queue exclusive to another connection."""
 
 
 class QueueCounts:
-    """Sums over all groups of a shard since it started, ephemeral ones included."""
+    """Totals of all of a shard's groups, including ephemeral, since its start."""
 
     def __init__(self) -> None:
         self.appended = 0
         """Messages stored."""
         self.delivered = 0
-        """Messages handed to consumers, again ones included."""
+        """Messages delivered to consumers, including redeliveries."""
         self.settled: Counter[int] = Counter()
         """Messages settled by consumers, by verb."""
         self.refused: Counter[str] = Counter()
         """Batches not stored, by reason."""
         self.dead: Counter[str] = Counter()
-        """Dead letters that were moved, by the queue they came from."""
+        """Dead letters that were moved, by source queue."""
 
 
 class SyncTimes:
-    """How long a log's syncs took. ``observe``: who counts them besides."""
+    """Durations of a log's syncs. ``observe``: further observer of each duration."""
 
     def __init__(self, observe: Callable[[float], None] = lambda _seconds: None) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT_SYNCS)
         self._observe = observe
 
     def __call__(self, seconds: float) -> None:
-        """A sync has ended."""
+        """Record a sync's duration."""
         self._recent.append(seconds)
         self._observe(seconds)
 
     @property
     def p99(self) -> float:
-        """Seconds that 99 of 100 recent syncs took at most; 0 before the first."""
+        """The 99th percentile of recent syncs, in seconds; 0 before the first."""
         if not self._recent:
             return 0.0
         return sorted(self._recent)[(len(self._recent) * 99 - 1) // 100]

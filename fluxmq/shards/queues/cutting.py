@@ -1,4 +1,5 @@
-"""A part of a batch as a batch of its own, for a consumer on another shard that gets only some of its messages."""
+"""Cuts a part of a batch into a batch, for a remote consumer that gets only some of its
+messages."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from fluxmq._hot.batches import (
 )
 
 _FLAGS_AT = 14
-"""Where the flags of the columns stand in a batch."""
+"""Position of the column flags in a batch."""
 _TIME_MAX = (1 << 63) - 1
 _WIDE = ((EXPIRY, "expiry_at"), (DELAY, "delay_at"))
 
 
 def cut(batch: Batch, first: int, count: int) -> bytes:
-    """Messages ``first`` to ``first + count`` of a batch, stamped as they are: offsets, times and term stay."""
+    """Return messages ``first`` to ``first + count`` of a batch, with their offsets, times and
+    term."""
     if count == batch.count:
         return batch.header() + bytes(batch.body())
     data = memoryview(batch.data)
@@ -80,25 +82,25 @@ def cut(batch: Batch, first: int, count: int) -> bytes:
 
 
 def apart(data: bytes) -> list[bytes]:
-    """Every message of a batch as a batch of its own."""
+    """Return every message of a batch as its own batch."""
     batch = parse(data)
     return [data] if batch.count == 1 else [cut(batch, index, 1) for index in range(batch.count)]
 
 
 def is_timed(data: bytes) -> bool:
-    """Whether messages of a batch expire, or wait, by a time of their own."""
+    """Return whether a batch has messages with an expiry or a delay."""
     return bool(data[_FLAGS_AT] & (EXPIRY | DELAY))
 
 
 def shifted(data: bytes, by: int) -> bytes:
-    """A batch whose messages expire, and stop waiting, `by` µs later: for a queue whose time is ahead of that in which they
-    were published."""
+    """Return a batch with expiry and delay times `by` µs later, for a queue whose clock is ahead of
+    the publisher's."""
     batch = parse(data)
     body = bytearray(batch.body())
     for flag, at in ((EXPIRY, batch.expiry_at), (DELAY, batch.delay_at)):
         if batch.flags & flag:
             times = np.frombuffer(body, "<i8", batch.count, at - batch.start - HEADER_BYTES)
-            # What lies further ahead than a time can say stays there.
+            # Clamp to the largest representable time.
             times[times != 0] = np.minimum(times[times != 0], _TIME_MAX - by) + by
     header = encode_header(
         HEADER_BYTES + len(body),
@@ -121,5 +123,5 @@ def _slice(data: memoryview, at: int, width: int, first: int, count: int) -> byt
 
 
 def received(frame: bytes, at: int) -> Batch:
-    """The batch at the end of a frame."""
+    """Return the batch at the end of a frame."""
     return parse(frame, at)

@@ -1,8 +1,8 @@
-"""Dead letters: messages on their way from a queue to where what nobody took is kept.
+"""Dead letters: messages on their way from a queue to its dead-letter queue or exchange.
 
-That is the dead-letter queue a queue is told, or the queues to which an exchange routes what is published to it again.
-The source holds a dead message until its copies are durable. A copy carries a producer and sequence made of the
-source, so that one sent twice (after a crash between the two) is recognised and kept once.
+The source keeps a dead message until its copies are durable. A copy carries a producer and sequence
+derived from the source, so that a duplicate (after a crash between the two steps) is recognised and
+dropped.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from fluxmq.shards.queues.names import QueueInfo, QueueNames
 from fluxmq.shards.queues.ports import QueueHost
 
 RETRY_US = 1_000_000
-"""Time before a dead letter that its queue did not take is offered to it again."""
+"""Delay before a dead letter that its target refused is retried."""
 UNROUTABLE_RETRY_US = 10_000_000
-"""Time before a dead letter that is to be kept, and that its exchange routes nowhere, is published again."""
+"""Delay before an unroutable dead letter that must be kept is published again."""
 
 Route = Callable[[str, str, str, Mapping[str, object]], Sequence[str] | None]
-"""Internal names of the queues to which an exchange (vhost, name) routes a routing key and headers; None: there is no
-such exchange."""
+"""Internal names of the queues to which an exchange (vhost, name) routes a routing key and headers;
+None if the exchange does not exist."""
 
 
 def _nowhere(
     _vhost: str, _exchange: str, _routing_key: str, _headers: Mapping[str, object]
 ) -> Sequence[str] | None:
-    """A shard without exchanges."""
+    """Route for a shard without exchanges."""
     return None
 
 
 def letter(dead: DeadLetter, queue: str, now_us: int) -> bytes:
-    """The batch to append for a dead message of ``queue``."""
+    """Return the batch to append for a dead message of ``queue``."""
     batch, index = dead.batch, dead.index
     key = batch.key(index)
     items = [item for item in decode(batch.properties(index)) if not _is_ours(item)]
@@ -73,7 +73,7 @@ def _is_ours(item: Item) -> bool:
 
 
 class DeadLetters:
-    """The dead letters of the groups of one shard. ``route``: where exchanges lead."""
+    """The dead letters of one shard's groups. ``route``: routing of exchanges."""
 
     def __init__(
         self,
@@ -89,13 +89,15 @@ class DeadLetters:
         self.moved = 0
         self.failed = 0
         self.dropped = 0
-        """Dead messages that an exchange led to no queue, or to one that refused, and that need not be kept."""
+        """Dead messages that their exchange routed to no queue, or to a full one, and that need not
+        be kept."""
 
     def bury(self, group: Group, dead: DeadLetter) -> None:
-        """Append a dead message to its dead-letter queue, as often as it takes, or publish it to its exchange."""
+        """Append a dead message to its dead-letter queue, with retries, or publish it to its
+        exchange."""
         state = group.machine.queues.get(dead.queue_id)
         if state is None or group.failed:
-            return  # the queue is gone, or will hand its dead out again when it is led anew
+            return  # the queue is gone, or its next leader dead-letters the message again
         if state.config.dead_letter_exchange is not None:
             self._publish(group, state.config, dead)
             return
@@ -106,20 +108,21 @@ class DeadLetters:
 
         target = self._names.find(dead.target)
         if target is None:
-            # Not known (yet): a queue in memory of this name is no place for what must not be lost.
+            # Unknown (yet): an ephemeral queue of this name is no place for messages that must not
+            # be lost.
             answered(Reason.IMPLEMENTATION_SPECIFIC_ERROR)
             return
         self._host(target.group).append(dead.target, data, answered)
 
     def _ended(self, group: Group, config: QueueConfig, dead: DeadLetter, again_us: int) -> None:
-        """A dead message was moved (``again_us`` 0), or is to be tried again after a time."""
+        """Finish moving a dead message (``again_us`` 0), or schedule a retry."""
         if again_us:
             self.failed += 1
         else:
             self.moved += 1
             if dead.queue_id in group.machine.queues:
                 self.counts.dead[config.name] += 1
-        if not group.failed:  # else: who leads it next hands its dead out again
+        if not group.failed:  # otherwise the next leader dead-letters it again
             self._let_go(group, dead, again_us)
 
     def _let_go(self, group: Group, dead: DeadLetter, again_us: int) -> None:
@@ -132,7 +135,8 @@ class DeadLetters:
     # Exchanges
 
     def _publish(self, group: Group, config: QueueConfig, dead: DeadLetter) -> None:
-        """Publish a dead message to its queue's exchange; it is let go of when every queue there has it."""
+        """Publish a dead message to its queue's exchange; release it once every target queue has
+        it."""
         copies = self._copies(
             config,
             (dead.batch, dead.index),
@@ -158,7 +162,7 @@ class DeadLetters:
             nonlocal waiting, worst
             waiting -= 1
             if reason == Reason.QUOTA_EXCEEDED and not keeps:
-                self.dropped += 1  # a queue that is full refuses for good
+                self.dropped += 1  # a full queue refuses for good
             elif reason:
                 worst = reason
             if not waiting:
@@ -168,7 +172,7 @@ class DeadLetters:
             self._host(target.group).append(target.name, data, answered)
 
     def refused(self, config: QueueConfig, data: bytes) -> None:
-        """A publish that a full queue refused, and that its exchange is to get instead; kept by nobody meanwhile."""
+        """Publish to the exchange what a full queue rejected; nothing keeps it meanwhile."""
         if config.dead_letter_exchange is None:
             return
         batch = parse(data)
@@ -188,9 +192,11 @@ class DeadLetters:
         time: int,
         identity: tuple[int, int],
     ) -> list[tuple[QueueInfo, bytes]] | None:
-        """What to append where for a dead message. Queues are left out to which it would go round and round.
+        """Return a dead message's batch for each target queue, without queues that would form a
+        cycle.
 
-        None while a queue that is routed to is not known here (yet): the message is not to be lost for that.
+        None while a target queue is not known here (yet), since the message must not be lost for
+        that.
         """
         batch, index = message
         vhost, name = public_name(config.name)

@@ -1,8 +1,9 @@
-"""What a message that was dead-lettered through an exchange says of its deaths: the header ``x-death``.
+"""The ``x-death`` header: history of a message dead-lettered through an exchange.
 
-A message keeps a list of them, the newest queue first: how often it died in which queue of what, where it had been
-published. What RabbitMQ says so, and how, is the reference (its documentation of dead letter exchanges); what it does
-to the message's own properties too: a time to live is taken out, and with a routing key of the queue's the copies' keys.
+The header lists deaths, newest queue first: how often the message died in which queue, why, and how
+it had been published. Content and form follow RabbitMQ (its documentation of dead letter
+exchanges), as do changes of the message's own properties: its expiration is removed, and its CC
+keys if the queue sets a dead-letter routing key.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fluxmq.queues.commands import Reason
 
 DEATHS: Final = b"x-death"
 COPIES: Final = b"CC"
-"""Header with more routing keys, which a publisher has set."""
+"""Header with a publisher's additional routing keys."""
 
 REASONS: Final = {
     Reason.REJECTED: b"rejected",
@@ -26,25 +27,27 @@ REASONS: Final = {
     Reason.MAX_RETRIES: b"delivery_limit",
     Reason.MAX_LENGTH: b"maxlen",
 }
-"""What ``x-death`` calls a reason."""
+"""Names of reasons in ``x-death``."""
 
 DEATHS_MAX: Final = 64
-"""Queues and reasons that a message remembers; the oldest is forgotten first. Cycles that no consumer takes part in
-end by themselves, so that more means a topology that passes messages round by rejecting them."""
+"""Maximum number of deaths (queue and reason) per message; the oldest is dropped first. Cycles
+without a consumer end by themselves, so more means a topology that cycles messages by rejecting
+them."""
 
 _PROTOCOL_AMQP: Final = Item(Kind.PROTOCOL, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A dead message as it is published again: its properties, and the routing keys it is published with."""
+    """A dead message as republished: its properties and the routing keys."""
 
     block: bytes
     keys: tuple[bytes, ...]
     deaths: tuple[Value, ...]
 
     def goes_round(self, queue: bytes) -> bool:
-        """Whether it would come to a queue again without having been rejected anywhere since it was there."""
+        """Return whether the message would return to a queue without a rejection since it was
+        there."""
         newest_first = [dict(_entries(death)) for death in self.deaths]
         for index, death in enumerate(newest_first):
             if death.get(b"queue") == text(queue):
@@ -63,9 +66,10 @@ def letter(
     exchange: bytes,
     routing_key: bytes | None,
 ) -> Letter:
-    """A message that died in `queue` at `time` (µs), for `exchange`; without a `routing_key` it keeps its own.
+    """Return a message that died in `queue` at `time` (µs), for `exchange`; by default with its own
+    keys.
 
-    `block` and `key` are as its queue kept them. Raises `PropertyError` for bytes that are no block.
+    `block` and `key` are as its queue stored them. Raises `PropertyError` for an invalid block.
     """
     items = decode(block)
     was_in, was_for = address_of(block, key)
@@ -99,7 +103,7 @@ def letter(
 
 
 def _with(before: Sequence[Value], death: list[tuple[bytes, Value]]) -> tuple[Value, ...]:
-    """The deaths with a new one, which is counted where the same has happened before."""
+    """Return the deaths with a new one, merged with an earlier one of the same queue and reason."""
     queue, reason = dict(death)[b"queue"], dict(death)[b"reason"]
     others: list[Value] = []
     again: Value | None = None
@@ -127,7 +131,7 @@ def _entries(table: Value) -> Iterable[tuple[bytes, Value]]:
 
 
 def _deaths(items: Iterable[Item]) -> tuple[Value, ...]:
-    """What a message's header says of earlier deaths; nothing when that is no list."""
+    """Return the earlier deaths in a message's header; none if it is no list."""
     for item in items:
         if item.kind is Kind.HEADER and item.name == DEATHS and isinstance(item.value, Value):
             content = item.value.content
@@ -136,7 +140,7 @@ def _deaths(items: Iterable[Item]) -> tuple[Value, ...]:
 
 
 def _copies(items: Iterable[Item]) -> list[bytes]:
-    """The further routing keys of a message."""
+    """Return a message's additional routing keys."""
     for item in items:
         if item.kind is Kind.HEADER and item.name == COPIES and isinstance(item.value, Value):
             content = item.value.content
@@ -146,7 +150,7 @@ def _copies(items: Iterable[Item]) -> list[bytes]:
 
 
 def _replaced(item: Item, rerouted: bool) -> bool:
-    """Whether an item goes: what is said anew, what a dead letter does not have, what queues say of theirs."""
+    """Return whether an item is dropped: replaced, absent from dead letters, or a queue's own."""
     if item.kind in (Kind.EXCHANGE, Kind.EXPIRATION, Kind.EMPTY_HEADERS):
         return True
     if item.kind is Kind.HEADER:

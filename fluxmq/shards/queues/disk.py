@@ -1,6 +1,6 @@
-"""What a shard's storage stands on: the file system, and who works on it besides the shard.
+"""Foundation of a shard's storage: the file system and the threads that work on it.
 
-Tests put disks here that fail, and have everything happen in one thread, in an order that a seed gives.
+Tests substitute disks that fail, and run everything in one thread, in an order given by a seed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from fluxmq.storage.wal_options import SyncQueue
 _log = logging.getLogger(__name__)
 
 CHECKPOINT_THREADS = 1
-"""Checkpoints are taken one after another: side by side they would only wait for the same disk."""
+"""One checkpoint at a time: parallel ones would only wait for the same disk."""
 
 
 def checkpoint_threads(cores: Sequence[int] = ()) -> Executor:
-    """Where checkpoints are written: threads that may run on these processors, or where who makes them does."""
+    """Return the executor of checkpoints; its threads run on these processors, by default the
+    creator's."""
     return ThreadPoolExecutor(CHECKPOINT_THREADS, "checkpoint", spread, (cores,))
 
 
 def log_syncer(directory: str, cores: Sequence[int] = ()) -> Syncer:
-    """What makes the log of a directory durable ("": by syncing only), with a thread on these processors."""
+    """Return the syncer of a directory's log ("": only syncs), with a thread on these
+    processors."""
     syncer = Syncer(cores=cores, directory=directory)
     how = (
         "past the page cache" if syncer.writes else "through the page cache, and synced by a thread"
@@ -41,39 +43,42 @@ class ClosableSyncQueue(SyncQueue, Protocol):
     """A queue of syncs that ends with the shard."""
 
     def close(self) -> None:
-        """End it; what was asked is done first."""
+        """Close the queue after finishing requested syncs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """``executor``: where checkpoints are written. ``background``: files of logs are made in a thread, not at once."""
+    """``executor``: makes the executor of checkpoints. ``background``: create log files in a
+    thread, not inline."""
 
     files: Files = field(default_factory=Files)
     syncer: Callable[[str], ClosableSyncQueue] = log_syncer
-    """Made for the log of a directory; "" when it is to sync only."""
+    """Makes the syncer of a directory's log; "" if it only syncs."""
     executor: Callable[[], Executor] = checkpoint_threads
     background: bool = True
     cores: tuple[int, ...] = ()
-    """Processors that threads which sync may run on; none: those of the shard."""
+    """Processors for threads that sync; none: those of the shard."""
     spare: tuple[int, ...] = ()
-    """Processors that threads which make files of logs may run on; none: those of the shard."""
+    """Processors for threads that create log files; none: those of the shard."""
     places: int = PLACES
-    """Files of queues' logs that are open at once."""
+    """Maximum number of open files of queues' logs."""
 
     @property
     def beside(self) -> bool:
-        """Whether threads that sync have processors besides the shard's own."""
+        """True if threads that sync have processors besides the shard's own."""
         return bool(self.cores)
 
 
 def disk_beside(
     node: Sequence[int], own: Sequence[int], spare: Sequence[int], places: int = PLACES
 ) -> Disk:
-    """The disk of a shard that is bound to its own of the node's processors, of which no shard is bound to the spare ones.
+    """Return the disk of a shard bound to its own of the node's processors; no shard is bound to
+    spare ones.
 
-    A thread that syncs does little, but on the shard's own core it takes turns with the shard: it has the others. Checkpoints and
-    new files of the log are work, tens of milliseconds at a time: for these it is the spare ones, or its own, so that no
-    shard is held up by what another one stores.
+    A thread that syncs does little, but on the shard's own core it would alternate with the shard,
+    so it gets the other cores. Checkpoints and new log files take tens of milliseconds of work at a
+    time: they run on the spare processors or the shard's own, so that no shard is delayed by what
+    another one stores.
     """
     cores = tuple(core for core in node if core not in own and len(node) > 1)
     return Disk(

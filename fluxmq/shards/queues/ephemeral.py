@@ -1,4 +1,4 @@
-"""The group of a shard's ephemeral queues: they are made by their first use and live in memory."""
+"""The group of a shard's ephemeral queues, created by their first use and kept in memory."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fluxmq.shards.queues.group import Group
 from fluxmq.shards.queues.ports import Answer, Attached, ConsumerPort, Held, Wanted
 
 WAITING_MAX = 65_536
-"""Requests that wait for their queue to be made, which takes until the end of the tick."""
+"""Maximum number of requests that wait for their queue's creation, until the end of the tick."""
 
 
 class EphemeralGroup(Group):
-    """A group whose queues need not have been declared. ``config``: what a new queue is like."""
+    """A group whose queues need no declaration. ``config``: returns a new queue's configuration."""
 
     config: Callable[[str], QueueConfig]
     queues_max: int
 
     def make(self, config: Callable[[str], QueueConfig], queues_max: int) -> None:
-        """Say what new queues are like, and how many there may be."""
+        """Set the configuration of new queues and their maximum number."""
         self.config = config
         self.queues_max = queues_max
         self._waiting: dict[str, deque[Callable[[int], None]]] = {}
@@ -37,7 +37,7 @@ class EphemeralGroup(Group):
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch, in a new queue if need be."""
+        """Append a batch, creating the queue if necessary."""
         if self._is_made(queue):
             return super().append(queue, batch, done, identity, by_address)
         if by_address and self.gate.is_closed_to(queue, ""):
@@ -56,7 +56,7 @@ class EphemeralGroup(Group):
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
-        """Attach a consumer, to a new queue if need be."""
+        """Attach a consumer, creating the queue if necessary."""
         if self._is_made(wanted.queue) or self.gate.is_closed_to(wanted.queue, wanted.asker):
             super().attach(wanted, port, done)
             return
@@ -85,7 +85,7 @@ class EphemeralGroup(Group):
         super().attach(wanted, port, done)
 
     def _is_made(self, queue: str) -> bool:
-        """Whether the queue is there, and nobody waits for it whose turn is first."""
+        """Return whether the queue exists and no earlier request waits for it."""
         return queue not in self._waiting and self.machine.queue(queue) is not None
 
     def _when_made(self, queue: str, action: Callable[[int], None]) -> None:

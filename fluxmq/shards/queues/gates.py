@@ -1,7 +1,7 @@
-"""Who may get at a group's queues, and which appends it holds up because their queue is being moved to another group.
+"""Access to a group's queues, and appends held up because their queue is moving to another group.
 
-Who asked keeps such an append and asks again. When the queue goes on here after all, appends of one shard are taken in the
-order in which it made them: those behind one that was held up wait until that one has come again.
+The sender keeps a held-up append and retries it. If the queue stays after all, appends of one shard
+are accepted in their original order: those behind a held-up one wait until that one is retried.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from fluxmq.routing.topology.names import is_reserved
 
 
 class Gate:
-    """Of one group, where it is led. ``moved_away``: whether a queue that is not here is in another group now. ``owner_of``:
-    id of the only connection that may consume from a queue, empty for none."""
+    """Gate of one group, on its leader. ``moved_away``: returns whether a queue unknown here is in
+    another group now. ``owner_of``: returns the id of the only connection that may consume from a
+    queue, or empty."""
 
     def __init__(self) -> None:
         self.moved_away: Callable[[str], bool] = lambda _queue: False
         self.owner_of: Callable[[str], str] = lambda _queue: ""
         self.fencing: set[str] = set()
-        """Queues of which a fence is under way: nothing is to come between it and what was asked before."""
+        """Queues with a fence in flight: nothing may slip between it and earlier requests."""
         self._held: dict[tuple[str, int], int] = {}
-        """By queue and origin: the lowest number of an append that was held up and has not come again."""
+        """Lowest number, by queue and origin, of an append that was held up and not retried yet."""
 
     def is_closed_to(self, queue: str, asker: str) -> bool:
-        """Whether a queue is not for who asks: it is another connection's, or asked for by an MQTT client (no `asker`) and named
-        by the broker. Those names are told in messages of AMQP, to whoever is to reply."""
+        """Return whether ``asker`` has no access: the queue is another connection's, or
+        server-named and requested by an MQTT client (no `asker`). AMQP messages reveal such names
+        to repliers."""
         owner = self.owner_of(queue)
         return owner != asker if owner else not asker and is_reserved(queue)
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to look at."""
+        """True while there are fences or held-up appends."""
         return bool(self.fencing or self._held)
 
     def holds(self, queue: str, state: Queue | None, identity: Identity | None) -> bool:
-        """Whether an append is held up; ``state`` is the queue's, None when there is none here."""
+        """Return whether an append is held up; ``state``: the queue, None if it is not here."""
         if state is None:
             return self.moved_away(queue)
         key = (queue, 0 if identity is None else identity.origin)
@@ -54,11 +56,12 @@ class Gate:
         return False
 
     def forget(self, queue: str) -> None:
-        """A queue has been deleted: who held an append to it comes again, or not."""
+        """Forget held-up appends to a deleted queue."""
         for key in [key for key in self._held if key[0] == queue]:
             del self._held[key]
 
     def clear(self) -> None:
-        """The group is led elsewhere: everything is asked again there, in order."""
+        """Forget everything when another node leads the group: appends are retried there, in
+        order."""
         self.fencing.clear()
         self._held.clear()

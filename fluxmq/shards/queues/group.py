@@ -1,13 +1,14 @@
-"""One replication group on the shard that hosts it: what is asked of it, in one entry per tick.
+"""A replication group on its host shard; batches its commands into one entry per tick.
 
-Appends, settlements and everything else become commands, gathered during a tick and proposed as one entry at its
-end. When the entry is committed it is applied: the state machine says what each command came to, which answers
-who asked, and what is to be stored and handed out. Deliveries do not wait for the entry that claims them.
+Requests become commands, which are collected during a tick and proposed as one entry at its end.
+Once committed, the entry is applied: the state machine returns each command's result for its
+caller, and reports what to store and deliver. Deliveries do not await their claim's entry.
 
-The group knows no file and no socket: ``keeper`` makes entries durable, ``stores`` holds the queues' batches, and
-consumers are ports. A group of the node's memory (ephemeral queues) is the same with a keeper that commits at once.
+The group touches no file or socket: ``keeper`` makes entries durable, ``stores`` holds batches, and
+consumers are ports. The keeper of an in-memory group (ephemeral queues) commits at once.
 
-Longer than 500 lines because whatever changes a group goes through one entry, and its answers come back by the same fields.
+Longer than 500 lines because every change to a group goes through one entry and answers come back
+by the same fields.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ from fluxmq.shards.queues.writing import StoreWrites
 from fluxmq.storage.errors import Corruption, StorageError
 
 ENTRY_BYTES_MAX = 4 << 20
-"""Commands of one entry, unless a single one is larger: bounds what a write, a follower and a recovery take at once."""
+"""Maximum bytes of commands per entry, unless one command is larger; bounds writes and recovery."""
 RUN_MESSAGES_MAX = 4096
-"""Messages handed out of one queue before others have their turn."""
+"""Maximum number of messages delivered from one queue before others get their turn."""
 
 _log = get_logger("fluxmq.queues")
 
@@ -64,39 +65,39 @@ class Group(Consuming):
         self.name = name
         self.time = GroupTime(clock)
         self.is_timed: Callable[[], bool] = lambda: True
-        """Whether it is known what time it is: before, no leader does anything."""
+        """Returns whether the time of day is known; no leader acts before."""
         self.stores = stores
         self.machine = Machine()
         self.dispatch = Dispatch(self.machine, self._read, auto_commit_us)
         self.logs = {}
         self.uncommitted = 0
-        """Bytes of appends that are not applied yet."""
+        """Bytes of appends that are not yet applied."""
         self.applied_index = 0
         self.applied_term = 0
         self.applied_bytes = 0
         """Bytes of entries applied since the last checkpoint."""
         self.batch_max = 1 << 30
-        """Bytes of the largest batch that log and segments can hold."""
+        """Maximum bytes of a batch that the log and the segments can hold."""
         self.full = False
-        """Whether the disk has no room for appends; everything else goes on."""
+        """True while the disk has no room for appends; everything else continues."""
         self.writes = StoreWrites(self.logs)
         self.failed = ""
-        """Why this group takes nothing any more; empty while it does."""
+        """Reason for which this group accepts nothing any more; empty while it works."""
         self.replicated = False
-        """Whether other nodes have this group, too: then it takes commands only where it is led."""
+        """True if other nodes have replicas too; commands are then accepted on the leader only."""
         self.answers = WaitingAnswers()
         self.on_applied: Callable[[], None] = lambda: None
-        """Called when an entry was applied, and what it did to queues was carried out."""
+        """Called after an entry is applied and its effects on queues are carried out."""
         self.on_following: Callable[[Group], None] = lambda _group: None
         self.on_damaged: Callable[[str], None] = lambda _why: None
-        """Called when what was read of this group's files is not what was written; it may have failed for that."""
+        """Called when this group's files prove corrupt; the group may already have failed."""
         self.leaving = False
-        """Whether it is about to move to another shard: nothing is handed out any more."""
+        """True while the group prepares to move to another shard; nothing is delivered any more."""
         self.counts = QueueCounts()
         self.on_leading: Callable[[Group], None] = lambda _group: None
         self.on_declared: Callable[[Group, QueueConfig], None] = lambda _group, _config: None
         self.on_refused: Callable[[QueueConfig, bytes], None] = lambda _config, _batch: None
-        """Called with a batch that its queue had no room for, and whose dead-letter exchange gets it."""
+        """Called with a batch that a full queue rejected, for its dead-letter exchange."""
         self.on_deleted: Callable[[Group, str], None] = lambda _group, _name: None
         self._mark = mark
         self._bury = bury
@@ -105,12 +106,12 @@ class Group(Consuming):
         self.asked = Asked(clock, self.dispatch.joined)
         self._proposed: deque[tuple[int, int, list[tuple[Done | None, int]]]] = deque()
 
-    # What is asked
+    # Requests
 
     def submit(self, pieces: Sequence[bytes], done: Done | None = None, weight: int = 0) -> bool:
-        """Put one command, in pieces, into the next entry. ``weight``: bytes that count as uncommitted.
+        """Add one command, given in pieces, to the next entry. ``weight``: uncommitted bytes.
 
-        False when more is under way than is good.
+        Return False above the high watermark.
         """
         if self.closed:
             if done is not None:
@@ -122,7 +123,7 @@ class Group(Consuming):
         return not self.crowded
 
     def submit_quietly(self, needed: Iterable[bytes]) -> None:
-        """Put commands that nobody waits for into an entry of the next few milliseconds."""
+        """Add commands that no caller waits for to an entry within the next few milliseconds."""
         if not self.closed:
             for command in needed:
                 self.asked.add_quietly(command)
@@ -136,9 +137,9 @@ class Group(Consuming):
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch in a queue; ``done`` gets 0 when it is durable, else a reason code. With an ``identity`` it takes
-        effect once, however often it is asked for. ``by_address``: a queue that is not for MQTT's clients
-        refuses it."""
+        """Append a batch to a queue; call ``done`` with 0 once it is durable, else with a reason
+        code. An append with an ``identity`` takes effect once, however often it is retried.
+        ``by_address``: reject it if the queue is closed to MQTT clients."""
         if identity is not None and self._is_of_another_term(identity):
             if done is not None:
                 done(MOVED)
@@ -177,16 +178,16 @@ class Group(Consuming):
         return self.submit((header, batch), answer, len(batch))
 
     def _in_own_time(self, batch: bytes) -> bytes:
-        """Return a batch whose times, if it has any, are the group's."""
+        """Return the batch with its timestamps, if any, shifted to the group's time."""
         ahead = self.time.shift(self.machine.time) if is_timed(batch) else 0
         return shifted(batch, ahead) if ahead else batch
 
     def _append_apart(
         self, queue: str, pieces: list[bytes], done: Answer | None, identity: Identity | None
     ) -> bool:
-        """Store what a queue that refuses has room for of several messages, which came together by chance.
+        """Append messages that were batched by chance to a bounded queue one by one.
 
-        If it has not for all of them, that is the answer: as when it comes too late, some are stored and may come again.
+        If only some fit, the answer is "full": some are stored, and a retry may duplicate them.
         """
         answered = worst_of(len(pieces), done)
         room = True
@@ -196,13 +197,13 @@ class Group(Consuming):
         return room
 
     def _refuse_stranger(self, done: Answer | None) -> None:
-        """Refuse what an MQTT client sends to the address of a queue that is not for it."""
+        """Reject a publish by an MQTT client to the address of a queue that is closed to it."""
         self.counts.refused[LOCKED] += 1
         if done is not None:
             done(Reason.NOT_AUTHORIZED)
 
     def _or_bury(self, config: QueueConfig, batch: bytes, done: Done | None) -> Done:
-        """Have a batch that the queue has no room for published to its dead-letter exchange."""
+        """Return a callback that dead-letters the batch if the queue is full."""
 
         def applied(result: Result) -> None:
             if result.code == Code.FULL:
@@ -213,7 +214,7 @@ class Group(Consuming):
         return applied
 
     def refusal(self, state: Queue | None, batch: bytes) -> int:
-        """The reason code with which an append is refused before it is asked for; 0 when it is not."""
+        """Return the reason code for rejecting an append up front; 0 to accept it."""
         if self.failed:
             return Reason.IMPLEMENTATION_SPECIFIC_ERROR
         if self.absent:
@@ -230,11 +231,11 @@ class Group(Consuming):
         return "disk_full" if self.full else "too_large"
 
     def declare(self, config: QueueConfig, done: Done | None = None) -> None:
-        """Make a queue, or change its configuration; at once, since publishes to it may follow."""
+        """Declare a queue or change its configuration, at once since publishes may follow."""
         self._change((commands.declare(config),), done)
 
     def lead(self) -> None:
-        """Commands are taken here from now on."""
+        """Start to accept commands as the leader."""
         now = self.clock()
         others = now if self.replicated else 0
         self.submit_quietly(self.dispatch.lead(self.applied_term, others))
@@ -244,20 +245,20 @@ class Group(Consuming):
         self._ask_early()
 
     def when_applied(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when everything asked so far is applied, or never will be."""
-        # A command about no queue: it changes nothing.
+        """Call ``done`` when everything requested so far is applied, or never will be."""
+        # A command about no queue changes nothing.
         self.submit((commands.touch(0),), lambda _result: done())
 
     def wake(self) -> None:
-        """Have this group's work done at the end of the tick."""
+        """Schedule this group's work for the end of the tick."""
         self._mark(self)
 
     # The tick
 
     def work(self) -> bool:
-        """Hand out what can be handed out, and propose what was asked; whether there is more to do at once.
+        """Deliver messages and propose pending commands; return whether more can be done at once.
 
-        An error of our own, or of the disk, ends this group and no other: half a tick must not be built upon.
+        An internal or disk error fails this group and no other: nothing may build on half a tick.
         """
         if self.failed:
             return False
@@ -267,7 +268,7 @@ class Group(Consuming):
         return self.is_timed() and self._guarded(self._work)
 
     def propose(self) -> bool:
-        """Propose what was asked, if it is time and the log takes it now; whether that was so. Errors as in `work`."""
+        """Propose pending commands if possible; return whether it was. Errors as in `work`."""
         keeper = self.keeper
         if self.failed or not keeper.leading or not keeper.writable:
             return False
@@ -296,7 +297,7 @@ class Group(Consuming):
             if port is not None:
                 port.cancelled()
         if self.keeper.writable and (self.asked.ready or not self.asked.patience_us):
-            self._propose_all()  # what waits was looked at by `propose`
+            self._propose_all()  # `propose` has already considered pending commands
         return more
 
     def _propose_all(self) -> bool:
@@ -309,18 +310,18 @@ class Group(Consuming):
 
     @property
     def blocked(self) -> bool:
-        """Whether there is something to propose now, and the log is busy: what comes until then makes one entry with it."""
+        """True while commands are due but the log is busy; later ones will share their entry."""
         return not self.keeper.writable and self.asked.due(at_once=self.leaving)
 
     @property
     def patient(self) -> bool:
-        """Whether something was asked that nobody waits for, and it is not time yet."""
+        """True while the only pending commands have no caller waiting, and are not due yet."""
         return self.asked.patient
 
     def _hand_out(self, queue_id: int) -> bool:
         step = self.dispatch.run(queue_id, self.clock(), RUN_MESSAGES_MAX)
         for command in step.commands:
-            self.asked.add_quietly(command)  # who called looks at what is asked next
+            self.asked.add_quietly(command)  # the caller checks for pending commands next
         committed = self.machine.queues[queue_id].primary_progress() if step.deliveries else -1
         for each in step.deliveries:
             port = self.ports.get(each.consumer)
@@ -332,7 +333,7 @@ class Group(Consuming):
         return step.more
 
     def _propose(self) -> bool:
-        """Propose one entry of what is asked; False when too much is under way, and it has to wait."""
+        """Propose one entry of pending commands; return False if too many are in flight."""
         pieces, answers = self.asked.entry(self._entry_max)
         proposed = self.keeper.propose(commands.encode_entry(self.clock(), pieces))
         if proposed is None:
@@ -342,7 +343,7 @@ class Group(Consuming):
         self.keeper.pump()
         return True
 
-    # What was committed
+    # Committed entries
 
     def apply(self, index: int, term: int, data: bytes) -> None:
         """Apply a committed entry."""
@@ -351,7 +352,7 @@ class Group(Consuming):
             applied = self.machine.apply(index, term, data)
             self._carry_out(applied)
         except BaseException:
-            # The group fails now, and answers what it still knows of.
+            # The group fails now, and answers the callers that it still knows.
             self._proposed.appendleft((index, term, answers))
             raise
         self.applied_index, self.applied_term = index, term
@@ -365,12 +366,12 @@ class Group(Consuming):
                 self.answers.answer(index, done, result)
         woken = self.dispatch.applied(applied)
         if not self.keeper.leading:
-            return  # nothing is handed out here, and who begins to lead looks at every queue
+            return  # followers deliver nothing, and a new leader looks at every queue
         if woken or self.asked or self.asked_to_serve or applied.deleted or applied.voided:
             self._mark(self)
 
     def skip(self, index: int, term: int) -> None:
-        """A committed entry without commands."""
+        """Record a committed entry without commands."""
         self._answers_of(index, term)
         self.applied_index, self.applied_term = index, term
         self.on_applied()
@@ -387,14 +388,14 @@ class Group(Consuming):
         return []
 
     def _lose(self, answers: list[tuple[Done | None, int]]) -> None:
-        """Commands that will never be applied."""
+        """Answer commands that will never be applied."""
         for done, weight in answers:
             self.uncommitted -= weight
             if done is not None:
                 done(Result(Code.LOST))
 
     def answer_written(self, index: int) -> None:
-        """This node has the log up to an entry on disk: who asked for no more than that is told."""
+        """Answer appends that wait only for this node's disk, which has the log up to ``index``."""
         for proposed, _, answers in self._proposed:
             if proposed > index:
                 break
@@ -414,15 +415,17 @@ class Group(Consuming):
         self.writes.applied(applied.time)
         for queue_id, start in applied.trims:
             if queue_id not in gone:
-                # Age takes all of a stream: what it leaves behind should not wait on the disk for the next message.
+                # Retention by age can empty a stream: delete the data without waiting for the next
+                # message.
                 stream = self.machine.queues[queue_id].is_stream
                 self.writes.trim(queue_id, start, purge=stream)
         if self.writes.refused:
             self.full = True
 
     def _change_queues(self, applied: Applied) -> set[int]:
-        """Carry out what came of queues as such; the ids of those that are gone."""
-        # What is deleted goes first: a queue declared by the same entry may have its name, and so its directory.
+        """Carry out declarations, changes and deletions; return ids of deleted queues."""
+        # Deletions go first: a queue declared in the same entry may reuse the name, hence the
+        # directory.
         gone = {queue_id for queue_id, _ in applied.deleted}
         for queue_id, name in applied.deleted:
             self._delete(queue_id, name)
@@ -440,7 +443,7 @@ class Group(Consuming):
         return gone
 
     def _delete(self, queue_id: int, name: str) -> None:
-        """A queue has gone; one that came with the same entry has left no trace."""
+        """Delete a queue's store; a queue declared by the same entry has none."""
         if self.logs.pop(queue_id, None) is not None:
             self.writes.forget(queue_id)
             self.stores.delete(queue_id, name)
@@ -449,7 +452,8 @@ class Group(Consuming):
         self.on_deleted(self, name)
 
     def write(self) -> bool:
-        """Write what stores have taken; whether nothing waits for space or descriptors. An error of the disk ends the group."""
+        """Write buffered data; return False if some waits for space. A disk error fails the
+        group."""
         try:
             self.writes.write()
         except StorageError as error:
@@ -466,7 +470,7 @@ class Group(Consuming):
             self.writes.opened(queue_id)
 
     def _bound(self, queue_id: int) -> None:
-        """Tell a queue's store what its configuration says of it, before any batch of the same entry."""
+        """Apply the configured limits to a queue's store, before any batch of the same entry."""
         config = self.machine.queues[queue_id].config
         limits = (config.max_segment_bytes, config.max_in_memory_length, config.max_in_memory_bytes)
         self.logs[queue_id].bound(*limits)
@@ -477,19 +481,19 @@ class Group(Consuming):
     # The end
 
     def fail(self, why: str) -> None:
-        """Nothing is acknowledged any more: what was asked is refused, consumers are told."""
+        """Stop acknowledging: reject pending requests and cancel consumers."""
         self.failed = why
         self.writes.clear()
         self._end(Result(Code.CONFLICT))
         self._attach_early()
 
     def follow(self) -> None:
-        """The group is led elsewhere from now on, or by nobody: what was asked here may take effect or not."""
+        """Step down; pending requests may or may not take effect."""
         self.on_following(self)
         self._end(Result(Code.LOST))
 
     def _end(self, result: Result) -> None:
-        """Answer whoever waits; forget who consumes."""
+        """Answer all pending requests with ``result`` and drop all consumers."""
         answers = [answer for _, _, some in self._proposed for answer in some]
         answers += self.asked.clear()
         self._proposed.clear()
@@ -505,21 +509,21 @@ class Group(Consuming):
 
     @property
     def crowded(self) -> bool:
-        """Whether more appends are under way than is good."""
+        """True while appends in flight exceed the high watermark."""
         return self.uncommitted + self.writes.held_bytes > self._uncommitted_max
 
     @property
     def roomy(self) -> bool:
-        """Whether those who were held up may go on."""
+        """True below the low watermark, so that paused publishers may resume."""
         under_way = self.uncommitted + self.writes.held_bytes
         return under_way * 2 <= self._uncommitted_max or bool(self.failed)
 
     @property
     def waiting(self) -> bool:
-        """Whether something was asked that is not proposed."""
+        """True while commands wait to be proposed."""
         return bool(self.asked)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
+        """True while nothing is in flight."""
         return not self._proposed and not self.asked

@@ -1,9 +1,9 @@
-"""Keeps the file `groups` of every durable queue current, for readers outside the broker (Spark).
+"""Keeps every durable queue's `groups` file current, for readers outside the broker (Spark).
 
-A queue that entries have changed is written within a second or so, at most once a second: a few files at each
-housekeeping, the one that has waited longest first. A file with many ranges takes longer and is written
-less often, so that no queue takes more than a small part of the shard's time. Nothing is synced and nothing depends on it:
-when it cannot be written, that is counted and said, and tried again later.
+The file of a changed queue is written within a second or so, at most once a second: a few files per
+housekeeping, longest waiting first. A file with many ranges takes longer and is written less often,
+so that no queue takes more than a small share of the shard's time. Files are not synced and nothing
+depends on them: a failed write is counted, logged and retried later.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from fluxmq.storage.errors import StorageError
 from fluxmq.storage.files import Files
 
 INTERVAL_SECONDS: Final = 1.0
-"""Time between two writes of one queue's file."""
+"""Minimum time between two writes of one queue's file."""
 SHARE: Final = 50
-"""A file that took long is written again only after so many times as long: 2 % of the time at most."""
+"""A slow file is rewritten after this multiple of its write time: 2 % of the time at most."""
 RETRY_SECONDS: Final = 10.0
-"""Time until a write that failed is tried again: a full or failing disk has other troubles."""
+"""Delay before a failed write is retried: a full or failing disk has other troubles."""
 FILES_MAX: Final = 20
-"""Files written in one housekeeping, 100 µs each."""
+"""Maximum number of files written per housekeeping, 100 µs each."""
 TURN_SECONDS: Final = 0.002
-"""Time after which a housekeeping leaves the other files to the next one: clients wait meanwhile."""
+"""Time budget of one housekeeping, because clients wait meanwhile; the next continues."""
 LINES_PER_SECOND: Final = 0.1
-"""Lines that say that a file could not be written."""
+"""Maximum rate of log lines about failed writes."""
 
 BESIDE: Final = ".tmp"
-"""What a file is called until it is whole."""
+"""Suffix of a file until it is complete."""
 
 Key = tuple[str, int]
-"""A replication group's name and the number of one of its queues."""
+"""Name of a replication group and number of one of its queues."""
 
 
 class GroupFiles:
-    """The files of one shard's queues. `failures`: writes that failed."""
+    """The files of one shard's queues. `failures`: number of failed writes."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class GroupFiles:
         clock: Callable[[], int],
         stopwatch: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`clock`: µs since the epoch; `stopwatch`: seconds, for how long writing takes."""
+        """`clock`: µs since the epoch; `stopwatch`: seconds, to measure writes."""
         self.failures = 0
         self._files = files
         self._paths = paths
         self._clock = clock
         self._stopwatch = stopwatch
         self._changed: dict[Key, bool] = {}
-        """Queues that stand in the heap, and whether there is something to write."""
+        """Queues in the heap, and whether they have something to write."""
         self._due: list[tuple[float, Key]] = []
         self._log = RateLimited(get_logger("fluxmq.queues"), per_second=LINES_PER_SECOND, burst=1)
 
     def housekeeping(self, hosted: Mapping[str, Hosted], now: float) -> None:
-        """Write some of what has changed and is due; `now` in seconds, of any clock that does not go back."""
+        """Write some of the changed files that are due; `now`: seconds of any monotonic clock."""
         self._collect(hosted, now)
         due, written = self._due, 0
         if not due or due[0][0] > now:
@@ -97,14 +97,14 @@ class GroupFiles:
                 heappush(due, (now + again, key))
 
     def write_all(self, hosted: Mapping[str, Hosted]) -> None:
-        """Write all that has changed; for the end, when the state stays as it is."""
+        """Write all changed files, at the end, when the state no longer changes."""
         self._collect(hosted, 0.0)
         for key, changed in self._changed.items():
             if changed:
                 self._write(hosted, key)
 
     def _collect(self, hosted: Mapping[str, Hosted], now: float) -> None:
-        """Take from the groups which queues have changed."""
+        """Collect the groups' changed queues."""
         for name, each in hosted.items():
             machine = each.group.machine
             if not machine.changed or each.stores.recovering or each.group.failed:
@@ -117,7 +117,8 @@ class GroupFiles:
             machine.changed.clear()
 
     def _write(self, hosted: Mapping[str, Hosted], key: Key) -> float | None:
-        """Write a queue's file; the seconds until it may be written again, None when the queue has gone."""
+        """Write a queue's file; return seconds until the next write, or None if the queue is
+        gone."""
         group, queue_id = key
         each = hosted.get(group)
         queue = None if each is None else each.group.machine.queues.get(queue_id)
@@ -141,7 +142,7 @@ class GroupFiles:
         return max(INTERVAL_SECONDS, SHARE * (self._stopwatch() - began))
 
     def _replace(self, path: str, content: bytes) -> None:
-        """Replace a file so that who reads it meanwhile finds the old one or the new one; not synced."""
+        """Replace a file so that concurrent readers find the old or the new one; not synced."""
         files, beside = self._files, path + BESIDE
         fd = files.open_(beside, create=True)
         try:
@@ -158,7 +159,7 @@ class GroupFiles:
 
 
 def state_of(queue: Queue, time: int) -> QueueGroups:
-    """Return what a queue's file says at a time, µs since the epoch."""
+    """Return the contents of a queue's file at a time, µs since the epoch."""
     room = RANGES_MAX
     groups = []
     for group in queue.groups.values():

@@ -1,7 +1,7 @@
-"""A group's part of the shard's write-ahead log, as its Raft node reads it.
+"""A group's part of the shard's write-ahead log, as read by its Raft node.
 
-Entries that are not applied yet are kept in memory, since applying them is the next thing that happens; older
-ones are read from the log, which followers that lag ask for. Terms are kept as the points where they change.
+Unapplied entries are kept in memory, since applying them comes next; older ones, which lagging
+followers need, are read from the log. Terms are kept as the points where they change.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ class GroupLog:
     """Implements the Raft core's ``LogReader`` over the shared log."""
 
     def __init__(self, wal: WriteAheadLog, number: int, index: int, term: int) -> None:
-        """A log that begins after entry ``index`` of ``term``, the snapshot's."""
+        """Begin a log after entry ``index`` of ``term``, the snapshot's."""
         self._wal = wal
         self.number = number
         self._first = index + 1
         self._recent: deque[Entry] = deque()
-        """Entries from the first not yet applied on."""
+        """Entries from the first unapplied one on."""
         self._last = index
         self._changes = [(index, term)]
-        """Where terms begin, ascending; the first is the snapshot."""
+        """Start of each term, ascending; the first is the snapshot."""
 
     def first_index(self) -> int:
-        """Index of the first entry after the snapshot."""
+        """Return the index of the first entry after the snapshot."""
         return self._first
 
     def last_index(self) -> int:
-        """Index of the last entry written."""
+        """Return the index of the last entry written."""
         return self._last
 
     def term(self, index: int) -> int:
-        """Term of an entry, or of the snapshot. Raises Compacted below it."""
+        """Return the term of an entry, or of the snapshot. Raises Compacted below it."""
         if index < self._changes[0][0]:
             raise Compacted(index)
         if index > self._last:
@@ -45,7 +45,8 @@ class GroupLog:
         return self._changes[bisect_right(self._changes, (index, 1 << 64)) - 1][1]
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries ``low`` to ``high`` (not included), at least one, at most about ``max_bytes`` of them."""
+        """Return entries ``low`` to ``high`` (exclusive), at least one, about ``max_bytes`` at
+        most."""
         if low < self._first:
             raise Compacted(low)
         found: list[Entry] = []
@@ -65,14 +66,14 @@ class GroupLog:
         return found
 
     def append(self, entry: Entry) -> None:
-        """Write an entry: it, and all after it, replace what was there."""
+        """Write an entry; it replaces an existing one and all after that."""
         if entry.index <= self._last:
             self._cut(entry.index)
         self._wal.append_entry(self.number, entry.term, entry.index, entry.kind, entry.data)
         self.note(entry)
 
     def note(self, entry: Entry) -> None:
-        """Know an entry that is in the log already (recovery)."""
+        """Register an entry that is already in the log (recovery)."""
         if entry.term != self._changes[-1][1]:
             self._changes.append((entry.index, entry.term))
         self._recent.append(entry)
@@ -86,13 +87,13 @@ class GroupLog:
         self._last = index - 1
 
     def applied(self, index: int) -> None:
-        """Entries up to ``index`` are needed in memory no longer."""
+        """Drop entries up to ``index`` from memory."""
         recent = self._recent
         while recent and recent[0].index <= index:
             recent.popleft()
 
     def compact(self, index: int) -> None:
-        """A checkpoint holds the effect of everything up to ``index``."""
+        """Release entries up to ``index``, whose effect a checkpoint holds."""
         term = self.term(index)
         self._wal.append_checkpoint(self.number, index, term)
         self._wal.release(self.number, index)

@@ -1,9 +1,9 @@
-"""The time of one replication group, as its leader tells it: the node's steady time, or ahead of it.
+"""The clock of a replication group, kept by its leader: the node's steady time, or ahead of it.
 
-Entries carry it, and it must not fall behind one that is applied: a former leader's may have been ahead, by little where
-nodes are in step, by years where an entry was written by a program that believed its wall clock. Then it goes on from
-there as fast as real time, so that back-off, visibility and time to live are what they ought to be, but for the little by
-which steady time catches up.
+Entries carry this time, and it must not fall behind an applied one: a former leader may have been
+ahead, by little among synchronised nodes, by years if an entry came from a program that trusted its
+wall clock. It then advances from there as fast as real time, so that back-off, visibility and time
+to live stay right, except for the small correction by which steady time catches up.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from fluxmq.model.steady import SLEW_PARTS
 
 SHIFT_US: Final = 1_000_000
-"""Where a group's time is ahead by more, times that messages bring with them are shifted: by less they may be off, as nodes
-may differ by as much."""
+"""Lead of a group's clock above which times in messages are shifted; nodes may differ by as much
+anyway."""
 
 
 class GroupTime:
-    """The time of a group. `steady`: the node's, µs."""
+    """The clock of a group. `steady`: the node's, µs."""
 
     def __init__(self, steady: Callable[[], int]) -> None:
         self._steady = steady
@@ -28,7 +28,7 @@ class GroupTime:
         """Steady time at which it was that much ahead."""
 
     def now(self, applied: int) -> int:
-        """The group's time, given that of the last entry applied."""
+        """Return the group's time, given that of the last entry applied."""
         steady = self._steady()
         now = steady + self._left(steady) if self._ahead else steady
         if now < applied:
@@ -38,17 +38,18 @@ class GroupTime:
 
     @property
     def ahead(self) -> int:
-        """By how much it is ahead of steady time, µs, as of the last `now`; it shrinks by itself."""
+        """Lead over steady time in µs, as of the last `now`; it shrinks by itself."""
         return self._left(self._steady()) if self._ahead else 0
 
     def shift(self, applied: int) -> int:
-        """By how much times that messages bring with them have to be shifted; 0 where it is not worth it."""
+        """Return the shift for times in messages, µs; 0 if the lead is too small to matter."""
         self.now(applied)
         ahead = self.ahead
         return ahead if ahead > SHIFT_US else 0
 
     def of_node(self, due: int | None) -> int | None:
-        """The node's steady time at which a timer of the group is due; 0, at once, and None, never, stay what they are."""
+        """Convert a group timer's due time to the node's steady time; 0 (at once) and None (never)
+        stay."""
         return due - self.ahead if due else due
 
     def _left(self, steady: int) -> int:

@@ -1,16 +1,18 @@
-"""How a group moves from one shard to another while it is used; this shard's part of it.
+"""One shard's part of moving a group, in use, from one shard to another.
 
-The control process leads: it notes that the group is moving (from then on nobody opens it who starts anew), asks its
-shard to *release* it, the new one to *receive* it, and then writes down where it is. That writing decides: before it
-the group is where it was, afterwards where it goes, whoever dies meanwhile.
+The control process leads: it records that the group is moving (a shard that starts then does not
+open it), asks its shard to *release* it and the new one to *receive* it, and then writes the new
+placement. That write decides: before it the group is at its old place, afterwards at the new one,
+whatever crashes meanwhile.
 
-A group is released when it takes, answers and proposes nothing more, everything it has applied is in a durable snapshot,
-the entries behind the snapshot are in the file in which they travel, and its own files are closed. It is received when
-its hard state, its checkpoint and those entries are durable in the new shard's log: all it has acknowledged, and the vote
-it has given. Only when the decision is written does the new shard open it, and the old one forget it in its log
-(`storage.hand_over` says how a log tells a copy that holds from one that does not).
+A group is released once it accepts, answers and proposes nothing more, everything applied is in a
+durable snapshot, later entries are in the file that carries them over, and its own files are
+closed. It is received once its hard state, checkpoint and those entries are durable in the new
+shard's log: everything it acknowledged, and its vote. Only after the decision does the new shard
+open it and the old one remove it from its log (`storage.hand_over` describes how a log tells valid
+copies from invalid ones).
 
-A member that leads has another one lead first, if one can.
+A leader first transfers leadership to another member, if one can lead.
 """
 
 from __future__ import annotations
@@ -57,22 +59,22 @@ from fluxmq.storage.hand_over import (
 from fluxmq.storage.wal_options import RecoveredEntry
 
 LEAD_SECONDS_MAX = 2.0
-"""How long another member may take to lead a group that this one leads and that is about to leave."""
+"""Maximum time for another member to take over leadership of a group that is about to leave."""
 SETTLE_SECONDS = 0.05
-"""How long consumers may still settle what they hold of a group that leaves; the rest is given again elsewhere."""
+"""Time for consumers to settle messages of a leaving group; the rest is redelivered elsewhere."""
 DRAIN_SECONDS_MAX = 5.0
-"""How long a group that leaves may take to apply what it has proposed, before it stays."""
+"""Time limit for a leaving group to apply what it proposed, before its move is cancelled."""
 CHECKPOINT_SECONDS_MAX = 60.0
-"""How long a checkpoint that is under way may take before a group that is to leave stays."""
+"""Time limit for a checkpoint in progress, before the move of a group is cancelled."""
 STEP_SECONDS = 0.001
 ALL = 1 << 62
-"""Bytes of entries that are not applied, however many: a leader bounds what it sends before it is committed."""
+"""No limit on the bytes of unapplied entries: a leader bounds what it sends uncommitted."""
 
 _log = get_logger("fluxmq.queues")
 
 
 class HandoverError(Exception):
-    """A group cannot leave, or come; ``code`` is one of ``control.messages.ERROR_*``."""
+    """A group cannot leave or arrive; ``code`` is one of ``ipc.messages.ERROR_*``."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -80,14 +82,15 @@ class HandoverError(Exception):
 
 
 class Receipt:
-    """Waits for what was given to a log to be durable."""
+    """Waits until what was given to a log is durable."""
 
     def __init__(self, shared: SharedLog) -> None:
         self._shared = shared
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> None:
-        """Until everything given so far is durable. Raises HandoverError when it never will be."""
+        """Wait until everything given so far is durable. Raises HandoverError if it never will
+        be."""
         if self._shared.failed:
             raise HandoverError(ERROR_FAILED, self._shared.failed)
         self._shared.join(self)
@@ -100,11 +103,11 @@ class Receipt:
             raise HandoverError(ERROR_FAILED, why)
 
     def persisted(self, index: int, term: int, number: int) -> None:
-        """It is."""
+        """Note that it is durable."""
         self._end("")
 
     def log_failed(self, why: str) -> None:
-        """It never will be."""
+        """Note that it never will be durable."""
         self._end(why)
 
     def _end(self, why: str) -> None:
@@ -113,7 +116,7 @@ class Receipt:
 
 
 class Handovers:
-    """Groups on their way from and to one shard. ``known``: the groups there are that are placed here."""
+    """Groups moving from and to one shard. ``known``: returns the existing groups placed here."""
 
     def __init__(
         self,
@@ -140,13 +143,13 @@ class Handovers:
         }
         self.crossings: dict[str, Crossing] = {}
         self._coming: dict[str, Released] = {}
-        """Groups whose entries are being put into this shard's log."""
+        """Groups whose entries are being copied into this shard's log."""
         self.moved = 0
-        """Groups that left this shard."""
+        """Number of groups that left this shard."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def orders(self) -> dict[str, Order]:
-        """What control may order."""
+        """Return the commands of the control process."""
         return {
             PLACEMENT: self._on_placement,
             EXPECT: self._on_expect,
@@ -158,16 +161,17 @@ class Handovers:
 
     @property
     def crowded(self) -> bool:
-        """Whether more is kept for groups on their way than is good."""
+        """True while buffers of moving groups exceed the high watermark."""
         return any(each.crowded for each in (*self.departed.values(), *self.crossings.values()))
 
     def answered(self) -> None:
-        """Another shard has answered appends."""
+        """Schedule work after another shard answered appends."""
         if self.crossings:
             self._service.wake()
 
     def step(self, host: Callable[[str], QueueHost]) -> None:
-        """Let go what waited for nothing but answers that have come. ``host``: a group's, or who stands in for it."""
+        """Release requests whose last awaited answer has come. ``host`` returns a group's host or
+        stand-in."""
         for name, crossing in list(self.crossings.items()):
             if crossing.clear:
                 del self.crossings[name]
@@ -193,10 +197,10 @@ class Handovers:
             return
         answered(released.to_body())
         if self._places.placement.revision != revision:
-            self._settle(name, self._shard)  # it was decided while the group was leaving
+            self._settle(name, self._shard)  # the decision came while the group was leaving
 
     async def _leave(self, name: str) -> Released:
-        """Let a group leave. Raises HandoverError, and then it stays as it was."""
+        """Release a group. Raises HandoverError, after which it stays as it was."""
         hosted = self._service.groups.get(name)
         if hosted is None or name in self.departed:
             raise HandoverError(ERROR_NOT_FOUND, f"group {name} is not on this shard")
@@ -230,20 +234,21 @@ class Handovers:
         return Released(name, *position, stopped)
 
     async def _have_another_lead(self, hosted: Hosted) -> None:
-        """Have another member lead a group that this one leads, if one can: then it goes on while it moves."""
+        """Transfer leadership, if another member can lead, so that the group works while it
+        moves."""
         keeper = hosted.keeper
         if keeper.leading and keeper.hand_lead():
             deadline = time.monotonic() + LEAD_SECONDS_MAX
             await self._until(hosted.group, lambda: not keeper.leading, deadline)
 
     def _stay(self, hosted: Hosted, departed: Departed) -> None:
-        """A group goes on where it is."""
+        """Cancel a group's move."""
         group, name = hosted.group, hosted.group.name
         group.leaving = False
         if self.departed.get(name) is departed:
             del self.departed[name]
         if self._service.groups.get(name) is hosted:
-            with contextlib.suppress(StorageError):  # then the log takes nothing else either
+            with contextlib.suppress(StorageError):  # then the log accepts nothing else either
                 unmark(hosted.shared.wal, name)
             if hosted.keeper.halted:
                 hosted.keeper.resume()
@@ -251,10 +256,10 @@ class Handovers:
         self._service.mark(group)
 
     async def _come_to_rest(self, hosted: Hosted, begun: float) -> None:
-        """Until everything asked before is applied, nothing is taken any more, and what is applied is in a snapshot.
+        """Wait until earlier requests are applied, none is accepted, and a snapshot has everything.
 
-        Consumers may settle what they hold for a moment, then they are let go. A follower goes on applying for as long as
-        it takes entries, so it stops taking them first.
+        Consumers may settle messages for a moment and are then detached. A follower applies as long
+        as it accepts entries, so it stops accepting them first.
         """
         group, keeper = hosted.group, hosted.keeper
         await self._until(group, lambda: group.idle, begun + SETTLE_SECONDS)
@@ -269,7 +274,8 @@ class Handovers:
             raise HandoverError(ERROR_FAILED, f"no checkpoint of group {group.name} could be taken")
 
     async def _hand_out(self, hosted: Hosted) -> Position:
-        """Make what the log has behind the snapshot durable where the next shard finds it, and say that it is there."""
+        """Make entries behind the snapshot durable for the next shard and mark the group as handed
+        over."""
         name = hosted.group.name
         position = _position(hosted)
         tail = _tail(hosted, position)
@@ -290,7 +296,7 @@ class Handovers:
         return position
 
     async def _checkpoint(self, hosted: Hosted) -> None:
-        """Take a checkpoint that has everything applied so far."""
+        """Take a checkpoint of everything applied so far."""
         deadline = time.monotonic() + CHECKPOINT_SECONDS_MAX
         if not await self._until(hosted.group, lambda: not hosted.checkpointing, deadline):
             raise HandoverError(ERROR_FAILED, f"a checkpoint of {hosted.group.name} takes too long")
@@ -301,7 +307,7 @@ class Handovers:
             await task
 
     async def _until(self, group: Group, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait, letting the group work, until something is so; False when it is not by the deadline."""
+        """Wait, while the group works, until a condition holds; return False at the deadline."""
         while not condition():
             if time.monotonic() > deadline:
                 return False
@@ -312,7 +318,8 @@ class Handovers:
     # Coming
 
     def _on_expect(self, body: Body, answered: Answered) -> None:
-        """Open the log a group will write to, while the group still works where it is: making one takes a moment."""
+        """Open the log a group will write to while the group still works elsewhere: creation takes
+        a moment."""
         try:
             self._service.logs.of(Release.from_body(body).group)
         except StorageError as problem:
@@ -342,7 +349,8 @@ class Handovers:
                 del self._coming[name]
 
     async def _take_in(self, coming: Released) -> None:
-        """Make a group's log durable here. Raises HandoverError, StorageError; what is here then does not hold."""
+        """Make a group's log durable here. Raises HandoverError, StorageError; the copy is then
+        invalid."""
         name = coming.group
         position = Position(
             coming.term, coming.vote, coming.commit, coming.index, coming.index_term, coming.last
@@ -363,13 +371,14 @@ class Handovers:
     def _on_placement(self, body: Body, answered: Answered) -> None:
         before = self._places.learn(placement_from_body(body))
         if before is not None:
-            # A move that was given up may change nothing but what is to become of the group here.
+            # A cancelled move may change nothing but the group's fate here.
             for name, shard in {**dict.fromkeys(self.departed, self._shard), **before}.items():
                 self._settle(name, shard)
         answered({})
 
     def _settle(self, name: str, before: int) -> None:
-        """It may have been decided where a group is; ``before``: where it was."""
+        """Act on a decision about a group's place, if there is one; ``before``: its former
+        shard."""
         departed = self.departed.get(name)
         if self._places.is_moving(name) or (departed is not None and not departed.complete):
             return
@@ -403,13 +412,13 @@ class Handovers:
     def _go(self, name: str) -> None:
         hosted = self._service.groups.get(name)
         if hosted is not None:
-            # Two shards may never lead one group: whatever went wrong, this one gives it up.
+            # Two shards must never lead one group: this one gives it up in any case.
             hosted.group.fail("the group is placed on another shard")
             _log.error("group given up: it is placed elsewhere", extra={"group": name})
         try:
             self._service.forget_strays()
         except StorageError as problem:
-            # The log keeps what it has of the group: the next start looks at it again.
+            # The log keeps the group's entries; the next start tries again.
             _log.error("group not forgotten", extra={"group": name, "problem": str(problem)})
 
     def _cross(self, name: str, before: int) -> None:
@@ -419,7 +428,7 @@ class Handovers:
 
 
 def _position(hosted: Hosted) -> Position:
-    """What the log of a member that takes nothing any more is, all of it durable. Raises HandoverError."""
+    """Return the log position of a member at rest, all of it durable. Raises HandoverError."""
     if not hosted.keeper.at_rest():
         raise HandoverError(ERROR_FAILED, f"the log of group {hosted.group.name} is not at rest")
     wal, number = hosted.shared.wal, hosted.log.number
@@ -436,7 +445,7 @@ def _position(hosted: Hosted) -> Position:
 
 
 def _tail(hosted: Hosted, position: Position) -> list[RecoveredEntry]:
-    """The entries behind the snapshot. They are in memory, since they are not applied."""
+    """Return the entries behind the snapshot, which are in memory since they are not applied."""
     if position.last == position.index:
         return []
     entries = hosted.log.entries(position.index + 1, position.last + 1, ALL)

@@ -1,4 +1,4 @@
-"""A durable group on this shard, with everything that belongs to it; and how it comes back from disk."""
+"""A durable group on this shard with everything that belongs to it, and its recovery from disk."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from fluxmq.storage.transfer_install import recover_install, restart_log
 from fluxmq.storage.wal_options import Recovered
 
 THIS_NODE = 1
-"""Raft's number of this node in groups of which it is the only member."""
+"""Raft id of this node in groups of which it is the only member."""
 ELECTION_TICKS = 10
 HEARTBEAT_TICKS = 1
 INFLIGHT_BYTES_MAX = 4 << 20
 INFLIGHT_APPENDS_MAX = 2
-"""One on its way while another is being synced; what is proposed meanwhile goes with the next."""
+"""One in transit while another is being synced; later proposals go with the next."""
 MESSAGE_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """This node as a member of a group: its number, the voters of a new group, how fast the group's clock runs, where the
-    group's directory is to be (None: with the others), and whether the others are told at once what is committed."""
+    """This node as a member of a group: its number, the voters of a new group, the speed of its
+    clock, the place of its directory (None: with the others), and whether the others learn the
+    commit index at once."""
 
     number: int = THIS_NODE
     voters: tuple[int, ...] = (THIS_NODE,)
@@ -47,7 +48,7 @@ class Member:
 
     @property
     def alone(self) -> bool:
-        """Whether the group is this node's own."""
+        """True if the group is this node's alone."""
         return self.voters == (self.number,)
 
 
@@ -67,25 +68,25 @@ class Hosted:
     checkpointed_at: float = 0.0
     snapshot_index: int = 0
     not_before: float = 0.0
-    """Time before which no checkpoint is tried: the last one failed."""
+    """Time before which no checkpoint is tried, after a failed one."""
     look_interval: float = 0.0
-    """Seconds between two looks at whether ``entries_max`` entries make a checkpoint due."""
+    """Seconds between checks of whether ``entries_max`` entries make a checkpoint due."""
     entries_max: int = 0
-    """0: however many entries there are, they make none due by themselves."""
+    """0: no number of entries makes a checkpoint due."""
     looked_at: float = 0.0
     keep_behind: int = 0
-    """Entry behind which the log is kept although a checkpoint has it: a member is fetching the snapshot up to there. 0:
-    nobody is."""
+    """Entry behind which the log is kept, despite a later checkpoint, for a member that fetches
+    that snapshot. 0: none."""
     mending: bool = False
-    """Whether its files are being fetched anew from another member: if it has failed, that is not the end of it."""
+    """True while its files are fetched anew from another member, so that a failure is not final."""
     told_full: bool = False
-    """Whether the log has said last that appends are refused."""
+    """True if the last log line said that appends are refused."""
     pressed: bool = False
-    """Whether it holds back more of the shard's log than that is to have: then nothing is kept for others."""
+    """True if it holds back too much of the shard's log: nothing is then kept for others."""
 
     @property
     def entries_behind(self) -> int:
-        """Entries applied since the last checkpoint: what a restart would have to apply again."""
+        """Entries applied since the last checkpoint, which a restart would have to apply again."""
         return self.group.applied_index - self.snapshot_index
 
 
@@ -97,10 +98,11 @@ def open_group(
     paths: DataPaths,
     member: Member = ALONE,
 ) -> Hosted:
-    """Bring a group back as its snapshot and log have it, ready to be started. Raises StorageError.
+    """Recover a group from its snapshot and log, ready to be started. Raises StorageError.
 
-    A snapshot of another member that was being put in place is put there first. If that happens while the shard runs, the
-    log must have written all that the group gave it: its vote is read from there.
+    Another member's snapshot whose installation was interrupted is installed first. If that happens
+    while the shard runs, the log must have written everything the group gave it: the vote is read
+    from there.
     """
     installed = recover_install(files, paths, group.name)
     wal = shared.wal
@@ -157,7 +159,8 @@ def open_group(
 
 
 def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
-    """Make a group's machine what a snapshot says; the rest of it. Raises Corruption, Misfit for a newer program's."""
+    """Restore a group's machine from a snapshot; return the state. Raises Corruption, or Misfit if
+    a newer version wrote it."""
     try:
         state = GroupState.decode(snapshot.content)
         group.machine.restore(state.machine)
@@ -171,7 +174,7 @@ def _restore(group: Group, snapshot: Snapshot, directory: str) -> GroupState:
 def _note_entries(
     log: GroupLog, recovered: Recovered, index: int, directory: str, name: str
 ) -> None:
-    """Have a log know the entries it holds behind the snapshot's. Raises Corruption when some are missing."""
+    """Register the log's entries behind the snapshot. Raises Corruption if some are missing."""
     entries = [entry for entry in recovered.entries if entry.index > index]
     if entries and entries[0].index != index + 1:
         what = f"group {name}: entries {index + 1} to {entries[0].index - 1} are missing"
@@ -181,7 +184,8 @@ def _note_entries(
 
 
 def _check_members(directory: str, name: str, membership: Membership, member: Member) -> None:
-    """A group of one node is no group of several, nor the other way round. Raises Misfit."""
+    """Check that a one-node group has not become a group of several, or the reverse. Raises
+    Misfit."""
     was_alone = membership.voters == (THIS_NODE,)
     if was_alone != member.alone:
         what = "belongs to this node alone" if was_alone else "has other nodes as members"
@@ -194,9 +198,9 @@ def _check_members(directory: str, name: str, membership: Membership, member: Me
 
 
 def _check_new(files: Files, paths: DataPaths, log: str, name: str) -> None:
-    """A group that its log does not know is a new one, with nothing on the disk.
+    """Check that a group unknown to its log is new, with nothing on disk. Raises Misfit.
 
-    A group is declared in its log, durably, before anything of it is elsewhere. Raises Misfit.
+    A group is declared in its log, durably, before anything of it is elsewhere.
     """
     for path in (paths.snapshots(name), paths.queues(name)):
         if files.exists(path) and files.listdir(path):
@@ -204,7 +208,8 @@ def _check_new(files: Files, paths: DataPaths, log: str, name: str) -> None:
 
 
 def _check_reaches(directory: str, snapshot: Snapshot | None, recovered: Recovered) -> None:
-    """What the log has let go of is in the snapshot. Raises Corruption: a snapshot is missing, or an old one is back."""
+    """Check that the snapshot has what the log released. Raises Corruption: it is missing or
+    outdated."""
     index = 0 if snapshot is None else snapshot.index
     if index < recovered.checkpoint_index:
         raise Corruption(

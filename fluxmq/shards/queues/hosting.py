@@ -1,9 +1,9 @@
 """This shard as the host of queues for clients on other shards.
 
-Control frames, from the clients' shard: ``attach``, ``settle``, ``commit``, ``limit``, ``take``, ``stop``, ``detach``,
-``status``, ``purge``, ``delete queue``; to it: ``appended``, ``attached``, ``settled``, ``taken``, ``told``,
-``cancelled``, ``queues``, ``queue``, ``no queue``. Answers to appends are gathered and
-sent once per tick.
+Control frames from the clients' shard: ``attach``, ``settle``, ``commit``, ``limit``, ``take``,
+``stop``, ``detach``, ``status``, ``purge``, ``delete queue``; to it: ``appended``, ``attached``,
+``settled``, ``taken``, ``told``, ``cancelled``, ``queues``, ``queue``, ``no queue``. Answers to
+appends are sent once per tick.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ from fluxmq.shards.queues.replica_host import ReplicaHost
 from fluxmq.shards.queues.service import QueueService
 
 SHARDS_MAX = 256
-"""Shards of a node; links to shards of other nodes have numbers above. Those have queues of their own of whatever names."""
+"""Maximum number of shards per node; links to other nodes' shards have higher numbers. Those nodes
+have queues of their own, under any name."""
 QUEUES_PER_FRAME = 500
-"""Queues told in one frame."""
+"""Maximum number of queues announced in one frame."""
 
 
 def is_own(group: str) -> bool:
-    """Whether a group is one that each node has for itself."""
+    """Return whether a group is of a kind that each node has for itself."""
     return group.startswith(OWN_GROUP_PREFIXES)
 
 
 class RemotePort:
-    """A consumer on another shard. ``limit``: messages that it holds at most; ``slow``: told of one that has to wait;
-    ``references``: it has a copy of the messages, and is told which."""
+    """A consumer on another shard. ``limit``: maximum unacked messages; ``slow``: called with a
+    port whose messages have to wait; ``references``: it has a replica and is sent offsets only."""
 
     def __init__(
         self,
@@ -67,9 +68,9 @@ class RemotePort:
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Send messages over, when the link has room for them.
+        """Send messages when the link has room for them.
 
-        They are not given back meanwhile: each time would count as a delivery, and there may be a limit of those.
+        They are not requeued meanwhile: that would count as a delivery towards the delivery limit.
         """
         if not self._waiting and self._has_room:
             self._send(batch, first, count, attempts, committed)
@@ -77,16 +78,16 @@ class RemotePort:
         self._waiting.append((batch, first, count, attempts, committed))
         self._count += count
         while self._count > self._limit and len(self._waiting) > 1:
-            # A consumer holds no more than its limit: these were taken away from it by their timeout.
+            # A consumer holds no more than its limit: these have timed out.
             self._count -= self._waiting.popleft()[2]
         self._slow(self)
 
     def set_limit(self, limit: int) -> None:
-        """It holds at most so many messages from now on, beside those it has."""
+        """Raise the maximum number of unacked messages."""
         self._limit = max(self._limit, limit or UNSETTLED_MAX)
 
     def pump(self) -> bool:
-        """Send what has waited, as far as the link has room; whether nothing waits any more."""
+        """Send waiting messages while the link has room; return whether none is left."""
         while self._waiting and self._has_room:
             waited = self._waiting.popleft()
             self._count -= waited[2]
@@ -98,7 +99,7 @@ class RemotePort:
         return not self._waiting
 
     def after_messages(self, action: Callable[[], object]) -> None:
-        """Do something once every message given so far was sent."""
+        """Run ``action`` once every message given so far is sent."""
         if self._waiting:
             self._behind.append(action)
         else:
@@ -119,7 +120,7 @@ class RemotePort:
         self._link.send_frame(head + cut(batch, first, count))
 
     def cancelled(self) -> None:
-        """The queue has gone."""
+        """Cancel the remote consumer."""
         self._waiting.clear()
         self._behind.clear()
         self._gone()
@@ -128,7 +129,7 @@ class RemotePort:
 
 
 class Hosting:
-    """What other shards ask of this one's groups."""
+    """Requests of other shards for this one's groups."""
 
     def __init__(
         self,
@@ -143,22 +144,22 @@ class Hosting:
         self._host = host
         self._consumers: dict[int, dict[int, RemotePort]] = {peer: {} for peer in links}
         self._slow: dict[RemotePort, None] = {}
-        """Consumers with messages that wait for room in a link."""
+        """Consumers whose messages wait for room in a link."""
         self._done: dict[int, list[int]] = {}
         self._refused: dict[int, list[int]] = {}
         self._epochs = dict.fromkeys(links, 0)
-        """How often each peer was lost: answers to a former life's questions are not sent."""
+        """Number of times each peer was lost: requests from before a loss get no answer."""
         service.after_groups = self.flush
         service.told = self.tell
 
     def add(self, peer: int, link: FrameLink) -> None:
-        """There is another shard, of another node."""
+        """Add a shard of another node."""
         self._links[peer] = link
         self._consumers[peer] = {}
         self._epochs[peer] = 0
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames."""
         return {
             "attach": self._on_attach,
             "settle": self._on_settle,
@@ -176,7 +177,7 @@ class Hosting:
     # Appends
 
     def append(self, link: FrameLink, frame: bytes) -> None:
-        """An APPEND or APPEND_BY_ADDRESS frame has come."""
+        """Handle an APPEND or APPEND_BY_ADDRESS frame."""
         kind, number, *origin, length = APPEND_HEAD.unpack_from(frame)
         at = APPEND_HEAD.size + length
         queue = frame[APPEND_HEAD.size : at].decode()
@@ -196,7 +197,7 @@ class Hosting:
         self._host_of(queue).append(queue, frame[at:], answered, identity, by_address)
 
     def _host_of(self, queue: str) -> QueueHost:
-        """Who hosts a queue. One that moves may be here before this shard has heard of it."""
+        """Return the host of a queue. A moving queue may be here before this shard learns of it."""
         host = self._host(self._names.info(queue).group)
         if isinstance(host, Group) and not host.absent and host.machine.queue(queue) is not None:
             return host
@@ -207,7 +208,7 @@ class Hosting:
         return host
 
     def flush(self) -> None:
-        """Send the answers of this tick, and what has waited for room."""
+        """Send this tick's answers and messages that waited for room."""
         if self._slow:
             self._slow = {port: None for port in self._slow if not port.pump()}
         if not self._done and not self._refused:
@@ -354,7 +355,8 @@ class Hosting:
     def _on_carry(
         self, link: FrameLink, request: int, group: str, queue: str, kind: int, body: bytes
     ) -> None:
-        """A command about a queue that moves to a group here: by the group's name, for the queue is in another yet."""
+        """Handle a command about a moving queue; names the target group, as the queue still is in
+        another."""
         epoch = self._epochs[link.peer]
 
         def carried(result: Result) -> None:
@@ -379,7 +381,7 @@ class Hosting:
     # Coming and going
 
     def tell_everything(self, link: FrameLink) -> None:
-        """A peer has come: it learns which queues are here."""
+        """Announce this shard's queues to a peer that has connected."""
         abroad = link.peer >= SHARDS_MAX
         here = [
             self._described(info.name)
@@ -391,7 +393,7 @@ class Hosting:
         link.send_control("queues", [], True)
 
     def tell(self, name: str, config: QueueConfig | None) -> None:
-        """A queue of this shard has come or gone."""
+        """Announce a queue's declaration or deletion on this shard to the peers."""
         for link in self._links.values():
             if not link.up:
                 continue
@@ -409,7 +411,7 @@ class Hosting:
         return [info.name, info.group, info.type, list(info.topics)]
 
     def lose(self, peer: int) -> None:
-        """A shard has died: its consumers hold nothing any more."""
+        """Detach the consumers of a shard that has died."""
         self._epochs[peer] += 1
         self._done.pop(peer, None)
         self._refused.pop(peer, None)

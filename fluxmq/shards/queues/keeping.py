@@ -1,6 +1,6 @@
-"""What a replication group is kept by: something that makes its entries durable, something that holds its batches.
+"""Ports of a replication group: one makes its entries durable, the other stores its batches.
 
-On disk both are files, for ephemeral queues memory; a group does not know which.
+Both are files on disk, or memory for ephemeral queues; the group does not know which.
 """
 
 from __future__ import annotations
@@ -14,63 +14,65 @@ class Store(Protocol):
     """One queue's batches."""
 
     def begin_at(self, offset: int) -> None:
-        """The first batch has this offset. Called before it, and for what was begun so already without effect."""
+        """Set the offset of the first batch. Called before that; a repeated call has no effect."""
 
     def append(self, batch: Batch) -> None:
-        """Keep a batch."""
+        """Store a batch."""
 
     def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
-        """How large segments become that begin from now on, and what is kept in memory beside the disk.
+        """Set the size of segments from the next one on, and the limits of the in-memory cache.
 
-        0 is what the shard says, or no limit of the queue's own. Called before the first batch and whenever it changes.
+        0 means the shard's setting, or no limit of the queue's own. Called before the first batch
+        and at each change.
         """
 
     def flush(self) -> None:
-        """What was appended reaches the file (not yet the disk). Raises Exhausted; it may be called again."""
+        """Write appended batches to the file (without a sync). Raises Exhausted; may be called
+        again."""
 
     @property
     def incomplete(self) -> bool:
-        """Whether `flush` has something to do although nothing was appended."""
+        """True while `flush` has work to do although nothing was appended."""
 
     def read(self, offset: int) -> Batch:
-        """The batch that holds an offset."""
+        """Return the batch that holds an offset."""
 
     def trim(self, start: int, *, purge: bool = False) -> None:
-        """Forget what lies below; ``purge``: at once, also where that is everything there is.
+        """Delete everything below ``start``; ``purge``: at once, even if that is all there is.
 
-        Raises Exhausted when `flush` has to go on with it.
+        Raises Exhausted when `flush` has to continue it.
         """
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset stored at or after a time."""
+        """Return the first offset stored at or after a time."""
 
 
 class Stores(Protocol):
     """The batches of a group's queues."""
 
     def open(self, queue_id: int, name: str) -> Store:
-        """The store of a queue, made if it is not there."""
+        """Open a queue's store; create it if it does not exist."""
 
     def delete(self, queue_id: int, name: str) -> None:
-        """Remove a queue's batches."""
+        """Delete a queue's batches."""
 
 
 class Keeper(Protocol):
-    """What makes entries durable and committed."""
+    """Makes entries durable and commits them."""
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
-        """Take an entry; its index and term, None when it cannot be taken now."""
+        """Propose an entry; return its index and term, or None if it cannot be accepted now."""
 
     def pump(self) -> None:
-        """Go on with what was proposed."""
+        """Continue with proposed entries."""
 
     def catch_up(self) -> None:
-        """Apply what has waited for the log to be written, where this node follows."""
+        """Apply entries that waited for the log write, on a follower."""
 
     @property
     def writable(self) -> bool:
-        """Whether an entry proposed now would be written with this tick."""
+        """True if an entry proposed now would be written in this tick."""
 
     @property
     def leading(self) -> bool:
-        """Whether this group takes commands here."""
+        """True while this group accepts commands on this node."""

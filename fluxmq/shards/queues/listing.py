@@ -1,4 +1,4 @@
-"""What a shard tells of its groups and queues to people: ``fluxmqctl groups`` and ``fluxmqctl queues``."""
+"""A shard's groups and queues for ``fluxmqctl groups`` and ``fluxmqctl queues``."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 """Durability of an ephemeral queue: it ends with the shard."""
 KEPT_HERE = "local"
-"""Durability of replicated queues while other nodes lead them, with ``write_policy: local``."""
+"""Durability of replicated queues that other nodes lead, with ``write_policy: local``."""
 TYPES = {kind: kind.name.lower() for kind in QueueType}
 
 
 def durability_of(group: str) -> str:
-    """What an acknowledgement of a durable group's queues means."""
+    """Return the durability behind an acknowledgement of a durable group's queues."""
     return "buffered" if group.startswith(BUFFERED) else "fsync"
 
 
 def promised_by(queues: Queues, group: str) -> str:
-    """What an acknowledgement of a group's queues means to this node's clients: ``local`` where it may mean this node's disk
-    alone."""
+    """Return the durability that this node's clients get from a group's queues: ``local`` if
+    possibly this node's disk alone."""
     cluster = queues.cluster
     if cluster is not None and cluster.keeps_here(group):
         return KEPT_HERE
@@ -52,13 +52,14 @@ def promised_by(queues: Queues, group: str) -> str:
 
 
 def bytes_of(group: Group, queue: Queue) -> int:
-    """Bytes a queue takes: of its segments, or of its batches in memory."""
+    """Return a queue's size in bytes: of its segments, or of its batches in memory."""
     log = group.logs.get(queue.id)
     return log.bytes if isinstance(log, QueueLog) else queue.size
 
 
 def role_of(hosted: Hosted) -> str:
-    """What this node is in a group: leader, follower, candidate, starting (it is to lead, and does not yet), leaving, failed."""
+    """Return this node's role in a group: leader, follower, candidate, starting (about to lead),
+    leaving, failed."""
     if hosted.group.failed:
         return "failed"
     if hosted.group.leaving:
@@ -78,7 +79,7 @@ class Listing:
         self._core = core
 
     def orders(self) -> dict[str, Order]:
-        """What control may ask."""
+        """Return the commands of the control process."""
         return {GROUPS: self._on_groups, QUEUES: self._on_queues}
 
     def _on_groups(self, _body: Body, answered: Answered) -> None:

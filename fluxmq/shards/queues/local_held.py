@@ -1,4 +1,4 @@
-"""A consumer of a group of this shard, from the side of who asked for it."""
+"""Handle of a consumer of a group on this shard."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class LocalHeld:
         self._group.commit(self._consumer, offset, done)
 
     def set_limit(self, limit: int) -> None:
-        """Set how many messages it may hold."""
+        """Set the maximum number of unacked messages."""
         self._group.set_limit(self._consumer, limit)
 
     def take(self, done: Taken) -> None:
-        """Take one message."""
+        """Get one message."""
         self._group.take(self._consumer, done)
 
     def stop(self) -> None:
-        """Be given nothing more."""
+        """Stop deliveries."""
         self._group.stop(self._consumer)
 
     def detach(self) -> None:
-        """Go."""
+        """Detach."""
         self._group.detach(self._consumer)

@@ -20,34 +20,34 @@ class MemoryStore:
         self._bases: list[int] = []
 
     def begin_at(self, offset: int) -> None:
-        """Nothing is moved into memory."""
+        """Do nothing: queues in memory do not move."""
 
     def append(self, batch: Batch) -> None:
-        """Keep a batch, without the entry it came in."""
+        """Store a batch, without the entry it came in."""
         kept = parse(batch.header() + bytes(batch.body()))
         self._batches.append(kept)
         self._bases.append(kept.base_offset)
 
     def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
-        """There are no segments, and nothing is anywhere but in memory."""
+        """Do nothing: there are no segments, and everything is in memory."""
 
     def flush(self) -> None:
-        """Nothing is written anywhere."""
+        """Do nothing: there is no file."""
 
     @property
     def incomplete(self) -> bool:
-        """Nothing is to be done for it."""
+        """Always False: `flush` has no work."""
         return False
 
     def read(self, offset: int) -> Batch:
-        """The batch that holds an offset. Raises OffsetGoneError."""
+        """Return the batch that holds an offset. Raises OffsetGoneError."""
         place = bisect_right(self._bases, offset) - 1
         if place < 0 or offset > self._batches[place].last_offset:
             raise OffsetGoneError(str(offset))
         return self._batches[place]
 
     def trim(self, start: int, *, purge: bool = False) -> None:
-        """Forget batches wholly below ``start``."""
+        """Delete batches wholly below ``start``."""
         place = bisect_right(self._bases, start) - 1
         if place > 0:
             del self._batches[:place]
@@ -57,7 +57,7 @@ class MemoryStore:
             del self._bases[0]
 
     def offset_at(self, time_us: int) -> int:
-        """The first offset stored at or after a time."""
+        """Return the first offset stored at or after a time."""
         for batch in self._batches:
             if batch.last_time >= time_us:
                 for index in range(batch.count):
@@ -70,8 +70,8 @@ class MemoryStores:
     """The stores of a shard's ephemeral queues."""
 
     def open(self, queue_id: int, name: str) -> MemoryStore:
-        """A new queue's store."""
+        """Return a new queue's store."""
         return MemoryStore()
 
     def delete(self, queue_id: int, name: str) -> None:
-        """Nothing is kept anywhere."""
+        """Do nothing: the store has no other copy."""

@@ -1,8 +1,8 @@
-"""Which queues there are and which group each belongs to: the same answer on every shard.
+"""The durable queues and the group of each; every shard gives the same answer.
 
-Configured queues are known from the settings. Queues that groups hold besides (dead-letter queues, queues taken
-out of the file) are told by the group's host. Any other name is an ephemeral queue, kept in memory by the shard
-that a hash of its name gives.
+Configured queues come from the settings. The host of a group announces its other queues
+(dead-letter queues, queues removed from the file). Any other name is an ephemeral queue, kept in
+memory by the shard that a hash of its name selects.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from fluxmq.settings.queues import Queue
 from fluxmq.settings.schema import Settings
 
 EPHEMERAL = "ephemeral"
-"""Prefix of the groups in memory; the shard's number follows."""
+"""Prefix of the in-memory groups; the shard's number follows."""
 BUFFERED = "buffered"
-"""Prefix of the local groups whose publishers are answered before the disk has been."""
+"""Prefix of the local groups that confirm publishes before the disk has synced."""
 LOCAL = "local"
 """Prefix of the local groups, for queues that are not replicated; numbers follow."""
 OUTBOX_PREFIX = "$outbox/"
-"""Of queues in which a node keeps what it does not lead. No client can name them, and only their group knows them."""
+"""Prefix of queues that hold a node's messages for queues it does not lead. Clients cannot name
+them; only their group knows them."""
 UNBOUNDED = 0
 TRANSFERS_MAX = 1_000_000
-"""Dead letters of one queue and group that are recognised when they come again: more than can be under way."""
+"""Deduplication window for dead letters from one queue and group: exceeds what can be in flight."""
 MESSAGE_BYTES_MAX = 1 << 30
-"""Larger than any queue may be told to take: what one queue took its dead-letter queue takes too."""
+"""Exceeds any queue's maximum message size: a dead-letter queue accepts whatever its source did."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """A queue as publishers and subscribers need to know it. ``topics``: filters it captures."""
+    """A queue as publishers and subscribers see it. ``topics``: filters that it captures."""
 
     name: str
     group: str
@@ -42,17 +43,17 @@ class QueueInfo:
 
     @property
     def stream(self) -> bool:
-        """Whether consumers read along rather than take."""
+        """True if consumers read without removing messages."""
         return self.type == QueueType.STREAM
 
 
 def microseconds(seconds: float) -> int:
-    """A duration of the settings as the state machine counts."""
+    """Convert a duration of the settings to the state machine's µs."""
     return round(seconds * SECOND)
 
 
 def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:
-    """The replication group of a configured queue."""
+    """Return the replication group of a configured queue."""
     replicated = queue.replication_group(settings.cluster.raft)
     if replicated is not None:
         return replicated
@@ -62,7 +63,7 @@ def group_of(queue: Queue, settings: Settings, local_groups: int) -> str:
 
 
 def config_of(queue: Queue) -> QueueConfig:
-    """A configured queue as its group's state machine keeps it."""
+    """Return a configured queue as its group's state machine stores it."""
     limits, retention, consumer = queue.limits, queue.retention, queue.consumer
     address = queue.dead_letter_address
     kind = {"classic": QueueType.CLASSIC, "quorum": QueueType.QUORUM, "stream": QueueType.STREAM}
@@ -97,7 +98,8 @@ def config_of(queue: Queue) -> QueueConfig:
 
 
 def dead_letter_config(name: str) -> QueueConfig:
-    """A dead-letter queue made because another queue needs it: it keeps everything until somebody takes it."""
+    """Return the configuration of an implicit dead-letter queue: it keeps messages until
+    consumed."""
     return QueueConfig(
         name=name,
         type=QueueType.CLASSIC,
@@ -109,24 +111,25 @@ def dead_letter_config(name: str) -> QueueConfig:
 
 
 class QueueNames:
-    """Queues by name."""
+    """Durable queues by name."""
 
     def __init__(self, settings: Settings, workers: int, local_groups: int) -> None:
         cluster = settings.cluster
         self._at_own_node = (
             f"@{cluster.node_id}" if cluster.enabled and cluster.raft.enabled else ""
         )
-        """Ends the names that other nodes know this node's own groups by."""
+        """Suffix by which other nodes know this node's own groups."""
         self._workers = workers
         self.local_groups = local_groups
         self._queues: dict[str, QueueInfo] = {}
         self._configs: dict[str, dict[str, QueueConfig]] = {}
         self._owners: dict[str, str] = {}
         self.capturing: dict[str, tuple[bytes, ...]] = {}
-        """Topic filters of the queues that have some."""
+        """Topic filters of the queues that capture topics."""
         self.changed = True
         self.undeclared: Callable[[str], None] = lambda _name: None
-        """Called when it is decided that a queue is no more, or was replaced by another of its name."""
+        """Called when a queue's deletion, or its replacement by another of the same name, is
+        decided."""
         self._of_settings = {queue.name: config_of(queue) for queue in settings.queues}
         self._groups_of_settings: dict[str, str] = {}
         for queue in settings.queues:
@@ -142,14 +145,14 @@ class QueueNames:
                 self.add(QueueInfo(target, group, QueueType.CLASSIC))
                 self._configs[group][target] = dead_letter_config(target)
         self._in_file = {name for configs in self._configs.values() for name in configs}
-        """Queues of the settings, and where their dead letters go."""
+        """Queues of the settings and their dead-letter queues."""
 
     def add(self, info: QueueInfo) -> None:
-        """Know a queue, unless it is decided that it is in another group."""
+        """Add a queue, unless it is known to belong to another group."""
         before = self._queues.get(info.name)
         decided = before is not None and info.name in self._configs.get(before.group, {})
         if decided and before is not None and before.group != info.group:
-            return  # who says so has not heard yet that it has moved
+            return  # the announcing shard has not heard yet that it moved
         self._know(info)
 
     def _know(self, info: QueueInfo) -> None:
@@ -161,7 +164,7 @@ class QueueNames:
             self.changed = True
 
     def declare(self, info: QueueInfo, config: QueueConfig) -> None:
-        """Know a queue that its group has to hold."""
+        """Add a queue that its group must hold."""
         info = replace(info, group=self.own_name(info.group))
         before = self._queues.get(info.name)
         if before is not None and before.group != info.group:
@@ -170,40 +173,42 @@ class QueueNames:
         self._configs.setdefault(info.group, {})[info.name] = config
 
     def set_owner(self, name: str, owner: str) -> None:
-        """Know that a queue is for one connection only, until it is undeclared."""
+        """Record that only one connection may use a queue, until it is undeclared."""
         self._owners[name] = owner
 
     def owner_of(self, name: str) -> str:
-        """Id of the only connection that may use a queue; empty for a queue of everybody's."""
+        """Return the id of the only connection that may use a queue; empty if all may."""
         return self._owners.get(name, "")
 
     @staticmethod
     def is_hidden(name: str) -> bool:
-        """Whether a queue is a node's own business: neither clients nor other shards know it."""
+        """Return whether a queue is internal to a node, unknown to clients and other shards."""
         return name.startswith(OUTBOX_PREFIX)
 
     def of_settings(self, name: str) -> QueueConfig | None:
-        """What the settings file says of a queue that it names."""
+        """Return the settings file's configuration of a queue, or None."""
         return self._of_settings.get(name)
 
     def group_of_settings(self, name: str) -> str:
-        """The group in which the settings file wants a queue that it names; empty for another."""
+        """Return the group that the settings file assigns to a queue; empty if it names none."""
         return self._groups_of_settings.get(name, "")
 
     def group_of(self, name: str, given: str) -> str:
-        """The group of a queue whose declaration gives one; those of the settings file do not."""
+        """Return the group given by a queue's declaration, or else the known one (settings give
+        none)."""
         return self.own_name(given) or self.info(name).group
 
     def own_name(self, group: str) -> str:
-        """A group's name on this node: that of one of its own without the node."""
+        """Return a group's name on this node: without the node suffix if the group is this node's
+        own."""
         return group.removesuffix(self._at_own_node) if self._at_own_node else group
 
     def shared_name(self, group: str) -> str:
-        """The name that all nodes know one of this node's own groups by."""
+        """Return the cluster-wide name of one of this node's own groups."""
         return group + self._at_own_node
 
     def undeclare(self, name: str) -> None:
-        """A queue is no longer to be there."""
+        """Remove a queue that is no longer wanted."""
         self.undeclared(name)
         self._owners.pop(name, None)
         for configs in self._configs.values():
@@ -211,11 +216,11 @@ class QueueNames:
         self.remove(name)
 
     def remove(self, name: str) -> None:
-        """A queue has gone from its group.
+        """Remove a queue that was deleted from its group.
 
-        One that clients declared stays known until it is undeclared. A member that applies a deletion late hears of it
-        when the queue is declared again already: what is published to it until it is there again would go to a queue in
-        memory of its name.
+        A queue that clients declared stays until it is undeclared: a member that applies a deletion
+        late may report it after the queue was declared again, and publishes in between would go to
+        an ephemeral queue of the same name.
         """
         info = self._queues.get(name)
         if info is None or self._is_declared(info):
@@ -225,21 +230,21 @@ class QueueNames:
         self.changed = True
 
     def _is_declared(self, info: QueueInfo) -> bool:
-        """Whether it is decided that a queue, which is none of the settings, has to be in its group."""
+        """Return whether a queue that is not in the settings is declared in its group."""
         wanted = info.name in self._configs.get(info.group, {})
         return wanted and info.name not in self._in_file
 
     def find(self, name: str) -> QueueInfo | None:
-        """A durable queue."""
+        """Return a durable queue, or None."""
         return self._queues.get(name)
 
     def is_in_another(self, name: str, group: str) -> bool:
-        """Whether a durable queue is in another group than this one."""
+        """Return whether a durable queue belongs to another group."""
         info = self._queues.get(name)
         return info is not None and info.group != group
 
     def info(self, name: str) -> QueueInfo:
-        """Any queue: a name that is not known is an ephemeral one."""
+        """Return any queue; an unknown name is an ephemeral queue."""
         found = self._queues.get(name)
         if found is not None:
             return found
@@ -247,20 +252,21 @@ class QueueNames:
         return QueueInfo(name, f"{EPHEMERAL}-{shard}", QueueType.EPHEMERAL)
 
     def configured(self, group: str) -> Iterable[QueueConfig]:
-        """The queues that a group has to hold: those of the settings, and where their dead letters go."""
+        """Return the queues that a group must hold: configured ones and their dead-letter
+        queues."""
         return self._configs.get(group, {}).values()
 
     def configured_groups(self) -> Iterable[str]:
-        """Groups with configured queues."""
+        """Return the groups with configured queues."""
         return self._configs
 
     def all(self) -> Iterable[QueueInfo]:
-        """Every durable queue."""
+        """Return every durable queue."""
         return self._queues.values()
 
 
 def queue_name(address: str) -> str:
-    """The queue that an address of the settings names; empty for none."""
+    """Return the queue that an address of the settings names; empty for none."""
     return (
         address.removeprefix("$queue/").partition("/")[0]
         if address.startswith("$queue/")

@@ -1,4 +1,5 @@
-"""A host on another shard for who asks somebody else when it is gone, rather than wait for it to come back."""
+"""Fail-fast access to a host on another shard, for callers with an alternative to waiting for
+it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fluxmq.shards.queues.remote import RemoteHost
 
 
 class Once:
-    """A host that keeps nothing: what it cannot say the fate of it answers with `MOVED`."""
+    """A host that does not retry: a request whose fate is unknown is answered with `MOVED`."""
 
     def __init__(self, host: RemoteHost) -> None:
         self._host = host
@@ -24,7 +25,7 @@ class Once:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch there."""
+        """Append a batch there."""
         return self._host.append(queue, batch, done, identity, by_address, once=True)
 
     def attach(
@@ -34,7 +35,7 @@ class Once:
         self._host.attach(wanted, port, done, once=True)
 
     def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
-        """Carry out there a command about a queue that moves to a group."""
+        """Carry out a command there about a queue that is moving to a group."""
         self._host.carry(group, queue, kind, body, done)
 
     def status(self, queue: str, done: Told) -> None:
@@ -42,7 +43,7 @@ class Once:
         self._host.status(queue, done)
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready there."""
+        """Drop ready messages there."""
         self._host.purge(queue, done)
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:

@@ -1,7 +1,7 @@
-"""Which shard hosts which group, as this shard knows it.
+"""The placement of groups on shards, as this shard knows it.
 
-Read from the data directory when the shard starts, told by the control process from then on: it alone writes. What is
-told by revision may come twice or late; an older one is not believed.
+Read from the data directory at the shard's start and updated by the control process, the only
+writer. Updates carry a revision and may arrive twice or late; older ones are ignored.
 """
 
 from __future__ import annotations
@@ -14,28 +14,30 @@ from fluxmq.storage.files import Files
 
 
 class Places:
-    """Which shard hosts a group: where it was pinned, else where it is noted, else by its name."""
+    """The shard of each group: where it is pinned, else where it is recorded, else by its name."""
 
     def __init__(self, placement: Placement) -> None:
         self.placement = placement
 
     def shard_of(self, group: str) -> int:
-        """The shard of a group; of one that is moving, where it was."""
+        """Return the shard of a group; of a moving one, its former shard."""
         if group.startswith(EPHEMERAL + "-"):
             return int(group.rpartition("-")[2])
         return shard_of(self.placement, group)
 
     def first_of(self, kind: str, shard: int) -> list[str]:
-        """The first of a shard's groups whose names begin with this and end with a number; none if it has none."""
+        """Return the first of a shard's groups named ``kind`` and a number; empty if there is
+        none."""
         names = (f"{kind}-{number}" for number in range(self.placement.local_groups))
         return [name for name in names if self.shard_of(name) == shard][:1]
 
     def is_moving(self, group: str) -> bool:
-        """Whether it is not decided where the group is: then nobody opens it."""
+        """Return whether a group's place is undecided, so that no shard opens it."""
         return group in self.placement.moving
 
     def learn(self, placement: Placement) -> dict[str, int] | None:
-        """Take a newer placement: the groups it may say something else about, and where they were; None: not newer."""
+        """Accept a newer placement; return the groups it may change with their former shards, else
+        None."""
         before = self.placement
         if placement.revision <= before.revision:
             return None
@@ -48,7 +50,8 @@ class Places:
 
 
 def placement_of(settings: Settings, workers: int) -> Placement:
-    """Where groups are, as last written; for a new data directory, as it will be. Raises StorageError."""
+    """Return the last written placement of groups, or a new data directory's. Raises
+    StorageError."""
     found = read_placement(Files(), DataPaths(settings.storage.data_dir))
     if found is None:
         return Placement(workers, settings.queue_manager.local_groups)

@@ -1,4 +1,4 @@
-"""The part of the sessions' port, and of the reactor's host, that queues answer."""
+"""The queues' part of the sessions' port and of the reactor's host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class QueuePort:
-    """What a shard's broker hands on to its queues. ``schedule_tick`` asks for another tick."""
+    """Requests that a shard's broker passes to its queues. ``schedule_tick`` asks for another
+    tick."""
 
     reactor: Reactor
     queues: Queues
@@ -25,12 +26,12 @@ class QueuePort:
     schedule_tick: Callable[[], None]
 
     def finish_tick(self) -> None:
-        """End a tick in which queues, or what waits for the disk, have something to do."""
+        """Finish a tick's work of queues, and of answers that wait for the disk."""
         self.queues.service.finish()
         self.durable.safety.finish()
 
     def hold(self) -> Ticket:
-        """Let the answer to the run being published wait until the ticket's ``done``."""
+        """Hold the answer to the current publish run until the ticket's ``done``."""
         return self.reactor.hold()
 
     def queue_subscribe(
@@ -49,7 +50,7 @@ class QueuePort:
         self.queues.clients.subscribe(session, written, wanted, finished)
 
     def queue_unsubscribe(self, session: Session, written: bytes) -> None:
-        """The session is no longer a consumer."""
+        """Remove the session as a consumer."""
         self.queues.clients.unsubscribe(session, written)
 
     def queue_settle(

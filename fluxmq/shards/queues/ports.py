@@ -1,4 +1,4 @@
-"""What the clients' side and the host's side of queues say to each other, whichever shards they are on."""
+"""Interface between the client side and the host side of queues, on the same shard or not."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from fluxmq.protocols.mqtt.reasons import Reason
 from fluxmq.queues.origins import Identity
 
 MOVED: Final = 1 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
-"""Between hosts only, and no reason code of MQTT: the queue's group is not where it was asked for, or not any more; nobody can say what became of what
-was asked. Who asked finds out where it is, and asks again."""
+"""Between hosts only, not an MQTT reason code: this host does not (or no longer) lead the queue's
+group and the request's fate is unknown. The caller locates the leader and retries."""
 
 FENCED: Final = 2 << 8 | Reason.IMPLEMENTATION_SPECIFIC_ERROR
-"""Between hosts only, as `MOVED`: the queue is being moved to another group; nothing came of what was asked, and who asked
-asks again, there or here."""
+"""Between hosts only, as `MOVED`: the queue is moving to another group and the request had no
+effect. The caller retries, there or here."""
 
 Range = tuple[int, int]
-"""First and last offset, both inside."""
+"""First and last offset, both inclusive."""
 
 Answer = Callable[[int], object]
-"""Called with 0 when what was asked for is durable, else with an MQTT reason code (0x80 or more: refused)."""
+"""Called with 0 once the request is durable, else with an MQTT reason code (0x80 or more:
+refused)."""
 
 
 class Outcome(IntEnum):
-    """What came of asking for a queue: more than reason codes say. The values cross links between shards."""
+    """Result of a request about a queue, finer than reason codes. The values cross links between
+    shards."""
 
     OK = 0
     NO_QUEUE = 1
     UNAVAILABLE = 2
-    """Its group cannot be reached now, or has failed."""
+    """The queue's group is unreachable or has failed."""
     REFUSED = 3
     """The consumer group has another mode or filter, or a limit is reached."""
     EXCLUSIVE = 4
-    """The queue has an exclusive consumer, or others where one wanted to be the only one."""
+    """The queue has an exclusive consumer, or other consumers where an exclusive one was
+    requested."""
     IN_USE = 5
     NOT_EMPTY = 6
     LOCKED = 7
-    """The queue is another connection's."""
+    """The queue is exclusive to another connection."""
 
 
 class Status(NamedTuple):
-    """A queue's messages that nobody holds, those that somebody does, and its consumers. Or why there is no telling."""
+    """A queue's counts of ready messages, unacked messages and consumers; or the error."""
 
     outcome: Outcome
     ready: int = 0
@@ -62,17 +65,19 @@ Taken = Callable[[bool, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A consumer as it asks to be attached. ``start`` is a position and an offset or a time in µs ("interval": µs back
-    from now), or None.
+    """A consumer's request to attach. ``start``: a position with an offset or a time in µs
+    ("interval": µs before now), or None.
 
-    ``limit``: most unsettled messages it holds, 0 for `queues.limits.UNSETTLED_MAX`, as for one that takes. Of higher
-    ``priority`` is given messages first. ``exclusive``: it wants to be the queue's only consumer. ``automatic``: what it is given is settled by
-    that; if it does not take, it says of messages that it has got rid of them by settling them (with any verb), and of
-    others it is given ``limit``. ``taking``: it is given only what it takes (`Held.take`) and is no consumer to others.
-    ``temporary``: its group is its own, made for it and gone with it; ``group`` is then part of that group's name.
-    ``timeout``: µs after which what it has not settled is given to others; 0 is what the queue says. ``references``: it is
-    told which messages it gets, and reads them from its node's own copy of the group. ``asker``: id of the connection that
-    asks, which may be the queue's owner; MQTT's have none.
+    ``limit``: prefetch limit (maximum unacked messages); 0 means `queues.limits.UNSETTLED_MAX`, as
+    for a consumer that takes. ``priority``: consumers of higher priority get messages first.
+    ``exclusive``: it must be the queue's only consumer. ``automatic``: messages are settled by
+    delivery; unless ``taking``, it settles messages (with any verb) once it has passed them on, and
+    gets up to ``limit`` others. ``taking``: it only gets messages by `Held.take`, and others do not
+    count it as a consumer. ``temporary``: its consumer group is created for it and deleted with it;
+    ``group`` is then part of that group's name. ``timeout``: µs until its unacked messages go to
+    others; 0 uses the queue's setting. ``references``: it is sent offsets and reads the messages
+    from its node's own replica. ``asker``: id of the requesting connection, which may own the
+    queue; empty for MQTT.
     """
 
     queue: str
@@ -95,10 +100,11 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective name.
+    """Answer to an attach. ``reason``: 0, or an MQTT reason code. ``group``: the group's effective
+    name.
 
-    ``primary``: a stream's group whose progress its consumers are told; empty for none. ``outcome`` says more precisely
-    what ``reason`` is about.
+    ``primary``: the stream's group whose progress its consumers see; empty for none. ``outcome``
+    refines ``reason``.
     """
 
     reason: int
@@ -109,59 +115,63 @@ class Attached:
 
 
 class ReferencePort(Protocol):
-    """Where it is said which messages are for one consumer, of one batch of the queue."""
+    """Receiver of references to one consumer's messages, each within one batch of the queue."""
 
     def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
-        """``count`` messages from ``offset`` on; the rest as in `ConsumerPort.deliver`."""
+        """Refer to ``count`` messages from ``offset``; the rest as in `ConsumerPort.deliver`."""
 
     def cancelled(self) -> None:
-        """As in `ConsumerPort`."""
+        """Handle cancellation as in `ConsumerPort`."""
 
 
 class ConsumerPort(Protocol):
-    """Where messages for one consumer go. Called at most with what the consumer's limit allows."""
+    """Receiver of one consumer's messages. Never gets more than the consumer's limit allows."""
 
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """``count`` messages of ``batch`` from index ``first``; ``attempts`` counts this delivery.
+        """Deliver ``count`` messages of ``batch`` from index ``first``; ``attempts`` includes this
+        delivery.
 
-        ``committed``: how far the stream's primary group has come, an offset; -1 when there is none.
+        ``committed``: the stream's primary group's committed offset; -1 if there is none.
         """
 
     def cancelled(self) -> None:
-        """The queue, or the host, has gone: nothing comes any more, nothing can be settled."""
+        """Stop for good because the queue or its host is gone; nothing can be settled any more."""
 
 
 class Held(Protocol):
-    """A consumer that is attached, from the side of who asked for it."""
+    """Handle of an attached consumer, for the side that attached it."""
 
     def settle(
         self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
     ) -> None:
-        """Settle messages (``queues.commands.Verb``). ``delay``: µs before a nacked one comes again, -1: back-off."""
+        """Settle messages (``queues.commands.Verb``). ``delay``: µs until a nack redelivers; -1:
+        back off."""
 
     def commit(self, offset: int, done: Answer | None) -> None:
-        """A stream's group needs nothing below ``offset`` any more."""
+        """Commit a stream group's offset: nothing below ``offset`` is needed any more."""
 
     def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on; 0 for `queues.limits.UNSETTLED_MAX`."""
+        """Set the maximum number of unacked messages; 0 for `queues.limits.UNSETTLED_MAX`."""
 
     def take(self, done: Taken) -> None:
-        """One message now, for a consumer that takes. It is delivered before ``done`` is called with True.
+        """Get one message now, for a consumer that takes; it is delivered before ``done`` gets
+        True.
 
-        Everything that was asked of the queue before by the same shard is seen: publishes, messages given back.
+        Sees everything that the same shard requested of the queue before: publishes and requeues.
         """
 
     def stop(self) -> None:
-        """Be given nothing more, and count no longer; what is held may be settled still, until ``detach``."""
+        """Stop deliveries and no longer count as a consumer; held messages may be settled until
+        ``detach``."""
 
     def detach(self) -> None:
-        """Go; what is held is released."""
+        """Detach; messages it holds are requeued."""
 
 
 class QueueHost(Protocol):
-    """Whoever hosts a replication group, seen from any shard."""
+    """Host of a replication group, seen from any shard."""
 
     def append(
         self,
@@ -171,10 +181,11 @@ class QueueHost(Protocol):
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch. False: there is more under way than is good, who feeds it should pause.
+        """Append a batch. Return False above the high watermark: the publisher should pause.
 
-        With an ``identity`` it takes effect once, however often it is asked for. ``by_address``: an MQTT client named the
-        queue itself (`$queue/...`); an exclusive or server-named queue refuses that, and takes what exchanges route to it.
+        With an ``identity`` it takes effect once, however often it is retried. ``by_address``: an
+        MQTT client named the queue itself (`$queue/...`); exclusive and server-named queues reject
+        such appends and accept what exchanges route to them.
         """
 
     def attach(
@@ -183,13 +194,17 @@ class QueueHost(Protocol):
         """Attach a consumer; ``done`` is called when its group exists, at once or later."""
 
     def status(self, queue: str, done: Told) -> None:
-        """Count a queue's messages and consumers, after what was asked before. It counts as use of the queue."""
+        """Count a queue's messages and consumers, after earlier requests. Counts as a use of the
+        queue."""
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready; ``done`` gets OK and in ``ready`` how many messages that were, once it is durable."""
+        """Drop ready messages; ``done`` gets OK with their number in ``ready`` once that is
+        durable."""
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Delete a queue and what is in it; ``done`` gets OK and in ``ready`` how many messages were ready.
+        """Delete a queue and its messages; ``done`` gets OK with the number of ready ones in
+        ``ready``.
 
-        ``if_unused``, ``if_empty``: not while it has consumers (IN_USE), or messages ready (NOT_EMPTY).
+        ``if_unused``, ``if_empty``: refuse if it has consumers (IN_USE) or ready messages
+        (NOT_EMPTY).
         """

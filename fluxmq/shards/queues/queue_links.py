@@ -1,4 +1,5 @@
-"""What queues say over the links to other shards, both ways: as a host to clients there, as clients to hosts there."""
+"""Queues' traffic over links to other shards, as host to clients there and as client to hosts
+there."""
 
 from __future__ import annotations
 
@@ -11,29 +12,29 @@ from fluxmq.shards.queues.remote import RemoteHosts
 
 
 class QueueLinks:
-    """Joins ``Hosting`` and ``RemoteHosts`` to the links."""
+    """Connects ``Hosting`` and ``RemoteHosts`` to the links."""
 
     def __init__(self, hosting: Hosting, remote: RemoteHosts) -> None:
         self._hosting = hosting
         self._remote = remote
         self.more: dict[str, Callable[..., None]] = {}
-        """Who takes further control frames."""
+        """Handlers of further control frames."""
         self.came: Callable[[FrameLink], None] = lambda _link: None
-        """Called with a shard that has come and was told which queues are here."""
+        """Called with a shard that has connected and learned which queues are here."""
         self.went: Callable[[int], None] = lambda _peer: None
-        """Called with a shard that has died, before what it had is given up."""
+        """Called with a shard that has died, before its state is dropped."""
 
     def add(self, peer: int, link: FrameLink) -> None:
-        """There is another shard, of another node."""
+        """Add a shard of another node."""
         self._hosting.add(peer, link)
         self._remote.add(peer, link)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames."""
         return {**self._hosting.handlers(), **self._remote.handlers(), **self.more}
 
     def received(self, link: FrameLink, frame: bytes) -> None:
-        """A frame that is no control frame has come."""
+        """Handle a frame that is not a control frame."""
         if frame[0] in (frames.APPEND, frames.APPEND_BY_ADDRESS):
             self._hosting.append(link, frame)
         elif frame[0] == frames.DELIVER:
@@ -44,12 +45,12 @@ class QueueLinks:
             raise AssertionError(f"unknown frame kind {frame[0]}")
 
     def tell_everything(self, link: FrameLink) -> None:
-        """A shard has come: it learns which queues are here."""
+        """Announce this shard's queues to one that has connected."""
         self._hosting.tell_everything(link)
         self.came(link)
 
     def lose(self, peer: int) -> None:
-        """A shard has died."""
+        """Handle the loss of a shard."""
         self.went(peer)
         self._hosting.lose(peer)
         self._remote.lose(peer)

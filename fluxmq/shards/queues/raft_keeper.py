@@ -1,8 +1,9 @@
-"""Joins a group to its Raft node and to the shard's log: entries out to be written, committed ones in.
+"""Connects a group to its Raft node and the shard's log: writes entries and applies committed ones.
 
-The group's own disk is one voter of it. An entry is applied when the node says that it is committed, which on a
-single node is when the shard's log is synced, and with others when a majority of them has it on disk. What the node
-says to the others goes through ``send``: requests at once, answers when what they promise is durable here.
+The group's own disk is one of its voters. An entry is applied once the node reports it as
+committed: on a single node when the shard's log is synced, else when a majority has it on disk.
+Messages to other members go through ``send``: requests at once, answers when what they promise is
+durable here.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from fluxmq.storage.errors import Corruption
 _log = get_logger("fluxmq.queues")
 
 COMMIT_EVERY = 256
-"""Entries after which a commit index that moved alone is written: it is a hint from where replay may begin (a node
-learns it anew from its leader, or by leading), and a record with every entry costs half as much as the entry."""
+"""Entries after which a commit index that moved alone is written: it only hints where replay may
+begin (a node learns it from its leader, or by leading), and a record per entry would cost half as
+much as the entry."""
 
 
 GATHERED_ENTRIES = 8
 GATHERED_BYTES = 64 << 10
-"""What a follower that gathers leaves unapplied at most at the end of a tick: what comes after it is applied faster, and
-what a new leader has to apply first takes no time that matters."""
+"""Maximum that a gathering follower leaves unapplied at the end of a tick: beyond it entries are
+applied at once, and a new leader applies the rest in negligible time."""
 
 
 class RaftKeeper:
@@ -49,67 +51,72 @@ class RaftKeeper:
         self._shared = shared
         self._recovered: Callable[[], None] | None = recovered
         self._recovered_at = log.last_index()
-        """When this much is applied, all is that was applied before this node was started."""
+        """Index up to which entries may have been applied before this node started."""
         self.leading = False
-        """Whether proposals are taken here, and everything before them is applied."""
+        """True while this node leads and has applied everything before its term: it accepts
+        proposals."""
         self.send: Callable[[Sequence[Message]], None] = _nobody
-        """Where messages to the group's other members go."""
+        """Sends messages to the group's other members."""
         self.on_snapshot_wanted: Callable[[int], None] = lambda _member: None
-        """Called with a member that needs entries which are only in a snapshot any more."""
+        """Called with a member that needs entries which only a snapshot still has."""
         self.on_unannounced: Callable[[], None] | None = None
-        """Called when others do not know of all that is committed; `announce` tells them."""
+        """Called when others do not know the whole commit index; `announce` tells them."""
         self.alone = True
-        """Whether this node is the group's only member, so that it leads by itself."""
+        """True if this node is the group's only member and leads without elections."""
         self.elections = 0
-        """Times that this node began to lead."""
+        """Number of times this node became leader."""
         self._confirming: dict[int, Callable[[bool], None]] = {}
-        """Who waits to hear that this node leads, by the number of the question."""
+        """Callbacks of leadership checks by request number."""
         self._asked = 0
         self._after: deque[tuple[int, list[Message]]] = deque()
-        """Messages that leave when the write of a number is durable."""
+        """Messages to send once the write of a number is durable."""
         self._written = 0
         """Number of the last write given to the log."""
         self._durable = 0
         self._pumping = False
         self._again = False
         self.changed = False
-        """Whether the last `step` has done something that the end of a tick has to see to."""
+        """True if the last `step` left work for the end of the tick."""
         self.gathers = False
-        """Whether a follower may leave a few committed entries unapplied while more come, because nobody reads its copy."""
+        """True if a follower may leave a few committed entries unapplied, because its replica has
+        no readers."""
         self._unapplied: list[Entry] = []
-        """Committed entries that a follower applies when what came with them is on its way to the disk, or later."""
+        """Committed entries that a follower applies during or after the log write of what came with
+        them."""
         self._unapplied_bytes = 0
         self.hard_state = (0, 0)
         """Term and vote written since the start."""
         self._commit_written = 0
         self.halted = False
-        """Whether this member takes no part in the group, because its log is about to be copied to another one."""
+        """True while this member is out of the group, because its log is about to be copied."""
         self._send_again: Callable[[Sequence[Message]], None] = _nobody
         self.hand_lead: Callable[[], bool] = lambda: False
-        """Asks another member to lead; whether one was asked."""
+        """Asks another member to lead; returns whether one was asked."""
         group.answers.in_sync = self.in_sync
         shared.join(self)
 
     @property
     def writable(self) -> bool:
-        """Whether no sync is under way: what is written waits for it."""
+        """True while no sync is in flight; otherwise writes wait for it."""
         return not self._shared.busy
 
     def start(self) -> None:
-        """A group of one elects itself; what its log holds is applied on the way. Others wait for their timeout."""
+        """Start; a group of one elects itself and applies its log. Others wait for their election
+        timeout."""
         if self.alone:
             self.node.campaign()
         self.pump()
 
     def tick(self) -> None:
-        """One tick of the group's clock has passed. Errors as in `persisted`."""
+        """Advance the group's clock by one tick. Errors as in `persisted`."""
         if self.halted:
             return
         self.catch_up(at_once=True)
         self._guarded(self.node.tick)
 
     def confirm(self, told: Callable[[bool], None]) -> None:
-        """Tell ``told`` whether this node leads, as a majority says after this call (dissertation section 6.4)."""
+        """Confirm leadership with a majority from now on (dissertation section 6.4); ``told`` gets
+        the result."""
         self._asked += 1
         if not self.leading or self.node.read_index(self._asked) is not None:
             told(False)
@@ -118,23 +125,24 @@ class RaftKeeper:
         self.pump()
 
     def announce(self) -> None:
-        """Tell the others what is committed, if they do not know. Errors as in `persisted`."""
+        """Tell the others the commit index if they do not know it. Errors as in `persisted`."""
         if self.node.unannounced:
             self._guarded(self.node.announce)
 
     def campaign(self) -> None:
-        """Try to lead now, without waiting for the election timeout. Errors as in `persisted`."""
+        """Campaign now, without waiting for the election timeout. Errors as in `persisted`."""
         self._guarded(self.node.campaign)
 
     def step(self, messages: Sequence[Message]) -> None:
-        """Handle messages of another member. Errors as in `persisted`; what no node sends is refused.
+        """Handle messages of another member. Errors as in `persisted`; impossible messages are
+        refused.
 
-        While too much waits to be written to the log, entries are dropped as a network may drop them: the leader sends
-        them again. Raises MalformedMessage.
+        While too much waits to be written to the log, entries are dropped, as a network may drop
+        them: the leader resends them. Raises MalformedMessage.
         """
-        self.changed = False  # what this node found out itself has been seen to
+        self.changed = False  # work that this node caused itself is done
         if self.halted:
-            return  # as if they were lost: who sent them sends again
+            return  # as if lost: the sender retries
         malformed: list[MalformedMessage] = []
 
         def step() -> None:
@@ -151,7 +159,8 @@ class RaftKeeper:
             raise malformed[0]
 
     def _guarded(self, action: Callable[[], object]) -> None:
-        """Do something with the node, and what it then says. An error of our own, or of the disk, ends this group only."""
+        """Run a node action and process its output. An internal or disk error fails this group
+        only."""
         if self.group.failed:
             return
         try:
@@ -164,7 +173,7 @@ class RaftKeeper:
                 self.group.on_damaged(str(error))
 
     def propose(self, data: bytes) -> tuple[int, int] | None:
-        """Take an entry."""
+        """Propose an entry."""
         if self._shared.full or self.halted or self._shared.wal.crowded:
             return None
         outcome = self.node.propose([data])
@@ -173,10 +182,10 @@ class RaftKeeper:
         return None
 
     def pump(self) -> None:
-        """Do what the node says is to be done, until it has nothing more to say."""
+        """Process the node's output until there is none left."""
         if self._pumping:
             self._again = True
-            return  # asked from within: the outer call goes on until nothing is left
+            return  # reentrant: the outer call continues until nothing is left
         self._pumping = True
         try:
             while (ready := self._ready()) is not None:
@@ -200,24 +209,24 @@ class RaftKeeper:
                 for member in ready.snapshot_wanted:
                     self.on_snapshot_wanted(member)
                 if not self._again and (self._unapplied or not self.node.behind):
-                    break  # what a node says at once is all it has, but for what is read in pieces
+                    break  # the node's output is complete, except what is read in pieces
             if self.leading and self.group.answers.held:
                 self.changed = True
-                self.group.answers.advance()  # also for an answer of a member that leaves nothing to do
+                self.group.answers.advance()  # also after a member's answer without effect
             if self.on_unannounced is not None and self.node.unannounced:
                 self.on_unannounced()
         finally:
             self._pumping = False
 
     def _ready(self) -> Ready | None:
-        """What the node says next, when all is applied that it has said before, unless that gathers."""
+        """Return the node's next output, after applying earlier entries unless they gather."""
         if not self._gathering:
             self._apply_rest()
         return self.node.ready()
 
     @property
     def _gathering(self) -> bool:
-        """Whether what is unapplied is little enough to wait for more."""
+        """True while the unapplied entries are few enough to wait for more."""
         return (
             self.gathers
             and len(self._unapplied) < GATHERED_ENTRIES
@@ -225,11 +234,13 @@ class RaftKeeper:
         )
 
     def _may_wait(self, ready: Ready) -> bool:
-        """Whether committed entries may be applied at the end of the tick: its leader waits for what came with them."""
+        """Return whether committed entries may wait for the end of the tick: the leader waits for
+        the entries that came with them."""
         return bool(ready.entries) and ready.role is Role.FOLLOWER and self._recovered is None
 
     def catch_up(self, *, at_once: bool = False) -> None:
-        """Apply what has waited for the log to be written, and what gathers if it is much (or `at_once`).
+        """Apply entries that waited for the log write, and gathered ones if they are many (or
+        `at_once`).
 
         Errors as in `persisted`.
         """
@@ -261,7 +272,7 @@ class RaftKeeper:
                 written = True
         for entry in ready.entries:
             if entry.index <= self._recovered_at:
-                self._recovered_at = entry.index - 1  # what it replaces was never applied
+                self._recovered_at = entry.index - 1  # those replaced were never applied
             log.append(entry)
             written = True
         if written:
@@ -286,7 +297,8 @@ class RaftKeeper:
         self.node.advance(applied=last)
 
     def _lead(self, leader: bool) -> None:
-        """Commands are taken once an entry of the own term is applied: everything acknowledged is seen then."""
+        """Accept commands once an entry of the own term is applied: it follows everything
+        acknowledged."""
         group = self.group
         leader = leader and not self.halted
         led = leader and not self.leading and group.applied_term == self.node.term
@@ -304,7 +316,8 @@ class RaftKeeper:
             group.follow()
 
     def persisted(self, index: int, term: int, number: int) -> None:
-        """The log is durable up to an entry. An error of our own, or of the disk, ends this group and no other."""
+        """Handle durability up to an entry. An internal or disk error fails this group and no
+        other."""
         self._guarded(lambda: self._advance(index, term, number))
 
     def _advance(self, index: int, term: int, number: int) -> None:
@@ -317,7 +330,7 @@ class RaftKeeper:
             self.group.answer_written(index)
 
     def in_sync(self, members: int) -> int:
-        """Up to which entry so many members hold the log on disk."""
+        """Return the last index that this many members have on disk."""
         status = self.node.status()
         voters = status.membership.voters
         held = sorted(
@@ -329,20 +342,22 @@ class RaftKeeper:
 
     @property
     def settled(self) -> bool:
-        """Whether everything given to the log is durable."""
+        """True if everything given to the log is durable."""
         return self._durable == self._written
 
     def halt(self) -> None:
-        """Take no part in the group any more: nothing is taken, answered or said, and nobody gets this member's vote.
+        """Leave the group for now: accept, answer and send nothing, and give no vote.
 
-        What was taken before is still written, and applied where it is known to be committed; see `at_rest`.
+        What was accepted before is still written, and applied if known to be committed; see
+        `at_rest`.
         """
         self.halted = True
         self._send_again, self.send = self.send, _nobody
         self._lead(False)
 
     def resume(self) -> None:
-        """Take part again. To the others it is as if messages had been lost. Errors as in `persisted`."""
+        """Rejoin the group; to the others messages seem to have been lost. Errors as in
+        `persisted`."""
         self.halted = False
         if self.group.failed:
             return
@@ -351,23 +366,24 @@ class RaftKeeper:
         self._guarded(self.pump)
 
     def at_rest(self) -> bool:
-        """Have a halted member apply what it can; whether its log is durable, and what is committed of it applied."""
+        """Apply what a halted member can; return whether its log is durable and all it committed is
+        applied."""
         self._guarded(self._apply_rest)
         return self.settled and not self._unapplied and not self.node.behind
 
     def log_failed(self, why: str) -> None:
-        """The log takes nothing more: step down for good, and say nothing to the others any more."""
+        """Handle a failed log: step down for good and send nothing to the others any more."""
         self.leading = False
         self.send = _nobody
         self.group.fail(why)
 
 
 def _nobody(messages: Sequence[Message]) -> None:
-    """Messages of a group that has no other members, or none to hear it."""
+    """Drop the messages of a group without other members, or of one that must stay silent."""
 
 
 class MemoryKeeper:
-    """Commits at once: for queues that live in memory and end with the shard."""
+    """Commits at once, for queues in memory that end with the shard."""
 
     leading = True
     writable = True
@@ -380,18 +396,18 @@ class MemoryKeeper:
         self._pumping = False
 
     def propose(self, data: bytes) -> tuple[int, int]:
-        """Take an entry."""
+        """Accept an entry."""
         self._index += 1
         self._taken.append(data)
         return self._index, 1
 
     def catch_up(self) -> None:
-        """Nothing ever waits."""
+        """Do nothing: no entry ever waits."""
 
     def pump(self) -> None:
-        """Apply what was taken."""
+        """Apply accepted entries."""
         if self._pumping:
-            return  # the outer call goes on until nothing is left
+            return  # the outer call continues until nothing is left
         self._pumping = True
         try:
             while self._taken:

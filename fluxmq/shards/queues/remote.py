@@ -1,15 +1,15 @@
-"""Hosts on other shards: what this shard's clients ask of them, over the links.
+"""Hosts on other shards: requests of this shard's clients over the links.
 
-What is asked is kept until it is answered. A host that is away (its shard restarts) is waited for; appends are sent
-again when it is back, since nobody can say what became of them: the queue may then hold a message twice, never not at
-all. Consumers are cancelled and attach themselves anew.
+Requests are kept until answered. While a host is away (its shard restarts) callers wait; appends
+are sent again when it returns, since their fate is unknown: the queue may then hold a message
+twice, but never misses it. Consumers are cancelled and reattach.
 
 Frames beside the control frames named in ``hosting``::
 
-    APPEND   u8 kind, u64 number, u64 origin (0: none), u64 number and u64 floor of it, u64 term of the leadership that is asked
-             (0: whichever), u16 length of the queue's name, name, batch
-    DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch with just the messages delivered
-    REFER    as DELIVER up to the batch; u64 offset of the first message, u32 how many
+    APPEND   u8 kind, u64 number, u64 origin (0: none), its u64 number and u64 floor,
+             u64 term of the requested leader (0: any), u16 length of queue's name, name, batch
+    DELIVER  u8 kind, u64 consumer, u32 attempts, i64 primary group's progress, batch of messages
+    REFER    as DELIVER up to the batch; u64 offset of the first message, u32 count
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ DELIVER_HEAD = struct.Struct("<BQIq")
 REFER = struct.Struct("<BQIqQI")
 NO_IDENTITY = Identity(0, 0, 0)
 WAITING_BYTES_MAX = 16 << 20
-"""Batches kept for a host that has not answered; publishers pause above it, and are refused at four times as much."""
+"""Unanswered bytes per host above which publishers pause; at four times, appends are refused."""
 ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
-"""The host is not where the queue's group is."""
+"""The host does not lead the queue's group."""
 PATIENCE_SECONDS = 10.0
-"""How long a host that is away is waited for before what it is asked is refused."""
+"""Time for which requests wait for a host that is away before they are refused."""
 
 
 class RemoteHost:
-    """One other shard, as the host of queues."""
+    """One other shard, as a host of queues."""
 
     def __init__(self, link: FrameLink, now: Callable[[], float]) -> None:
         self._link = link
         self._now = now
         self._numbers = itertools.count(1)
         self._once: set[int] = set()
-        """Numbers of appends and attachments that are not kept for a host that goes away, or is the wrong one."""
+        """Numbers of appends and attaches that are not retried if the host is lost or wrong."""
         self._appends: dict[int, tuple[bytes, Answer | None]] = {}
-        """Appends not answered, in the order made: frame, and who is answered."""
+        """Unanswered appends in order: frame and callback."""
         self._bytes = 0
         self._ports: dict[int, ConsumerPort] = {}
         self._attaching: dict[int, tuple[Wanted, Callable[[Attached, Held | None], None]]] = {}
@@ -74,12 +74,12 @@ class RemoteHost:
         self._taken: dict[int, Taken] = {}
         self._carried: dict[int, Done] = {}
         self.astray: list[tuple[Wanted, ConsumerPort, Callable[[Attached, Held | None], None]]] = []
-        """Consumers that asked the wrong shard; they ask the right one soon."""
+        """Consumers that asked the wrong shard and will retry at the right one soon."""
         self.serving = False
-        """Whether the host has said which queues it has since its shard started."""
+        """True once the restarted host has announced its queues."""
         self._away_since = now()
 
-    # What is asked
+    # Requests
 
     def append(
         self,
@@ -90,7 +90,7 @@ class RemoteHost:
         by_address: bool = False,
         once: bool = False,
     ) -> bool:
-        """Store a batch there. ``once``: answered with `MOVED` where it would be kept and sent again."""
+        """Append a batch there. ``once``: answer `MOVED` instead of keeping it for a retry."""
         if once and not self.serving:
             if done is not None:
                 done(MOVED)
@@ -155,16 +155,16 @@ class RemoteHost:
         self._link.send_control("commit", number, offset, self._request(done))
 
     def detach(self, number: int) -> None:
-        """A consumer goes."""
+        """Detach a consumer."""
         if self._ports.pop(number, None) is not None:
             self._link.send_control("detach", number)
 
     def set_limit(self, number: int, limit: int) -> None:
-        """A consumer holds at most so many unsettled messages from now on."""
+        """Set a consumer's maximum number of unacked messages."""
         self._link.send_control("limit", number, limit)
 
     def take(self, number: int, done: Taken) -> None:
-        """One message for a consumer there."""
+        """Get one message for a consumer there."""
         if not self.serving or number not in self._ports:
             done(False, 0)
             return
@@ -173,7 +173,7 @@ class RemoteHost:
         self._link.send_control("take", number, request)
 
     def stop(self, number: int) -> None:
-        """A consumer is given nothing more."""
+        """Stop deliveries to a consumer."""
         self._link.send_control("stop", number)
 
     def status(self, queue: str, done: Told) -> None:
@@ -181,7 +181,7 @@ class RemoteHost:
         self._ask(done, "status", queue)
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready there."""
+        """Drop ready messages there."""
         self._ask(done, "purge", queue)
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
@@ -189,7 +189,7 @@ class RemoteHost:
         self._ask(done, "delete queue", queue, if_unused, if_empty)
 
     def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
-        """Carry out there a command about a queue that moves to a group."""
+        """Carry out a command there about a queue that is moving to a group."""
         if not self.serving:
             done(Result(Code.LOST))
             return
@@ -217,22 +217,22 @@ class RemoteHost:
 
     @property
     def crowded(self) -> bool:
-        """Whether more is unanswered than is good."""
+        """True while unanswered appends exceed the high watermark."""
         return self._bytes > WAITING_BYTES_MAX
 
     @property
     def last_number(self) -> int:
-        """Number of the newest append that is not answered; 0 when there is none."""
+        """Number of the newest unanswered append; 0 if there is none."""
         return next(reversed(self._appends), 0)
 
     def owes(self, last: int) -> bool:
-        """Whether an append up to this number is not answered."""
+        """Return whether an append up to this number is unanswered."""
         return next(iter(self._appends), last + 1) <= last
 
-    # What comes back
+    # Answers
 
     def on_appended(self, numbers: list[int], refused: list[int]) -> None:
-        """Appends became durable, or (number and reason in turn) were refused."""
+        """Handle appends that became durable or were refused (alternating number and reason)."""
         for number in numbers:
             self._answer(number, 0)
         for at in range(0, len(refused), 2):
@@ -250,7 +250,7 @@ class RemoteHost:
     def on_attached(
         self, number: int, reason: int, group: str, stream: bool, primary: str, outcome: int
     ) -> None:
-        """A consumer is attached, or not."""
+        """Handle the answer to an attach."""
         found = self._attaching.pop(number, None)
         if found is None:
             return
@@ -268,7 +268,7 @@ class RemoteHost:
             found[1](Attached(0, group, stream, primary), RemoteHeld(self, number))
 
     def on_settled(self, request: int, reason: int) -> None:
-        """What was settled or committed is durable, or was refused."""
+        """Handle the answer to a settlement or a commit."""
         done = self._requests.pop(request, None)
         if done is not None:
             done(reason)
@@ -276,25 +276,25 @@ class RemoteHost:
     def on_told(
         self, request: int, outcome: int, ready: int, unsettled: int, consumers: int
     ) -> None:
-        """What a queue was asked is answered."""
+        """Handle the answer to a status, purge or delete request."""
         done = self._told.pop(request, None)
         if done is not None:
             done(Status(Outcome(outcome), ready, unsettled, consumers))
 
     def on_carried(self, request: int, code: int, value: int) -> None:
-        """A command about a queue that moves was carried out, or not."""
+        """Handle the answer to a command about a moving queue."""
         done = self._carried.pop(request, None)
         if done is not None:
             done(Result(code, value))
 
     def on_taken(self, request: int, found: bool, ready: int) -> None:
-        """A message that was to be taken has come, or there is none."""
+        """Handle the answer to a get."""
         done = self._taken.pop(request, None)
         if done is not None:
             done(found, ready)
 
     def on_deliver(self, frame: bytes) -> None:
-        """Messages for a consumer of this shard."""
+        """Deliver messages to a consumer of this shard."""
         _, number, attempts, committed = DELIVER_HEAD.unpack_from(frame)
         port = self._ports.get(number)
         if port is not None:
@@ -302,14 +302,14 @@ class RemoteHost:
             port.deliver(batch, 0, batch.count, attempts, committed)
 
     def on_refer(self, frame: bytes) -> None:
-        """It is said which messages are for a consumer of this shard, which has a copy of them."""
+        """Refer a consumer of this shard to messages in its node's replica."""
         _, number, attempts, committed, offset, count = REFER.unpack(frame)
         port: Any = self._ports.get(number)
         if port is not None:
             port.refer(offset, count, attempts, committed)
 
     def on_cancelled(self, number: int) -> None:
-        """The consumer's queue is gone there."""
+        """Handle the cancellation of a consumer there."""
         port = self._ports.pop(number, None)
         attaching = self._attaching.pop(number, None)
         if port is not None and attaching is not None and number in self._once:
@@ -323,7 +323,7 @@ class RemoteHost:
     # Coming and going
 
     def serve(self) -> None:
-        """The host is there with its queues: it gets what it has not answered."""
+        """Send all unanswered requests to a host that is ready."""
         self.serving = True
         for frame, _ in self._appends.values():
             self._link.send_frame(frame)
@@ -331,7 +331,7 @@ class RemoteHost:
             self._link.send_control("attach", number, *astuple(wanted))
 
     def lose(self) -> None:
-        """The host's shard has died."""
+        """Handle the loss of the host's shard."""
         self.serving = False
         self._away_since = self._now()
         requests, self._requests = self._requests, {}
@@ -352,7 +352,7 @@ class RemoteHost:
         self._lose_once()
 
     def _lose_once(self) -> None:
-        """Nobody can say what became of what the host was asked for: who asked asks somebody else."""
+        """Answer fail-fast requests, whose fate is unknown: their callers ask elsewhere."""
         once, self._once = self._once, set()
         for number in sorted(once):
             self._answer(number, MOVED)
@@ -362,7 +362,7 @@ class RemoteHost:
                 attaching[1](ASTRAY, None)
 
     def give_up(self) -> None:
-        """Refuse what has waited in vain for a host that does not come back."""
+        """Refuse requests to a host that has not come back in time."""
         if not self._hopeless():
             return
         appends, self._appends = self._appends, {}
@@ -396,19 +396,19 @@ class RemoteHeld:
         self._host.commit(self._number, offset, done)
 
     def set_limit(self, limit: int) -> None:
-        """Set how many messages it may hold."""
+        """Set the maximum number of unacked messages."""
         self._host.set_limit(self._number, limit)
 
     def take(self, done: Taken) -> None:
-        """Take one message."""
+        """Get one message."""
         self._host.take(self._number, done)
 
     def stop(self) -> None:
-        """Be given nothing more."""
+        """Stop deliveries."""
         self._host.stop(self._number)
 
     def detach(self) -> None:
-        """Go."""
+        """Detach."""
         self._host.detach(self._number)
 
 
@@ -430,11 +430,11 @@ class RemoteHosts:
         self.hosts = {peer: RemoteHost(link, now) for peer, link in links.items()}
 
     def add(self, peer: int, link: FrameLink) -> None:
-        """There is another shard, of another node."""
+        """Add a shard of another node."""
         self.hosts[peer] = RemoteHost(link, self._now)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames."""
         return {
             "appended": self._on_appended,
             "attached": self._to("on_attached"),
@@ -459,7 +459,7 @@ class RemoteHosts:
         self.answered()
 
     def _on_queues(self, link: FrameLink, queues: Iterable[list[Any]], complete: bool) -> None:
-        """A shard tells which queues it hosts; it serves them when it has told all."""
+        """Learn queues that a shard hosts; it is ready once the announcement is complete."""
         for queue in queues:
             self._on_queue(link, *queue)
         if complete:
@@ -471,28 +471,28 @@ class RemoteHosts:
         self._names.add(QueueInfo(name, group, kind, tuple(topics)))
 
     def _on_no_queue(self, _link: FrameLink, name: str, group: str) -> None:
-        if self._names.info(name).group == group:  # else it is in another group by now
+        if self._names.info(name).group == group:  # otherwise it is in another group by now
             self._names.remove(name)
 
     def deliver(self, link: FrameLink, frame: bytes) -> None:
-        """A DELIVER frame has come."""
+        """Handle a DELIVER frame."""
         self.hosts[link.peer].on_deliver(frame)
 
     def refer(self, link: FrameLink, frame: bytes) -> None:
-        """A REFER frame has come."""
+        """Handle a REFER frame."""
         self.hosts[link.peer].on_refer(frame)
 
     def lose(self, peer: int) -> None:
-        """A shard has died."""
+        """Handle the loss of a shard."""
         self.hosts[peer].lose()
 
     @property
     def crowded(self) -> bool:
-        """Whether more is unanswered anywhere than is good."""
+        """True while any host's unanswered appends exceed the high watermark."""
         return any(host.crowded for host in self.hosts.values())
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Do periodic work; runs every tenth of a second."""
         for host in self.hosts.values():
             host.give_up()
             astray, host.astray = host.astray, []

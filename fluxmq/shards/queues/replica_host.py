@@ -1,8 +1,8 @@
-"""A group that is led on another node and has its copy on this shard: consumers here are given messages out of the copy.
+"""Local replica of a group led on another node: consumers here read messages from it.
 
-Who leads decides as ever which messages a consumer gets, and takes what it settles; only what crosses to here says which
-messages those are, instead of carrying them (`distribution_mode: replicate`). A message that is not in the copy yet is waited
-for: it was committed before it was handed out, so it is on its way.
+The leader still decides which messages a consumer gets, and receives its settlements; it sends
+references instead of the messages (`distribution_mode: replicate`). A message that has not reached
+the replica yet is awaited: it was committed before its delivery, so it is on its way.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ ASTRAY = Attached(MOVED, outcome=Outcome.UNAVAILABLE)
 
 
 class ReplicaHost:
-    """Implements ``QueueHost`` for consumers of a copy. ``leader`` gives who leads the group, None while nobody is known."""
+    """Implements ``QueueHost`` for consumers of a replica. ``leader`` returns the group's leader,
+    or None while unknown."""
 
     def __init__(self, group: Group, leader: Callable[[], QueueHost | None]) -> None:
         self._group = group
         self._leader = leader
         self._waiting: dict[ReplicaPort, None] = {}
         self._ports: dict[ReplicaPort, None] = {}
-        """All consumers of this copy."""
+        """All consumers of this replica."""
         self._closed = False
         self._forwarding = False
-        """Whether messages are not read from the copy any more: it is damaged."""
+        """True once the replica is damaged: consumers get messages from the leader."""
 
     def append(
         self,
@@ -58,7 +59,7 @@ class ReplicaHost:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Not here: appends go to who leads."""
+        """Refuse: appends go to the leader."""
         if done is not None:
             done(MOVED)
         return True
@@ -66,7 +67,7 @@ class ReplicaHost:
     def attach(
         self, wanted: Wanted, port: ConsumerPort, done: Callable[[Attached, Held | None], None]
     ) -> None:
-        """Attach a consumer to who leads, and give it messages out of the copy."""
+        """Attach a consumer to the leader; it gets messages from the replica."""
         leader = None if self._closed else self._leader()
         if leader is None:
             done(ASTRAY, None)
@@ -87,47 +88,48 @@ class ReplicaHost:
                 self.leave(reading)
             done(answer, None if held is None else ReplicaHeld(held, reading))
 
-        # What it is told of is no batch: it is taken as one that is handed references.
+        # The port receives no batches, only references.
         leader.attach(replace(wanted, references=True), reading, attached)
 
     def status(self, queue: str, done: Told) -> None:
-        """Not here."""
+        """Refuse: the leader answers this."""
         done(Status(Outcome.UNAVAILABLE))
 
     def purge(self, queue: str, done: Told) -> None:
-        """Not here."""
+        """Refuse: the leader answers this."""
         done(Status(Outcome.UNAVAILABLE))
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Not here."""
+        """Refuse: the leader answers this."""
         done(Status(Outcome.UNAVAILABLE))
 
     def applied(self) -> None:
-        """The copy has more than before."""
+        """Deliver what the replica has received meanwhile."""
         for port in list(self._waiting):
             if port.pump():
                 self.forget(port)
 
     def wait(self, port: ReplicaPort) -> None:
-        """A consumer has been told of messages that are not here yet."""
+        """Register a consumer with references to messages that are not here yet."""
         self._waiting[port] = None
 
     def forget(self, port: ReplicaPort) -> None:
-        """A consumer waits no longer."""
+        """Unregister a consumer that no longer waits."""
         self._waiting.pop(port, None)
 
     def leave(self, port: ReplicaPort) -> None:
-        """A consumer has gone."""
+        """Remove a consumer."""
         self._ports.pop(port, None)
         self.forget(port)
 
     def close(self) -> None:
-        """There is another copy from now on, or none: every consumer is let go, and has to be attached to that."""
+        """Close for a new replica, or none: cancel every consumer, which then attaches anew."""
         self._closed = True
         self._let_go()
 
     def damaged(self, why: str) -> None:
-        """The copy is damaged: consumers are let go, and get what the leader itself sends when they come again."""
+        """Mark the replica as damaged: cancel consumers, which then get messages from the
+        leader."""
         self._forwarding = True
         self._let_go()
         self._group.on_damaged(why)
@@ -138,33 +140,33 @@ class ReplicaHost:
 
     @property
     def group(self) -> Group:
-        """The copy."""
+        """The replica."""
         return self._group
 
 
 class ReplicaPort:
-    """A consumer that reads from the copy. ``held``: as whom it is attached."""
+    """A consumer that reads from the replica. ``held``: its handle at the leader."""
 
     def __init__(self, host: ReplicaHost, queue: str, port: ConsumerPort) -> None:
         self._host = host
         self._queue = queue
         self._port = port
         self._told: deque[tuple[int, int, int, int]] = deque()
-        """What it was told of and is not here yet; bounded by what a consumer may hold."""
+        """References to messages that are not here yet; bounded by the consumer's limit."""
         self._behind: deque[tuple[Taken, int]] = deque()
-        """Who took a message that is not here yet, and how many more are ready."""
+        """Gets whose message is not here yet, with the number of ready messages behind."""
         self._missed = False
-        """Whether a message was told of that there is none of any more."""
+        """True if a referenced message does not exist any more."""
         self.held: Held | None = None
 
     def refer(self, offset: int, count: int, attempts: int, committed: int) -> None:
-        """These messages are for the consumer."""
+        """Accept references to the consumer's messages."""
         self._told.append((offset, count, attempts, committed))
         if not self.pump():
             self._host.wait(self)
 
     def pump(self) -> bool:
-        """Hand on what is here; whether nothing is missing."""
+        """Deliver the messages that are here; return whether none is missing."""
         state = self._host.group.machine.queue(self._queue)
         while self._told:
             offset, count, attempts, committed = self._told[0]
@@ -178,7 +180,7 @@ class ReplicaPort:
         return True
 
     def taken(self, done: Taken, found: bool, ready: int) -> None:
-        """Who leads has answered a take: it is told when the message was delivered."""
+        """Handle the leader's answer to a get: pass it on once the message is delivered."""
         if found and self._told:
             self._behind.append((done, ready))
             return
@@ -186,7 +188,7 @@ class ReplicaPort:
         done(found and not missed, ready)
 
     def end(self) -> None:
-        """Nothing more is handed on; whoever waits for a message is told that there is none."""
+        """Stop deliveries and answer waiting gets with nothing."""
         self._told.clear()
         self._host.leave(self)
         behind, self._behind = self._behind, deque()
@@ -205,7 +207,7 @@ class ReplicaPort:
                 self._host.damaged(str(damage))
                 return
             except FluxmqError:
-                # Retention has taken it meanwhile: others may be given what is left.
+                # Retention has removed it meanwhile: release what is left to others.
                 self._missed = True
                 if self.held is not None:
                     span = [(offset, end - 1)]
@@ -219,16 +221,17 @@ class ReplicaPort:
     def deliver(
         self, batch: object, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Messages themselves have come although references were asked for."""
+        """Fail: a host that was asked for references must not send messages."""
         raise AssertionError("a host that was asked for references sends no messages")
 
     def cancelled(self) -> None:
-        """Who leads has let the consumer go."""
+        """Handle the cancellation by the leader."""
         self.end()
         self._port.cancelled()
 
     def let_go(self) -> None:
-        """The copy is closed: what was not handed on is the leader's again, and whoever consumes looks for another host."""
+        """Cancel the consumer: undelivered messages return to the leader, and the consumer attaches
+        elsewhere."""
         held, self.held = self.held, None
         self.end()
         if held is not None:
@@ -237,7 +240,7 @@ class ReplicaPort:
 
 
 class ReplicaHeld:
-    """A consumer that reads from the copy, from the side of who asked for it."""
+    """Handle of a consumer that reads from the replica, for the side that attached it."""
 
     def __init__(self, held: Held, port: ReplicaPort) -> None:
         self._held = held
@@ -246,26 +249,26 @@ class ReplicaHeld:
     def settle(
         self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
     ) -> None:
-        """Settle messages, where the group is led."""
+        """Settle messages at the leader."""
         self._held.settle(verb, ranges, delay, reason, done)
 
     def commit(self, offset: int, done: Answer | None) -> None:
-        """Commit a stream's offset there."""
+        """Commit a stream's offset at the leader."""
         self._held.commit(offset, done)
 
     def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on."""
+        """Set the maximum number of unacked messages."""
         self._held.set_limit(limit)
 
     def take(self, done: Taken) -> None:
-        """One message now; it may be known there and not be here yet."""
+        """Get one message now; its reference may arrive before the message itself."""
         self._held.take(lambda found, ready: self._port.taken(done, found, ready))
 
     def stop(self) -> None:
-        """Be given nothing more."""
+        """Stop deliveries."""
         self._held.stop()
 
     def detach(self) -> None:
-        """Go; what has not come yet does not come any more."""
+        """Detach; messages that have not arrived yet are dropped."""
         self._port.end()
         self._held.detach()

@@ -1,4 +1,4 @@
-"""What a shard tells of its queues and groups as metrics, and for ``fluxmqctl status``."""
+"""A shard's metrics of queues and groups, and its numbers for ``fluxmqctl status``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fluxmq.shards.queues.listing import MEMORY, bytes_of, durability_of, promis
 from fluxmq.shards.queues.wiring import Queues
 
 _STATES = {"follower": "following", "candidate": "leaderless"}
-"""States of groups that are led on another node, or nowhere, by this node's role in them."""
+"""State in metrics, by this node's role, of groups led on another node or by none."""
 
 
 class QueueReports:
-    """Reads one shard's queues when somebody asks."""
+    """Reads one shard's queues on request."""
 
     def __init__(self, queues: Queues, instruments: Instruments) -> None:
         self._queues = queues
@@ -36,11 +36,11 @@ class QueueReports:
         histogram.observe(seconds)
 
     def groups(self) -> list[Group]:
-        """The groups of the shard, that of its memory included."""
+        """Return all groups of the shard, including the in-memory one."""
         return self._queues.service.all_groups()
 
     def numbers(self) -> dict[str, int]:
-        """The numbers of ``fluxmqctl status``, by their names there."""
+        """Return the numbers of ``fluxmqctl status`` by name."""
         service = self._queues.service
         states = self._states()
         names = [hosted.group.name for hosted in service.groups.values() for _ in hosted.group.logs]
@@ -70,7 +70,7 @@ class QueueReports:
         return states
 
     def samples(self) -> Iterator[Sample]:
-        """Every metric of queues."""
+        """Yield every metric of queues."""
         service = self._queues.service
         counts = service.counts
         yield from self._each_queue()
@@ -116,7 +116,7 @@ class QueueReports:
             durabilities[durability] += len(group.machine.queues)
             for queue in group.machine.queues.values():
                 numbers = _numbers(group, queue)
-                # Ephemeral queues are named by clients: what they do may not make series.
+                # Clients name ephemeral queues and must not be able to create series.
                 if memory or shown >= QUEUE_SERIES_MAX:
                     others = [a + b for a, b in zip(others, numbers, strict=True)]
                     left += 1

@@ -1,10 +1,12 @@
-"""The replication groups that this shard hosts, and the order of work at the end of a tick.
+"""The replication groups that a shard hosts, and the order of work at the end of a tick.
 
-A tick ends like this: clients' answers become settlements, every group with something to do hands out messages and
-proposes its entry, all entries go to the log in one write, answers to other shards are sent. Then connections are
-written. What was written to the log becomes durable meanwhile; that the sync is done wakes the shard again.
+At the end of a tick, clients' answers become settlements, every group with work delivers messages
+and proposes its entry, all entries go to the log in one write, and answers to other shards are
+sent. Then connections are written. Meanwhile the log syncs; the end of the sync wakes the shard
+again.
 
-Longer than 500 lines because the groups' coming and going and the order of a tick work on the same tables.
+Longer than 500 lines because the groups' coming and going and the order of a tick work on the same
+tables.
 """
 
 from __future__ import annotations
@@ -43,26 +45,26 @@ from fluxmq.storage.log_reader import OpenSegments
 from fluxmq.storage.open_files import OpenFiles
 
 ROOM_SECONDS = 1.0
-"""Time between two looks at the free space of the disk."""
+"""Seconds between checks of free disk space."""
 TIMER_AHEAD_US = 500_000
-"""What is due later than this is looked at again by the housekeeping, ten times a second. A timer for it would be one of
-thousands: nearly all are for what is settled long before (a delivery's consumer timeout, half an hour)."""
+"""Timers due later than this are left to housekeeping, which runs ten times a second. Nearly all of
+them (consumer timeouts of half an hour) are for messages settled long before."""
 BEGIN_SECONDS = 0.02
-"""Time for beginning checkpoints after which no other one is begun in this tenth of a second: it takes some microseconds for
-each queue, and nobody is served meanwhile."""
+"""Time budget for beginning checkpoints, per tenth of a second: each takes some microseconds per
+queue, during which the shard serves nobody."""
 PAUSED_QUEUE = 16
-"""Not reading: more appends of a group are under way than is good."""
+"""Reason for pausing a connection: a group's appends exceed the high watermark."""
 OVERHEAD_BYTES = 4096
-"""What an entry and a segment need beside a batch, and more."""
+"""Upper bound of the overhead of an entry or segment beside its batch."""
 
 _log = get_logger("fluxmq.queues")
 
 
 class QueueService:
-    """The groups of one shard."""
+    """The groups that one shard hosts."""
 
     low: bool = False
-    """Whether the file system has less free space than ``storage.min_free_bytes``."""
+    """True while the file system has less free space than ``storage.min_free_bytes``."""
 
     def __init__(
         self,
@@ -81,31 +83,31 @@ class QueueService:
         self.names = names
         self.groups: dict[str, Hosted] = {}
         self.held: set[Connection] = set()
-        """Connections that are not read because more appends are under way than is good."""
+        """Connections paused because appends in flight exceed the high watermark."""
         self.dead_letters = DeadLetters(names, hosts, clock)
         self.is_elsewhere: Callable[[str], bool] = lambda _name: False
-        """Whether it is decided that a group lives on another shard."""
+        """Returns whether a group is assigned to another shard."""
         self.before_groups: Callable[[], None] = lambda: None
         self.after_groups: Callable[[], None] = lambda: None
         self.crowded_elsewhere: Callable[[], bool] = lambda: False
         self.told: Callable[[str, QueueConfig | None], None] = lambda _name, _config: None
         self.deleted: Callable[[str], None] = lambda _name: None
-        """Called when a queue has gone from a group here."""
+        """Called when a queue is deleted from a group here."""
         self.unused: Callable[[str], None] = lambda _name: None
-        """Called when the last consumer of a queue here has gone."""
+        """Called when the last consumer of a queue here leaves."""
         self.broken: dict[str, str] = {}
-        """Groups that are placed here and could not be opened, and why."""
+        """Groups assigned to this shard that could not be opened, with the reason."""
         self.counts = self.dead_letters.counts = QueueCounts()
         self.member_of: Callable[[str], Member] = lambda _group: ALONE
-        """As which member this node is in a group."""
+        """Returns this node's membership of a group."""
         self.opened: Callable[[Hosted], None] = lambda _hosted: None
-        """Called with a group that was opened, before it is started."""
+        """Called with a newly opened group, before it is started."""
         self.closed: Callable[[Hosted], None] = lambda _hosted: None
-        """Called with a group that is hosted here no longer."""
+        """Called with a group that this shard no longer hosts."""
         self.mend: Callable[[str, Corruption], bool] = lambda _group, _damage: False
-        """Called with a group that is damaged and therefore not open; whether it is worth another try."""
+        """Called with a damaged group that could not be opened; returns whether to try again."""
         self.replacing: set[str] = set()
-        """Groups whose files are being replaced by other ones: nobody may open them meanwhile."""
+        """Groups whose files are being replaced and which must not be opened meanwhile."""
         self._settings, self._paths = settings, paths
         self._files = disk.files
         self._reactor = reactor
@@ -114,10 +116,10 @@ class QueueService:
         self._blocked: dict[Group, None] = {}
         """Groups with commands that wait for the log's sync to end."""
         self._patient: dict[Group, None] = {}
-        """Groups with nothing but commands that nobody waits for."""
+        """Groups whose only pending commands are ones that no caller waits for."""
         self._undeclared: set[str] = set()
         self._gathers = False
-        """Whether the groups that are marked now are worked for in this tick."""
+        """True while groups that are marked get their turn in this tick anyway."""
         self._next_look = 0.0
         self._timer_at = 0
         self.logs = ShardLogs(
@@ -171,7 +173,7 @@ class QueueService:
         return group
 
     def open(self, name: str) -> None:
-        """Host a group: recover it and start it. Raises StorageError."""
+        """Host a group: recover and start it. Raises StorageError."""
         if name in self.replacing:
             raise StorageError(f"group {name} is being replaced")
         try:
@@ -219,7 +221,7 @@ class QueueService:
         hosted.keeper.start()
 
     def release(self, name: str) -> None:
-        """A group is hosted here no longer: its files are closed. Its log keeps what it has until `forget_strays`."""
+        """Stop hosting a group and close its files. Its log entries stay until `forget_strays`."""
         hosted = self.groups.pop(name)
         self.closed(hosted)
         hosted.group.fail("the group has moved to another shard")
@@ -228,18 +230,18 @@ class QueueService:
         self._marked.pop(hosted.group, None)
 
     def leave(self, name: str) -> None:
-        """This node is no member of a group any more: it is hosted here no longer, and leaves the log."""
+        """Stop hosting a group that this node left, and remove it from the log."""
         self.release(name)
         self.forget(name)
 
     def forget(self, name: str) -> None:
-        """A group that is not hosted here leaves this shard's logs."""
+        """Remove a group that is not hosted here from this shard's logs."""
         for log in self.logs.all():
             discard(log.wal, name)
         self.wake()
 
     def forget_strays(self) -> None:
-        """Groups that live elsewhere leave this shard's logs. Raises Corruption when something would be lost."""
+        """Drop groups that live elsewhere from the logs. Raises Corruption to avoid loss."""
         for kind in (WAL, WAL_BUFFERED):
             if kind not in self.logs.opened and not self._files.exists(self.logs.directory(kind)):
                 continue
@@ -251,12 +253,12 @@ class QueueService:
                     self.wake()
 
     def unhosted(self) -> list[str]:
-        """Groups that this shard's logs have something of, and that are not open here."""
+        """Return the groups with entries in this shard's logs that are not open here."""
         names = {name for log in self.logs.all() for name in groups_of(log.wal)}
         return sorted(names - self.groups.keys())
 
     def _declare(self, group: Group) -> None:
-        """The group is led from here: its configured queues have to be there, as the settings say."""
+        """Declare the configured queues of a group that this node now leads."""
         self._undeclared.discard(group.name)
         for config in self.names.configured(group.name):
             state = group.machine.queue(config.name)
@@ -278,7 +280,7 @@ class QueueService:
 
     def _gone(self, group: Group, queue: str) -> None:
         if self.names.is_hidden(queue) or self.names.is_in_another(queue, group.name):
-            return  # what is left of one that has moved, or what has come of one that has not
+            return  # a leftover of a queue that moved, or of a move that was cancelled
         self.told(queue, None)
         self.names.remove(queue)
         self.counts.dead.pop(queue, None)
@@ -287,33 +289,33 @@ class QueueService:
 
     @property
     def ready(self) -> bool:
-        """Whether every group leads and every configured queue is there (or its log has failed)."""
+        """True once all groups lead and configured queues exist, or a log has failed."""
         return not self._undeclared or any(log.failed for log in self.logs.all())
 
     @property
     def open_files(self) -> OpenFiles:
-        """The files of queues' logs that are open."""
+        """The table of open files of queues' logs."""
         return self._segments.table
 
     @property
     def full(self) -> bool:
-        """Whether appends to a group here are refused for want of space, or would be."""
+        """True while a group here rejects appends for lack of space, or would."""
         return self.low or any(hosted.group.full for hosted in self.groups.values())
 
     @property
     def failure(self) -> str:
-        """Why a group here has failed although its log has not, and nobody mends it; empty when none has."""
+        """Error of a failed group here whose log works and that is not being repaired; or empty."""
         for hosted in self.groups.values():
             if hosted.group.failed and not (hosted.shared.failed or hosted.mending):
                 return f"group {hosted.group.name}: {hosted.group.failed}"
         return ""
 
     def all_groups(self) -> list[Group]:
-        """The groups of this shard, that of its memory included."""
+        """Return all groups of this shard, including the in-memory one."""
         return self._all()
 
     def find(self, group: str) -> Group | None:
-        """A group of this shard."""
+        """Return a group of this shard, or None."""
         if group == self.ephemeral.name:
             return self.ephemeral
         hosted = self.groups.get(group)
@@ -322,23 +324,23 @@ class QueueService:
     # The tick
 
     def wake(self) -> None:
-        """Have ``finish`` called at the end of this tick, or of one that is asked for."""
+        """Have ``finish`` called at the end of this tick; schedule a tick if none is running."""
         reactor = self._reactor
         reactor.unfinished = True
         if not reactor.ticking:
             reactor.host.schedule()
 
     def mark(self, group: Group) -> None:
-        """There is something to do for a group at the end of the tick."""
+        """Schedule work for a group at the end of the tick."""
         self._marked[group] = None
-        if not self._gathers:  # else their turn is about to come
+        if not self._gathers:  # otherwise its turn is about to come anyway
             self.wake()
 
     def finish(self) -> None:
         """End a tick.
 
-        Publishers come first: who waited for a sync that has ended is answered, and what waits for the log is written,
-        so that the disk works while messages are handed out.
+        Publishers come first: their syncs that have ended are answered and the log is written, so
+        that the disk works while messages are delivered.
         """
         reactor = self._reactor
         logs = self.logs.all()
@@ -370,7 +372,7 @@ class QueueService:
             self._set_timer(marked)
 
     def _take_marked(self) -> dict[Group, None]:
-        """The groups that have something to do now."""
+        """Take the groups that have work now."""
         marked, self._marked = self._marked, {}
         if self._blocked:
             for group in [each for each in self._blocked if each.keeper.writable]:
@@ -387,7 +389,7 @@ class QueueService:
             self._wait_with(group)
 
     def _wait_with(self, group: Group) -> None:
-        """Have a group look again when its patience ends."""
+        """Schedule another look at a group for when its pending commands become due."""
         if not self._patient:
             self._later(group.asked.alone_us / 1_000_000, self._patience_ends)
         self._patient[group] = None
@@ -398,7 +400,7 @@ class QueueService:
             self.mark(group)
 
     def _set_timer(self, groups: Iterable[Group]) -> None:
-        """Wake up when the first of the groups' timers is due."""
+        """Schedule a wake-up for the first of the groups' timers."""
         due: int | None = None
         for group in groups:
             at = group.next_due
@@ -426,7 +428,7 @@ class QueueService:
     # Flow
 
     def hold(self, connection: Connection, remote: bool) -> bool:
-        """Stop reading a connection until groups (``remote``: other shards') have room; False when they have."""
+        """Pause a connection until groups (``remote``: elsewhere) have room; False if they do."""
         if not remote and not any(group.crowded for group in self._all()):
             return False
         self.held.add(connection)
@@ -434,7 +436,7 @@ class QueueService:
         return True
 
     def let_go(self, remote: bool) -> None:
-        """Go on reading the connections that were held, once everybody has room."""
+        """Resume paused connections once all groups are below the low watermark."""
         if remote or not all(group.roomy for group in self._all()):
             return
         held, self.held = self.held, set()
@@ -444,12 +446,12 @@ class QueueService:
     # Housekeeping
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Do periodic work; runs every tenth of a second."""
         now = self._reactor.tally.now
         storage = self._settings.storage
         self._timers()
         table = self._segments.table
-        table.attended = True  # from the first time on: before it groups are recovered
+        table.attended = True  # set at the first run: groups are recovered before
         if self.groups:
             table.keep_spares()
         for hosted in self.groups.values():
@@ -461,7 +463,7 @@ class QueueService:
             self._look_for_room()
             self._try_again()
         elif self.held and not self.crowded_elsewhere():
-            self.wake()  # what was answered elsewhere makes room here
+            self.wake()  # answers from other shards make room here
         lagging = self._lagging()
         began = time.perf_counter()
         for hosted in self.checkpoints.due(
@@ -469,13 +471,13 @@ class QueueService:
         ):
             self.checkpoints.begin(hosted)
             if time.perf_counter() - began > BEGIN_SECONDS:
-                break  # groups of very many queues begin one after another
+                break  # groups with very many queues begin one after another
         self.checkpoints.look(self.groups.values())
         self.checkpoints.relieve(table)
         self.logs.sync_later(now, self._executor)
 
     def _try_again(self) -> None:
-        """What waits for space, or for a group's log to be less busy, is asked for again."""
+        """Retry writes that wait for space and commands that wait for a busy log."""
         for log in self.logs.all():
             if log.wal.buffered_bytes and not log.failed:
                 self.wake()
@@ -492,16 +494,16 @@ class QueueService:
         ]
 
     def _look_for_room(self) -> None:
-        """Refuse appends while the file system is nearly full, before a write fails for it."""
+        """Reject appends while the file system is nearly full, before a write fails."""
         wanted = self._settings.storage.min_free_bytes
         if not self._files.exists(self._paths.root):
-            return  # nothing is stored
+            return  # nothing is stored yet
         free = shutil.disk_usage(self._paths.root).free
         self.low = low = wanted > 0 and free < wanted
         for hosted in self.groups.values():
             full = not hosted.group.write() or hosted.shared.full or low
             hosted.group.full = full
-            if hosted.told_full != full:  # an append may have found it full before
+            if hosted.told_full != full:  # an append may have set it earlier
                 hosted.told_full = full
                 shared = hosted.shared
                 problem = shared.problem if shared.full else hosted.group.writes.problem
@@ -516,7 +518,7 @@ class QueueService:
     # The end
 
     async def stop(self) -> None:
-        """Let what is under way reach the disk, checkpoint every group, close."""
+        """Finish pending writes, checkpoint every group and close."""
         await self.checkpoints.drain()
         for hosted in self.groups.values():
             self.checkpoints.begin(hosted)
@@ -531,5 +533,5 @@ class QueueService:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way in any group."""
+        """True while nothing is in flight in any group."""
         return all(group.idle for group in self._all() if not group.failed)

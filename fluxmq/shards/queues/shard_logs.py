@@ -1,6 +1,6 @@
-"""The write-ahead logs of one shard: the one that is synced before anybody is answered, and the one that is synced after.
+"""The write-ahead logs of one shard: one syncs before it acknowledges, the other afterwards.
 
-Each is opened when a group first needs it. Who writes to which follows from the group's name.
+Each is opened when a group first needs it. The group's name determines its log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
 WAL = "wal"
-"""The log whose writes are answered when the disk has them; in listings and metrics, and its directory's name."""
+"""The log that acknowledges after the sync; name in listings and metrics, and of its directory."""
 WAL_BUFFERED = "wal-buffered"
-"""The log whose writes are answered before."""
+"""The log that acknowledges before the sync."""
 
 
 class ShardLogs:
-    """The logs of one shard, by kind. ``wake`` has the shard's tick end again; ``is_awaited``: see `SharedLog`."""
+    """The logs of one shard, by kind. ``wake`` schedules the end of a tick; ``is_awaited``: see
+    `SharedLog`."""
 
     def __init__(
         self,
@@ -51,15 +52,15 @@ class ShardLogs:
         self._next_buffered = 0.0
 
     def directory(self, kind: str) -> str:
-        """Where a log's files are."""
+        """Return the directory of a log's files."""
         return self._paths.wal(self._shard) + kind.removeprefix(WAL)
 
     def of(self, group: str) -> SharedLog:
-        """The log that a group writes to, opened when it is first needed. Raises StorageError."""
+        """Return the log that a group writes to, opened on first use. Raises StorageError."""
         return self.open(WAL_BUFFERED if group.startswith(BUFFERED) else WAL)
 
     def open(self, kind: str) -> SharedLog:
-        """The log of a kind. Raises StorageError."""
+        """Return the log of a kind. Raises StorageError."""
         found = self.opened.get(kind)
         if found is None:
             files = self._disk.files
@@ -80,7 +81,7 @@ class ShardLogs:
                 on_sync=times,
             )
             cluster = self._settings.cluster
-            # With others to send to and to hear from there is more to do than to look for the end of a sync.
+            # With other nodes to talk to there is more to do than to poll for the end of a sync.
             alone = not (cluster.enabled and cluster.raft.enabled)
             beside = kind == WAL and self._disk.beside and alone
             found = self.opened[kind] = SharedLog(
@@ -91,17 +92,17 @@ class ShardLogs:
         return found
 
     def all(self) -> list[SharedLog]:
-        """The logs that are open."""
+        """Return the open logs."""
         return list(self.opened.values())
 
     def settle(self) -> None:
-        """Sync what was answered before it was synced (blocks). Raises WriteFailed."""
+        """Sync writes that were acknowledged before a sync (blocks). Raises WriteFailed."""
         for syncer in self.syncers:
             if isinstance(syncer, BufferedSyncer):
                 syncer.settle()
 
     def sync_later(self, now: float, executor: Executor) -> None:
-        """Have what was answered before it was synced reach the disk, when it is time."""
+        """Sync writes that were acknowledged before a sync, in the background, when due."""
         for syncer in self.syncers:
             if isinstance(syncer, BufferedSyncer) and syncer.dirty and now >= self._next_buffered:
                 self._next_buffered = now + self._settings.storage.queue_sync_interval

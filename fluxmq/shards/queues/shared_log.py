@@ -1,8 +1,9 @@
-"""The shard's write-ahead log as its groups use it: one write and one sync per tick for all of them.
+"""The shard's write-ahead log as its groups use it: one write and one sync per tick for all of
+them.
 
-While a sync is under way the next write gathers; when it is done the groups written are told how far their
-entries are durable. A log whose write or sync failed is done with: every group on it fails, and nothing on it is
-acknowledged again before the shard has been started anew.
+While a sync is in flight the next write gathers; afterwards the groups learn how far their entries
+are durable. A failed write or sync ends the log: every group on it fails, and nothing on it is
+acknowledged before the shard restarts.
 """
 
 from __future__ import annotations
@@ -24,22 +25,23 @@ from fluxmq.storage.wal_options import NO_MARK, MarkWrite
 _log = get_logger("fluxmq.log")
 
 AWAIT_SECONDS = 0.0003
-"""How long the end of a sync is looked for without sleeping: most disks with a safe cache answer within it, and being
-woken would take as long again. What such a disk does not do by then is waited for asleep."""
+"""Time to poll for the end of a sync: most disks with a safe cache finish within it, and a wake-up
+would take as long again. After that the shard sleeps until the sync ends."""
 
 
 class Written(Protocol):
-    """Whoever has entries in a write."""
+    """A group with entries in a write."""
 
     def persisted(self, index: int, term: int, number: int) -> None:
-        """Everything up to entry ``index`` of ``term`` is durable, and all that was said to be write ``number``."""
+        """Handle durability up to entry ``index`` of ``term``, and of everything in writes up to
+        ``number``."""
 
     def log_failed(self, why: str) -> None:
-        """Nothing written since the last ``persisted`` ever will be."""
+        """Handle failure: nothing written since the last ``persisted`` ever will be durable."""
 
 
 class SharedLog:
-    """One write-ahead log and who waits for it."""
+    """One write-ahead log and the groups that write to it."""
 
     def __init__(
         self,
@@ -51,23 +53,23 @@ class SharedLog:
         is_awaited: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`impatient`: the disk is synced on another processor, so that this one may look for the end of it.
+        """`impatient`: the sync runs on another processor, so that this one may poll for its end.
 
-        `is_awaited`: whether a group has something to propose that waits for the log to be free.
+        `is_awaited`: returns whether a group has commands to propose that wait for the log.
         """
         self.wal = wal
         self.times = times or SyncTimes()
         self.failed = ""
         self.full = False
-        """Whether what is buffered waits for space on the disk: nothing more is taken then."""
+        """True while buffered data waits for disk space: nothing more is accepted."""
         self.problem: Exhausted | None = None
-        """What was used up when a write had to wait last."""
+        """Exhausted resource of the last write that had to wait."""
         self.busy = False
-        """Whether a sync is under way."""
+        """True while a sync is in flight."""
         self.awaited = 0.0
-        """Until when (monotonic seconds) the end of the sync under way is worth looking for without sleep; 0: none is."""
+        """Time (monotonic seconds) until which to poll for the end of the sync; 0: no sync."""
         self.gathering = False
-        """Whether `flush` will be called soon anyway, so that what is written now need not wake the shard."""
+        """True if `flush` is due anyway, so that a write need not wake the shard."""
         self._wake = wake
         self._impatient = impatient
         self._is_awaited = is_awaited
@@ -75,32 +77,33 @@ class SharedLog:
         self._next: dict[Written, tuple[int, int, int]] = {}
         self._under_way: dict[Written, tuple[int, int, int]] = {}
         self._durable: dict[Written, tuple[int, int, int]] = {}
-        """Who is still to be told of a sync that has ended."""
+        """Groups still to be notified of a sync that has ended."""
         self._members: set[Written] = set()
 
     def join(self, group: Written) -> None:
-        """A group writes here."""
+        """Register a group that writes here."""
         self._members.add(group)
 
     def owes(self, group: Written) -> bool:
-        """Whether something that a group gave is not written and durable, and still may be."""
+        """Return whether writes of a group are not durable yet and still may become so."""
         return not self.failed and (group in self._next or group in self._under_way)
 
     def leave(self, group: Written) -> None:
-        """A group has moved away."""
+        """Remove a group that has moved away."""
         self._members.discard(group)
         self._next.pop(group, None)
         self._under_way.pop(group, None)
         self._durable.pop(group, None)
 
     def wrote(self, group: Written, index: int, term: int, number: int = 0) -> None:
-        """The group's entries up to ``index`` are in the next write, which it may give a number to."""
+        """Register the group's entries up to ``index`` for the next write, with the group's write
+        ``number``."""
         self._next[group] = (index, term, number)
         if not self.gathering:
             self._wake()
 
     def flush(self) -> None:
-        """Write what has gathered, unless a sync is under way."""
+        """Write what has gathered, unless a sync is in flight."""
         if self.busy or self.failed or not self.wal.buffered_bytes:
             return
         try:
@@ -115,29 +118,30 @@ class SharedLog:
                 wanted = "a descriptor" if isinstance(error, OutOfDescriptors) else "space"
                 _log.warning("the log waits for %s", wanted, extra={"problem": str(error)})
             self.problem = error
-            self.full = True  # what is buffered waits; nobody is answered meanwhile
+            self.full = True  # buffered data waits; nothing is acknowledged meanwhile
         except StorageError as error:
             self._fail(str(error))
 
     def begin_tick(self) -> None:
-        """The end of a tick begins: tell those whose sync has ended; what is written from now on goes with `end_tick`."""
+        """Notify groups of an ended sync, at the end of a tick; later writes go with `end_tick`."""
         self.gathering = True
         if self.busy:
-            self.look()  # it may have ended since the tick began
+            self.look()  # it may have ended during the tick
         if self._durable:
             self.tell()
 
     def end_tick(self) -> float:
-        """Write what has gathered; until when (monotonic seconds) the end of its sync is worth looking for, or 0."""
+        """Write what has gathered; return the time (monotonic seconds) until which to poll for its
+        sync, or 0."""
         self.flush()
         self.gathering = False
         if self.busy and not self.wal.synced:
-            self.look()  # it is as good as synced
+            self.look()  # it counts as synced
             self._wake()
         return self.awaited
 
     def look(self) -> None:
-        """Take note of a sync that has ended; the log is free then. Who waits for it is told by ``tell``."""
+        """Check whether the sync has ended, which frees the log. ``tell`` notifies the groups."""
         if self.failed:
             return
         try:
@@ -146,14 +150,14 @@ class SharedLog:
             self._fail(str(error))
             return
         if done and self.busy and not self.wal.in_flight:
-            # Nobody has more under way than one write, so nobody is in both.
+            # A group has at most one write in flight, so it is not in both.
             self._durable.update(self._under_way)
             self._under_way = {}
             self.busy = False
             self.awaited = 0.0
 
     def tell(self) -> None:
-        """Tell those whose entries have become durable."""
+        """Notify groups whose entries have become durable."""
         if not self._durable:
             return
         durable, self._durable = self._durable, {}
@@ -161,9 +165,9 @@ class SharedLog:
             group.persisted(index, term, number)
 
     def ready(self) -> None:
-        """A sync has ended, or a file that a write waits for is there.
+        """Handle the end of a sync, or a new file that a write waited for.
 
-        Who waits for it is told at once, and has a tick end if something comes of that; so has what waits to be written.
+        Groups are notified at once; the shard wakes if that causes work or a write is waiting.
         """
         self.look()
         self.tell()
@@ -171,12 +175,12 @@ class SharedLog:
             self._wake()
 
     def completed(self) -> None:
-        """A sync may have ended: tell whose entries are durable now."""
+        """Check for the end of a sync and notify groups."""
         self.look()
         self.tell()
 
     def close(self) -> None:
-        """Close the files; what is under way is waited for by the caller."""
+        """Close the files; the caller waits for writes in flight."""
         self.wal.close()
 
     def _fail(self, why: str) -> None:
@@ -187,9 +191,10 @@ class SharedLog:
 
 
 class BufferedSyncer:
-    """Says at once that a write is durable, and syncs later: for queues whose publishers asked for just that.
+    """Reports writes as durable at once and syncs later, for queues with that durability.
 
-    ``sync`` runs in a thread of the caller's, at most ``interval`` seconds after the oldest unsynced write.
+    ``sync`` runs in a thread of the caller's, at most ``storage.queue_sync_interval`` after the
+    oldest unsynced write.
     """
 
     def __init__(self, files: Files | None = None) -> None:
@@ -199,15 +204,16 @@ class BufferedSyncer:
         self._done: list[tuple[int, int, float]] = []
         self._lock = threading.Lock()
         self._dirty: dict[tuple[int, int], int] = {}
-        """Files to be synced, by device and inode: our own descriptors, since the log may close its."""
+        """Files to sync by device and inode: duplicated descriptors, since the log may close its
+        own."""
         self._failure = 0
 
     def fileno(self) -> int:
-        """Readable when something completed."""
+        """Return the descriptor that is readable when something completed."""
         return self._event
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
-        """Note what will have to be synced, and answer. A log that is not synced has no mark."""
+        """Note a file to sync and complete the request. A log that is not synced has no mark."""
         assert mark.fd < 0, "a mark says what is synced"
         file = os.fstat(fd)
         key = (file.st_dev, file.st_ino)
@@ -226,16 +232,16 @@ class BufferedSyncer:
         os.eventfd_write(self._event, 1)
 
     def begin(self, fd: int) -> None:
-        """Whichever it is, who asks writes to it."""
+        """Do nothing: the caller writes to the file itself."""
 
     def write(
         self, _parts: list[bytes], _position: int, _number: int, _mark: MarkWrite = NO_MARK
     ) -> bool:
-        """Nothing is written here."""
+        """Write nothing."""
         return False
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """What was asked since the last call."""
+        """Return the requests completed since the last call."""
         try:
             os.eventfd_read(self._event)
         except BlockingIOError:
@@ -245,11 +251,12 @@ class BufferedSyncer:
 
     @property
     def dirty(self) -> bool:
-        """Whether something is not synced."""
+        """True while some files are not synced."""
         return bool(self._dirty)
 
     def sync(self) -> None:
-        """Sync everything noted so far (blocks), in any thread. A failure is the answer to every later request."""
+        """Sync everything noted so far (blocks), in any thread. A failure answers all later
+        requests."""
         with self._syncing:
             with self._lock:
                 dirty, self._dirty = self._dirty, {}
@@ -266,9 +273,9 @@ class BufferedSyncer:
             self._failure = errno.EIO
 
     def settle(self) -> None:
-        """Sync now (blocks), before something is done that an entry asked for and that cannot be taken back.
+        """Sync now (blocks), before an irreversible action that an entry requested.
 
-        Raises WriteFailed when what was written may be lost.
+        Raises WriteFailed if written data may be lost.
         """
         self.sync()
         if self._failure:
@@ -279,6 +286,6 @@ class BufferedSyncer:
         os.eventfd_write(self._event, 1)
 
     def close(self) -> None:
-        """Sync what is left and end."""
+        """Sync the rest and close."""
         self.sync()
         os.close(self._event)

@@ -1,7 +1,7 @@
-"""A queue at the end of a topic's route: runs in, batches to the queue's host out.
+"""A queue as the target of a topic: turns publish runs into appends at the queue's host.
 
-A run of QoS 1 or 2 is answered to its publisher when the queue's host says that its batches are durable. A QoS 0
-copy for a queue that merely captures the topic is best effort: it is dropped and counted when too many wait.
+A run of QoS 1 or 2 is acknowledged once the host reports its batches durable. A QoS 0 copy for a
+queue that merely captures the topic is best effort: it is dropped and counted when too many wait.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from fluxmq.shards.queues.names import QueueInfo
 from fluxmq.shards.queues.ports import QueueHost
 
 BLOCK_BYTES_MAX = 1024
-"""Publishers and properties longer than this are not remembered."""
+"""Maximum size of cached publisher names and properties."""
 BLOCKS_MAX = 1024
-"""Property blocks remembered per shard: one per publisher and set of properties in use, usually."""
+"""Maximum number of property blocks cached per shard: usually one per publisher and property
+set."""
 
 
 class Blocks:
-    """Property blocks of publishes, made once for all runs that say the same."""
+    """Property blocks of publishes, shared by all runs with equal properties."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, bytes], bytes] = {}
 
     def of(self, publisher: str, forward: bytes) -> bytes:
-        """The block of what ``publisher`` said with a message."""
+        """Return the block for the properties that ``publisher`` sent with a message."""
         block = self._known.get((publisher, forward))
         if block is None:
             items = to_items(forward)
@@ -47,7 +48,8 @@ class Blocks:
 
 
 class QueueSink:
-    """One queue, from the side of this shard's publishers. ``by_address``: they name it, rather than a topic that it gets."""
+    """A queue as this shard's publishers see it. ``by_address``: publishers name the queue, not a
+    topic."""
 
     def __init__(
         self,
@@ -75,7 +77,7 @@ class QueueSink:
     def offer(self, run: Run) -> None:
         """Append a run's messages."""
         if run.end - run.start > self._run_max and run.count > 1:
-            # As one batch it might be larger than a small log's files, although every message fits.
+            # One batch could exceed the files of a small log although every message fits.
             half = run.count // 2
             middle = run.skip(run.start, half)
             self.offer(run.part(run.start, middle, half))

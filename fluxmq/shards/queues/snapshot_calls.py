@@ -1,13 +1,13 @@
-"""Snapshots of this shard's groups as other members fetch them: three calls on a group's own address.
+"""Serves snapshots of this shard's groups to other members: three calls on a group's own address.
 
-* ``snapshot-manifest`` [least]: what there is (see `Manifest`), in chunks. A checkpoint is taken for it, unless there is a
-  source at entry `least` or beyond, behind which the group's log has everything: who has that can go on from the log.
-* ``snapshot-digest`` [index, term, [[queue, file, length], ...]]: the digest of each beginning, a chunk for each.
+* ``snapshot-manifest`` [least]: the contents (see `Manifest`), in chunks. Takes a checkpoint unless
+  a source at entry `least` or beyond exists from which the group's log continues.
+* ``snapshot-digest`` [index, term, [[queue, file, length], ...]]: a digest per prefix, one a chunk.
 * ``snapshot-read`` [index, term, queue, file, position, length]: those bytes.
 
-Requests are msgpack, and believed in nothing. A source is given up when nobody has asked for it for a while, or it is old:
-it keeps files that the group has removed. Who still wanted it is refused and asks for a manifest again; what was fetched
-is used for the newer one. Files are read in a thread, but for what is in memory.
+Requests are untrusted msgpack. A source is dropped when it is unused for a while or old, because it
+keeps files that the group has removed. A fetch that still needs it is refused and requests a new
+manifest; what it fetched is reused. Files are read in a thread, except for what is in memory.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ DIGEST: Final = "snapshot-digest"
 READ: Final = "snapshot-read"
 
 IDLE_SECONDS: Final = 60.0
-"""How long a source is kept that nobody asks for: a member that restarts meanwhile goes on with it."""
+"""Time for which an unused source is kept; a member that restarts meanwhile continues with it."""
 FETCHED_SECONDS: Final = 15.0
-"""How long after somebody asked for a source, or said that it fetches, the group's log keeps what is behind it: who has
-fetched it goes on from there."""
+"""Time after the last use of a source, or a fetcher's report, for which the group's log keeps later
+entries: the fetcher continues from there."""
 AGE_SECONDS_MAX: Final = 3600.0
-"""How long a source is kept at most: it keeps what retention has removed since on the disk."""
+"""Maximum lifetime of a source: it keeps data on disk that retention has removed since."""
 SOURCES_MAX: Final = 2
-"""Sources of one group: the newest, and the one that somebody may be fetching while it is made."""
+"""Maximum number of a group's sources: the newest, and one that may still be being fetched."""
 QUESTIONS_MAX: Final = 64
-"""Digests of one call; each may be of a whole segment."""
+"""Maximum number of digests per call; each may cover a whole segment."""
 READS_MAX: Final = 256
-"""Pieces of all groups read and on their way to whoever asked, 16 MiB together; more calls wait."""
+"""Maximum number of pieces of all groups being read and sent, 16 MiB in total; more calls wait."""
 CHECKPOINT_SECONDS_MAX: Final = 60.0
-"""How long a checkpoint that is under way is waited for."""
+"""Time limit for waiting on a checkpoint in progress."""
 _STEP_SECONDS: Final = 0.01
 _REQUEST_BYTES_MAX: Final = 1 << 20
 
@@ -64,7 +64,7 @@ _log = get_logger("fluxmq.cluster")
 
 @dataclass(slots=True)
 class _Kept:
-    """A source, when it was made and when somebody last asked for it, monotonic seconds."""
+    """A source, with its creation and last use in monotonic seconds."""
 
     source: SnapshotSource
     made: float
@@ -73,14 +73,15 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Group:
-    """What is kept of a group, the newest first. `making`: one at a time."""
+    """A group's sources, newest first. `making`: one is made at a time."""
 
     kept: list[_Kept] = field(default_factory=list)
     making: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class SnapshotCalls:
-    """Serves the snapshots of one shard's groups. ``find`` gives a group that is hosted here; ``now``: monotonic seconds."""
+    """Serves snapshots of one shard's groups. ``find`` returns a group hosted here; ``now``:
+    monotonic seconds."""
 
     def __init__(
         self,
@@ -92,9 +93,9 @@ class SnapshotCalls:
         now: Callable[[], float],
     ) -> None:
         self.made = 0
-        """Snapshots made for others."""
+        """Number of snapshots made for others."""
         self.sent_bytes = 0
-        """Bytes of segments given to others."""
+        """Bytes of segments sent to others."""
         self._files = files
         self._paths = paths
         self._checkpoints = checkpoints
@@ -106,7 +107,7 @@ class SnapshotCalls:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def handlers(self, group: str) -> Mapping[str, CallHandler]:
-        """Who answers the calls of other members of a group."""
+        """Return the handlers of calls from other members of a group."""
 
         def manifest(_hello: Hello, request: bytes) -> AsyncIterator[bytes]:
             return self._manifest(group, request)
@@ -161,7 +162,7 @@ class SnapshotCalls:
                 raise CallRefused("the request is not understood")
         async with self._reads:
             try:
-                # What was appended lately is in memory, mostly: a thread would cost more than that.
+                # Recent appends are mostly in memory: a thread would cost more than the read.
                 data = kept.source.read_now(queue, file, position, length)
                 if data is None:
                     data = await self._run(kept.source.read, queue, file, position, length)
@@ -187,14 +188,15 @@ class SnapshotCalls:
         return CallRefused(str(problem))
 
     async def _run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do what blocks in a thread."""
+        """Run blocking work in a thread."""
         assert not kwargs, "a thread is given positional arguments"
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, *args)
 
     # Sources
 
     async def _current(self, group: str, least: int) -> _Kept:
-        """A source that a member can go on from, at an entry or beyond. Raises CallRefused, StorageError."""
+        """Return a source at an entry or beyond, from which a member can continue. Raises
+        CallRefused, StorageError."""
         found = self._groups.setdefault(group, _Group())
         async with found.making:
             hosted = self._find(group)
@@ -221,7 +223,7 @@ class SnapshotCalls:
             return kept
 
     async def make(self, hosted: Hosted) -> SnapshotSource:
-        """Take a checkpoint, and keep the segments as they are at it until the source is closed.
+        """Take a checkpoint and keep its segments until the source is closed.
 
         Raises CallRefused, StorageError.
         """
@@ -273,7 +275,7 @@ class SnapshotCalls:
         self._later(kept.source.close)
 
     def _later(self, work: Callable[[], None]) -> None:
-        """Have something removed; what cannot be is removed by the next start."""
+        """Run a removal in the background; the next start removes what it cannot."""
 
         def remove() -> None:
             try:
@@ -288,7 +290,7 @@ class SnapshotCalls:
     # Time and end
 
     def housekeeping(self) -> None:
-        """Give up what nobody has asked for, or what is too old; to be called every second or so."""
+        """Drop unused and old sources; call it every second or so."""
         now = self._now()
         for group, found in list(self._groups.items()):
             for kept in list(found.kept):
@@ -299,38 +301,39 @@ class SnapshotCalls:
                 del self._groups[group]
 
     def _keep(self, group: str, sources: Sequence[_Kept]) -> None:
-        """Have the group's log keep what is behind the sources that somebody is fetching."""
+        """Make the group's log keep entries behind the sources being fetched."""
         hosted, since = self._find(group), self._now() - FETCHED_SECONDS
         if hosted is not None:
             used = (each.source.index for each in sources if each.used >= since)
             hosted.keep_behind = min(used, default=0)
 
     def is_fetched(self, group: str) -> None:
-        """A member says that it is fetching a snapshot of a group: the newest, as a rule."""
+        """Note a member's report that it is fetching a group's snapshot, usually the newest."""
         found = self._groups.get(group)
         if found is not None and found.kept:
             found.kept[0].used = self._now()
 
     async def forget(self, group: str) -> None:
-        """A group is hosted here no longer, or is about to be opened anew: give up what is kept of it."""
+        """Drop the sources of a group that is not hosted here any more, or is about to be
+        reopened."""
         found = self._groups.get(group)
         for kept in list(found.kept) if found is not None else ():
             self._give_up(group, kept)
         await self.drain()
 
     async def close(self) -> None:
-        """Give up everything."""
+        """Drop all sources."""
         for group in list(self._groups):
             await self.forget(group)
 
     async def drain(self) -> None:
-        """Wait for what is being removed."""
+        """Wait for removals in progress."""
         if self._tasks:
             await asyncio.gather(*self._tasks)
 
 
 def live_logs(hosted: Hosted) -> dict[str, LiveLog]:
-    """The logs of a group as they are now; what was appended is written first. Raises StorageError."""
+    """Return a group's logs as they are now, after writing appended data. Raises StorageError."""
     found: dict[str, LiveLog] = {}
     for number, log in hosted.group.logs.items():
         assert isinstance(log, QueueLog), "a durable group's logs are on the disk"
@@ -340,7 +343,7 @@ def live_logs(hosted: Hosted) -> dict[str, LiveLog]:
 
 
 def _fields(request: bytes) -> Any:
-    """What a request holds, None when that cannot be seen."""
+    """Return the fields of a request, or None if it is malformed."""
     if len(request) > _REQUEST_BYTES_MAX:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Fetches another member's snapshot of a group, as far as this one lacks it, beside the running group.
+"""Fetches the missing parts of another member's snapshot of a group, beside the running group.
 
-A few pieces are under way at a time, so that the other's disk and the way to it are busy together; a limit of bytes per second
-leaves room for others. Whatever ends it early (the other's restart, its refusal, a full disk, being cancelled) leaves what
-has come on the disk: to fetch again is to go on.
+A few pieces are in flight at a time to keep the other's disk and the network busy together; a limit
+of bytes per second leaves room for others. After an early end (the other restarts or refuses, a
+full disk, cancellation) received data stays on disk, and the next fetch continues from it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from fluxmq.storage.transfer import DIGEST_BYTES, MANIFEST_BYTES_MAX, Piece, Tra
 from fluxmq.storage.transfer_target import SnapshotTarget
 
 UNDER_WAY: Final = 64
-"""Pieces asked for at a time: 4 MiB together, more than a fast network holds at once."""
+"""Pieces in flight: 4 MiB together, more than a fast network holds at once."""
 MANIFEST_SECONDS: Final = 120.0
-"""Time for a manifest: the other takes a checkpoint for it, which syncs."""
+"""Time limit for a manifest, for which the other takes a checkpoint and syncs."""
 DIGEST_SECONDS: Final = 120.0
-"""Time for the digests of one call: the other reads up to so many segments."""
+"""Time limit for the digests of one call, for which the other reads up to as many segments."""
 READ_SECONDS: Final = 30.0
-"""Time for a piece."""
+"""Time limit for a piece."""
 
 T = TypeVar("T")
 Call = Callable[[str, bytes, float], AsyncIterator[bytes]]
-"""Calls the other member: name, request, seconds; gives chunks. As `Dialer.call`."""
+"""Calls the other member: name, request, seconds; yields chunks. As `Dialer.call`."""
 
 
 class Pace:
-    """Spreads bytes over time. `bytes_per_second`: 0 for as fast as it goes."""
+    """Spreads bytes over time. `bytes_per_second`: 0 for no limit."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
         self._free = 0.0
 
     async def wait(self, size: int) -> None:
-        """Wait until so many bytes may be asked for."""
+        """Wait until this many bytes may be requested."""
         if not self._rate:
             return
         now = asyncio.get_running_loop().time()
@@ -65,10 +65,12 @@ async def fetch(
     pace: Pace | None = None,
     began: Callable[[SnapshotTarget], None] = lambda _target: None,
 ) -> SnapshotTarget:
-    """Fetch a snapshot of a group, at entry `least` or beyond; return it durable, ready for its `install`.
+    """Fetch a snapshot of a group, at entry `least` or beyond; return it durable, ready for its
+    `install`.
 
-    `executor` has one thread, in which files are worked on. `pace`: shared by all that is fetched. `thorough`: see `SnapshotTarget`. `began` gets the target early,
-    to see how it comes on. Raises CallRefused, CallFailed, TransferError (what came is not right) and other StorageErrors.
+    `executor` has one thread, for work on files. `pace`: shared by all fetches. `thorough`: see
+    `SnapshotTarget`. `began` gets the target early, to follow its progress. Raises CallRefused,
+    CallFailed, TransferError (invalid data) and other StorageErrors.
     """
 
     reader = _Reader(call, executor, pace or Pace(0))
@@ -83,14 +85,14 @@ async def fetch(
         await reader.pieces(target)
         await reader.run(target.prepare)
     except BaseException:
-        # Behind what the thread still does; not waited for by who was cancelled.
+        # Runs after the thread's pending work; a cancelled caller does not wait for it.
         executor.submit(target.close)
         raise
     return target
 
 
 class _Reader:
-    """Asks one member, and hands what it says to a target in the thread."""
+    """Requests data from one member and passes it to a target in the thread."""
 
     def __init__(self, call: Call, executor: Executor, pace: Pace) -> None:
         self._call = call
@@ -98,16 +100,16 @@ class _Reader:
         self._pace = pace
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do what blocks in the thread."""
+        """Run blocking work in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def manifest(self, least: int) -> bytes:
-        """What the other has."""
+        """Return the other member's manifest."""
         request = msgpack.packb([least])
         return await _whole(self._call(MANIFEST, request, MANIFEST_SECONDS), MANIFEST_BYTES_MAX)
 
     async def confirm(self, target: SnapshotTarget) -> None:
-        """Have the other say how far files are the same."""
+        """Compare prefixes of files by the other's digests."""
         snapshot = target.manifest.snapshot
         while questions := await self.run(lambda: target.questions(QUESTIONS_MAX)):
             asked = [[each.queue, each.file, each.length] for each in questions]
@@ -121,7 +123,7 @@ class _Reader:
                 await self.run(partial(target.matches, question, digest))
 
     async def pieces(self, target: SnapshotTarget) -> None:
-        """Get everything that lacks, a few pieces at once; the first error ends all."""
+        """Fetch everything missing, several pieces at once; the first error ends all."""
         pieces = target.pieces()
         tasks = [
             asyncio.get_running_loop().create_task(self._take(target, pieces))
@@ -144,7 +146,8 @@ class _Reader:
 
 
 async def _whole(chunks: AsyncIterator[bytes], most: int) -> bytes:
-    """All chunks of an answer, `most` bytes of them. Raises TransferError when there are more."""
+    """Return all chunks of an answer, at most `most` bytes. Raises TransferError if there are
+    more."""
     found: list[bytes] = []
     size = 0
     async for chunk in chunks:

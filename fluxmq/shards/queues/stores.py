@@ -1,4 +1,4 @@
-"""The queues of a durable group on disk: their logs, and what a checkpoint needs of all of them together."""
+"""A durable group's queues on disk: their logs, and what a checkpoint needs of all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluxmq.storage.queue_log import QueueLog, SegmentOptions, Unsynced
 
 
 def segment_options(settings: Settings) -> SegmentOptions:
-    """How the settings want queues' logs cut: the same wherever a group is recovered."""
+    """Return the settings' segment options, which apply wherever a group is recovered."""
     storage = settings.storage
     return SegmentOptions(
         storage.segment_bytes, microseconds(storage.segment_age), storage.index_bytes
@@ -25,7 +25,7 @@ def segment_options(settings: Settings) -> SegmentOptions:
 
 
 class DiskStores:
-    """Implements ``Stores`` for one group. ``cache`` and ``segments`` are the shard's, shared by its groups."""
+    """Implements ``Stores`` for one group. ``cache`` and ``segments`` belong to the shard."""
 
     def __init__(
         self,
@@ -37,7 +37,8 @@ class DiskStores:
         segments: OpenSegments,
         settle: Callable[[], None] | None = None,
     ) -> None:
-        """``settle`` is called before files are removed: what asked for that has to be durable by then."""
+        """``settle`` is called before files are removed, to make the entry that requested it
+        durable."""
         self._files = files
         self._paths = paths
         self._group = group
@@ -48,32 +49,34 @@ class DiskStores:
         self._states: dict[str, LogState] = {}
         self._settle = settle
         self._left: dict[str, None] = {}
-        """Directories of deleted queues that could not be removed for want of a descriptor."""
+        """Directories of deleted queues that could not be removed for lack of a descriptor."""
         self._removed = False
-        """Whether a directory was removed of which a new one might take the name before that is durable."""
+        """True if a new queue might reuse the name of a directory whose removal is not durable
+        yet."""
         self.recovering = False
 
     def restore(self, states: dict[str, LogState]) -> None:
-        """Logs opened from now on were as a snapshot says, and entries behind it are about to be applied again."""
+        """Prepare recovery: logs opened next are as the snapshot says, before later entries are
+        reapplied."""
         self._states = dict(states)
         self.recovering = True
 
     def recovered(self) -> None:
-        """Everything the log held is applied: the files become exactly that."""
+        """End recovery: everything in the log is applied, so cut the files to exactly that."""
         self.recovering = False
         self._states.clear()
         for log in self._logs.values():
             if not self._group.startswith(BUFFERED):
                 log.check_head()
             log.cut()
-        # What was deleted just before a crash may be there again.
+        # Queues deleted just before a crash may have reappeared.
         known = [log.queue for log in self._logs.values()]
         if remove_unknown(self._files, self._paths.queues(self._group), known):
             self._removed = True
 
     def open(self, queue_id: int, name: str) -> QueueLog:
-        """The log of a queue."""
-        self._left.pop(self._paths.queue(self._group, name), None)  # it takes what is there
+        """Open the log of a queue."""
+        self._left.pop(self._paths.queue(self._group, name), None)  # it reuses what is there
         log = QueueLog.open(
             self._files,
             self._paths.queue(self._group, name),
@@ -91,7 +94,7 @@ class DiskStores:
         return log
 
     def delete(self, queue_id: int, name: str) -> None:
-        """Remove a queue's log."""
+        """Delete a queue's log."""
         log = self._logs.pop(queue_id, None)
         if log is not None:
             if self._settle is not None and not self.recovering:
@@ -103,7 +106,7 @@ class DiskStores:
                 self._left[log.directory] = None
 
     def unsynced(self) -> dict[str, tuple[QueueLog, Unsynced]]:
-        """What has to be synced for a checkpoint, by queue."""
+        """Return what a checkpoint has to sync, by queue."""
         found: dict[str, tuple[QueueLog, Unsynced]] = {}
         for directory in list(self._left):
             delete_directory(self._files, directory)
@@ -120,12 +123,12 @@ class DiskStores:
     def synced(
         self, unsynced: dict[str, tuple[QueueLog, Unsynced]], failure: StorageError | None
     ) -> None:
-        """The sync has ended."""
+        """Record the end of a sync."""
         for log, part in unsynced.values():
             log.synced(part, failure)
 
     def logs(self) -> list[QueueLog]:
-        """All queues' logs."""
+        """Return all queues' logs."""
         return list(self._logs.values())
 
     @property
@@ -134,7 +137,7 @@ class DiskStores:
         return sum(log.bytes for log in self._logs.values())
 
     def close(self) -> None:
-        """Close all files; nothing is synced. What could not be written is in the log of entries."""
+        """Close all files without a sync. What could not be written is in the log of entries."""
         for log in self._logs.values():
             with contextlib.suppress(StorageError):
                 log.flush()

@@ -1,4 +1,4 @@
-"""Groups that a log still holds although they live elsewhere: they were on the way when the shard or the node ended."""
+"""Groups left in a log although they live elsewhere: the shard or node ended during their move."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fluxmq.storage.wal import WriteAheadLog
 
 
 def forget(files: Files, paths: DataPaths, wal: WriteAheadLog, name: str) -> None:
-    """Have a group leave a log, with the next write. Raises Corruption when it would be lost by that.
+    """Remove a group from a log, with the next write. Raises Corruption if that would lose it.
 
-    Another log has what is marked as handed over (`storage.hand_over`). Without a mark, entries that the group's snapshot
-    does not have say that the placement is wrong.
+    What is marked as handed over (`storage.hand_over`) is in another log. Without a mark, entries
+    beyond the group's snapshot mean that the placement is wrong.
     """
     if not is_marked(wal, name):
         last = wal.last_index(wal.number(name))
@@ -27,7 +27,7 @@ def forget(files: Files, paths: DataPaths, wal: WriteAheadLog, name: str) -> Non
 
 
 def forget_marks(wal: WriteAheadLog) -> None:
-    """Have marks leave a log, with the next write, whose groups left it in a write that was torn."""
+    """Remove marks, with the next write, whose groups left the log in a write that was torn."""
     groups = wal.groups()
     for name in groups:
         if is_mark(name) and name.removeprefix(MARK) not in groups:

@@ -1,9 +1,8 @@
-"""When who asked a group is told what came of it: what its queues want beyond that an entry is committed and applied, or
-short of that.
+"""Timing of acknowledgements: earlier (async) or later (min_in_sync_replicas) than the commit.
 
-``min_in_sync_replicas`` above the majority holds an answer back until so many members have the entry on disk.
-``mode: async`` answers an append as soon as this node has it there. That is a promise made before it is known what the
-append comes to, so a queue that may refuse one (by its length or depth) is answered after commit all the same.
+``min_in_sync_replicas`` above the majority delays the answer until that many members have the entry
+on disk. ``mode: async`` answers as soon as this node has it there. Its result is not known then, so
+a queue that may reject an append (by length or depth) answers after the commit all the same.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from fluxmq.shards.queues.answers import Done
 
 
 class Wish(NamedTuple):
-    """What an answer waits for. ``early``: only until this node has the entry on disk; ``members``: besides the commit,
-    that so many have it there, 0 for no more than commits it."""
+    """Condition of an answer. ``early``: this node has the entry on disk; ``members``: beyond the
+    commit, this many members have it on disk, 0 for as many as the commit needs."""
 
     early: bool = False
     members: int = 0
 
 
 class Append:
-    """The answer to an append of a queue with a wish of its own."""
+    """Answer to an append, with its queue's condition."""
 
     __slots__ = ("done", "wish")
 
@@ -35,26 +34,27 @@ class Append:
         self.wish = wish
 
     def __call__(self, result: Result) -> None:
-        """Tell what came of it."""
+        """Pass the result on."""
         self.done(result)
 
 
 class WaitingAnswers:
-    """Answers of one group that wait for more than its commit. ``in_sync`` says up to which entry so many members hold the log."""
+    """A group's answers that wait for more than the commit. ``in_sync`` returns the last index that
+    a number of members have on disk."""
 
     def __init__(self) -> None:
         self.in_sync: Callable[[int], int] = lambda _members: 0
         self.early = False
-        """Whether any queue wants answers early."""
+        """True if any queue wants early answers."""
         self.held = False
-        """Whether any answer waits for more members than the commit."""
+        """True if any queue wants more members than the commit needs."""
         self._default = Wish()
         self._queues: dict[str, Wish] = {}
         self._waiting: dict[int, deque[tuple[int, Done, Result]]] = {}
-        """By how many members must hold it: entry, who is told, what."""
+        """Number of members required -> entry, callback and result."""
 
     def configure(self, default: Wish, queues: Mapping[str, Wish]) -> None:
-        """What the group wants, and queues that want something else."""
+        """Set the group's default condition and those of queues that differ."""
         self._default = default
         self._queues = dict(queues)
         wishes = (default, *queues.values())
@@ -62,7 +62,7 @@ class WaitingAnswers:
         self.held = any(wish.members for wish in wishes)
 
     def marked(self, config: QueueConfig, done: Done | None) -> Done | None:
-        """An append's answer, as its queue wants it."""
+        """Return an append's answer, with its queue's condition."""
         if done is None or not (self.early or self.held):
             return done
         wish = self._queues.get(config.name, self._default)
@@ -71,7 +71,7 @@ class WaitingAnswers:
         return Append(done, wish)
 
     def answer(self, index: int, done: Done, result: Result) -> None:
-        """An entry is applied: tell, or wait for members."""
+        """Answer a command of an applied entry, or wait for members."""
         members = done.wish.members if isinstance(done, Append) else self._default.members
         if not members or index <= self.in_sync(members):
             done(result)
@@ -79,7 +79,7 @@ class WaitingAnswers:
             self._waiting.setdefault(members, deque()).append((index, done, result))
 
     def advance(self) -> None:
-        """Members have more of the log than before."""
+        """Answer what more members have on disk by now."""
         for members, waiting in self._waiting.items():
             if waiting:
                 index = self.in_sync(members)
@@ -88,7 +88,8 @@ class WaitingAnswers:
                     done(result)
 
     def end(self, result: Result) -> None:
-        """Nobody can say any more when members have what waits."""
+        """End all waiting answers with ``result``: the members' progress is no longer known
+        here."""
         waiting, self._waiting = self._waiting, {}
         for answers in waiting.values():
             for _, done, _ in answers:
@@ -96,5 +97,5 @@ class WaitingAnswers:
 
 
 def is_early(done: Done | None) -> bool:
-    """Whether who appended is answered when this node has it on disk."""
+    """Return whether an append is answered once this node has it on disk."""
     return isinstance(done, Append) and done.wish.early

@@ -1,4 +1,5 @@
-"""Builds the queues' part of a shard and joins it to the broker: the one place that knows all of them."""
+"""Builds the queues' part of a shard and connects it to the broker; nothing else knows all of
+them."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ _log = get_logger("fluxmq.queues")
 
 
 class Nowhere:
-    """Stands for a host that is not there now: everything is refused, whoever asked asks again."""
+    """Stand-in for an absent host: it refuses every request, and callers retry."""
 
     def append(
         self,
@@ -58,7 +59,7 @@ class Nowhere:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Refuse; who would ask again for the same is told to."""
+        """Refuse; MOVED tells callers whose appends have an identity to retry."""
         if done is not None:
             done(Reason.IMPLEMENTATION_SPECIFIC_ERROR if identity is None else MOVED)
         return True
@@ -86,12 +87,12 @@ NOWHERE = Nowhere()
 
 
 def microseconds_now() -> int:
-    """Wall clock, µs since the epoch: what entries and batches carry."""
+    """Return wall-clock time in µs since the epoch, as entries and batches carry it."""
     return time.time_ns() // 1000
 
 
 class Queues:
-    """Everything about queues on one shard."""
+    """All queue components of one shard."""
 
     def __init__(
         self,
@@ -136,9 +137,10 @@ class Queues:
         self.service.before_groups = self._before_groups
         self.service.is_elsewhere = self._is_elsewhere
         self.flush_others: Callable[[], None] = lambda: None
-        """What other clients than MQTT's answered in this tick becomes settlements."""
+        """Turns what clients of protocols other than MQTT answered in this tick into
+        settlements."""
         self.cluster: Cluster | None = None
-        """Other nodes, where there are any."""
+        """The cluster's other nodes, if any."""
         self.handovers = Handovers(
             shard,
             self.places,
@@ -152,7 +154,8 @@ class Queues:
         self._drain_seconds = settings.queue_manager.capture_drain_timeout
 
     def groups_here(self) -> list[str]:
-        """The durable groups that this shard has to host: those of the settings, and those on disk."""
+        """Return the durable groups that this shard hosts: those of the settings, and those on
+        disk."""
         files = self._disk.files
         names = set(self.names.configured_groups())
         if self.cluster is not None:
@@ -169,18 +172,18 @@ class Queues:
         )
 
     def go_on(self) -> None:
-        """It is known what time it is: leaders of groups that waited for it go on."""
+        """Let leaders of all groups proceed once the time of day is known."""
         for group in self.service.all_groups():
             self.service.mark(group)
 
     def is_member(self, group: str) -> bool:
-        """Whether this node has a group; else it is other nodes' alone."""
+        """Return whether this node is a member of a group."""
         if "@" in group:
             return False
         return self.cluster is None or self.cluster.is_member(group)
 
     def orders(self, core: int) -> dict[str, Order]:
-        """What control may order of this shard, which is bound to ``core``."""
+        """Return the control process's commands for this shard, which is bound to ``core``."""
         more = {} if self.cluster is None else self.cluster.orders.orders()
         return {
             **self.handovers.orders(),
@@ -198,7 +201,8 @@ class Queues:
             self.service.open(name)
             beat()
         self.service.forget_strays()
-        # Groups of which neither settings nor directories speak any more: their logs still do, and would be kept for ever.
+        # Groups that are left only in the logs: open them too, or their entries would stay for
+        # ever.
         for name in self.service.unhosted():
             if self.places.shard_of(name) == self.shard and not self.places.is_moving(name):
                 if self.cluster is not None and self.cluster.members.left(name):
@@ -210,7 +214,7 @@ class Queues:
     # Where groups live
 
     def host(self, group: str) -> QueueHost:
-        """Who hosts a group, for clients of this shard."""
+        """Return the host of a group, for clients of this shard."""
         if self.cluster is not None:
             found = self.cluster.host(group)
             if found is not None:
@@ -221,24 +225,27 @@ class Queues:
         return self.arrived(group)
 
     def moved(self, queue: str, before: str, after: str) -> None:
-        """A queue is in another group from now on: what clients here asked of it, and its consumers, go there."""
+        """Redirect this shard's requests and consumers of a queue that has moved to another
+        group."""
         if self.cluster is not None:
             self.cluster.moved(queue, before, after)
 
     def sender(self, group: str) -> QueueHost:
-        """Who takes what queues themselves send to a group: wherever it is led, also where clients are refused that."""
+        """Return the target for what queues themselves send to a group: its leader, also where
+        clients are refused."""
         found = None if self.cluster is None else self.cluster.sender(group)
         return found or self.host(group)
 
     def arrived(self, group: str) -> QueueHost:
-        """Who hosts a group, for what has come from where it was, and may not wait for its own answers."""
+        """Return the host of a group for forwarded requests, which may not wait for their own
+        answers."""
         handovers = self.handovers
         if handovers.departed and group in handovers.departed:
             return handovers.departed[group]
         if self.cluster is not None:
             group = self.cluster.own_name(group)
             if "@" in group:
-                return NOWHERE  # another node's own
+                return NOWHERE  # another node's own group
         found = self.service.find(group)
         if found is not None:
             copy = self.cluster.copy_of(found) if self.cluster is not None else None
@@ -246,7 +253,7 @@ class Queues:
         return self.remote.hosts.get(self.places.shard_of(group), NOWHERE)
 
     def join(self, links: dict[int, Link]) -> QueueLinks:
-        """Serve, and use, the other shards."""
+        """Connect to the other shards, as host and as client."""
         self.remote = self.handovers.remote = RemoteHosts(
             links, self.names, lambda: self.reactor.tally.now, self.host
         )
@@ -262,11 +269,11 @@ class Queues:
         return crowded or (self.cluster is not None and self.cluster.crowded)
 
     def hold(self, connection: Connection) -> bool:
-        """Stop reading a connection until there is room for its appends; False when there is."""
+        """Pause a connection until there is room for its appends; return False if there is."""
         return self.service.hold(connection, self._crowded_elsewhere())
 
     def _before_groups(self) -> None:
-        """The first work at the end of a tick."""
+        """Do the first work at the end of a tick."""
         self.clients.flush()
         self.flush_others()
         if self.handovers.crossings:
@@ -275,7 +282,7 @@ class Queues:
     # Time
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Do periodic work; runs every tenth of a second."""
         self.clients.housekeeping()
         self.handovers.answered()
         self.remote.housekeeping()
@@ -285,7 +292,8 @@ class Queues:
         self.service.after_groups()
 
     async def drain(self, tick: Callable[[], None]) -> None:
-        """Let appends under way reach the disk and their publishers hear of it, for a bounded time."""
+        """Wait, for a bounded time, until appends in flight are durable and their publishers
+        answered."""
         if self.cluster is not None:
             await self.cluster.hand_over(tick)
         deadline = time.monotonic() + self._drain_seconds

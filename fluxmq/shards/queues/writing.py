@@ -1,9 +1,10 @@
-"""When the stores of a group's queues are written: soon, not with every entry.
+"""Schedules writes of a group's stores: soon, not with every entry.
 
-The log of entries has every batch durably, and what a store has taken can be read from it at once. So a file is written
-when much waits or a little time has passed, not as often as the log is synced. For want of space or descriptors it waits as
-well, and appends are refused meanwhile. Where as many queues are written to as files may be open, a queue is `held` until
-others are synced: nothing is refused for that, but publishers are not read while much is held.
+The log of entries holds every batch durably, and a store serves appended batches from memory. So a
+file is written when much has accumulated or some time has passed, less often than the log is
+synced. Writes also wait for disk space or descriptors; appends are refused meanwhile. If more
+queues are written to than files may be open, a queue is `held` until others are synced: appends are
+not refused for that, but publishers are paused while much is held.
 """
 
 from __future__ import annotations
@@ -15,35 +16,36 @@ from fluxmq.shards.queues.keeping import Store
 from fluxmq.storage.errors import AwaitsSync, Exhausted
 
 WAITING_BYTES_MAX = 65_536
-"""Bytes of a queue that may wait: beyond them a write costs little beside what it writes."""
+"""Bytes of a queue that may wait: beyond them a write's fixed cost hardly matters."""
 WAITING_US_MAX = 20_000
-"""How long they may wait while entries are applied; with none, housekeeping writes them. Readers of the files see
-messages by so much later."""
+"""Time for which they may wait while entries are applied; otherwise housekeeping writes them.
+Readers of the files see messages later by as much."""
 HELD_TRIES: Final = 64
-"""Queues in a row that find no place for their files, after which the others are not tried: their turn comes first next time."""
+"""Number of queues in a row without a place for their files after which a pass stops; it resumes
+there."""
 
 
 class StoreWrites:
-    """The stores of one group's queues, by queue id, and what of them is to be written."""
+    """The stores of one group's queues, by queue id, and their pending writes."""
 
     def __init__(self, stores: dict[int, Store]) -> None:
         self._stores = stores
         self._waiting: dict[int, int] = {}
-        """Bytes taken and not written, by queue."""
+        """Bytes appended but not written, by queue."""
         self._large: dict[int, None] = {}
-        """Queues of which so much waits that it is written with the next entry."""
+        """Queues with so many pending bytes that they are written with the next entry."""
         self._since = 0
         self.refused: dict[int, None] = {}
-        """Queues whose store waits for space, or a descriptor, to do what it has to."""
+        """Queues whose store waits for space or a descriptor."""
         self.problem: Exhausted | None = None
-        """What was used up when a store was refused last."""
+        """Exhausted resource of the last refused write."""
         self.held = 0
-        """Queues that waited, when all were written last, for files of others to be synced."""
+        """Number of queues that waited for syncs of others' files at the last full write."""
         self.held_bytes = 0
-        """Bytes that waited then: publishers are faster than the disk syncs what they begin."""
+        """Bytes that waited then: publishers outpace the disk's syncs."""
 
     def append(self, queue_id: int, batch: Batch) -> None:
-        """Give a queue's store a batch."""
+        """Append a batch to a queue's store."""
         self._stores[queue_id].append(batch)
         size = self._waiting.get(queue_id, 0) + batch.length
         self._waiting[queue_id] = size
@@ -51,7 +53,8 @@ class StoreWrites:
             self._large[queue_id] = None
 
     def applied(self, time: int) -> None:
-        """An entry of that time (µs) was applied: write what is due. Raises StorageError, but not Exhausted."""
+        """Write what is due after an entry of that time (µs). Raises StorageError, but not
+        Exhausted."""
         waiting = self._waiting
         if not waiting:
             return
@@ -65,7 +68,8 @@ class StoreWrites:
                 self._write(queue_id)
 
     def write(self) -> None:
-        """Write everything that waits, also what waits for space. Raises StorageError, but not Exhausted."""
+        """Write everything pending, also where space was lacking. Raises StorageError, but not
+        Exhausted."""
         self.held = in_a_row = 0
         for queue_id in [*self._waiting, *self.refused]:
             if self._write(queue_id):
@@ -79,7 +83,7 @@ class StoreWrites:
         self._since = 0
 
     def _write(self, queue_id: int) -> bool:
-        """Whether it was written, or refused; else it waits on, behind the others."""
+        """Return True if it was written or refused; otherwise it waits behind the others."""
         size = self._waiting.pop(queue_id, 0)
         self._large.pop(queue_id, None)
         try:
@@ -99,12 +103,12 @@ class StoreWrites:
         self.problem = problem
 
     def opened(self, queue_id: int) -> None:
-        """A queue has a store; if that could not be made for want of something, it is made with what is written next."""
+        """Register a queue's store; if it could not be created, the next write retries."""
         if self._stores[queue_id].incomplete:
             self._waiting.setdefault(queue_id, 0)
 
     def trim(self, queue_id: int, start: int, *, purge: bool) -> None:
-        """Have a queue's store forget what lies below. Raises StorageError, but not Exhausted."""
+        """Trim a queue's store below ``start``. Raises StorageError, but not Exhausted."""
         try:
             self._stores[queue_id].trim(start, purge=purge)
         except AwaitsSync:
@@ -114,17 +118,17 @@ class StoreWrites:
 
     @property
     def waiting(self) -> bool:
-        """Whether something is to be written."""
+        """True while writes are pending."""
         return bool(self._waiting)
 
     def forget(self, queue_id: int) -> None:
-        """A queue is gone."""
+        """Drop a deleted queue."""
         self._waiting.pop(queue_id, None)
         self._large.pop(queue_id, None)
         self.refused.pop(queue_id, None)
 
     def clear(self) -> None:
-        """Nothing is written any more."""
+        """Drop all pending writes for good."""
         self._waiting.clear()
         self._large.clear()
         self.refused.clear()
