@@ -53,7 +53,7 @@ class ClockLinks:
         link.send_control("clock", elapsed, sent, elapsed - came, *showing)
 
     def lost(self, link: NodeLink) -> None:
-        """Forget a link that is down: late readings say nothing about the next one's round trips."""
+        """Forget a link that is down: late readings say nothing of the next one's round trips."""
         self._heard.pop(link.peer, None)
 
     def housekeeping(self) -> None:

@@ -36,7 +36,7 @@ Attaching = Callable[[Attached, Held | None], None]
 
 
 class FollowingHeld:
-    """A consumer that follows leadership: ``Held`` to its client, ``ConsumerPort`` to the leader."""
+    """A consumer that follows leadership: its client's ``Held``, its leader's ``ConsumerPort``."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ from fluxmq.storage.files import Files
 
 GREETING: Final = 0xFE
 GREETING_BYTES_MAX: Final = 16 << 10
-"""What a member knows of `MEMBERS_MAX` others takes a third of it."""
+"""Maximum size of a control record: the state of `MEMBERS_MAX` members takes a third of it."""
 DOUBT_CHARACTERS_MAX: Final = 200
 FILE_NAME: Final = "member"
 NEVER_FORCED: Final = (0, 0)
@@ -86,7 +86,7 @@ class MemberRecord:
     floor: tuple[int, int] = (0, 0)
     """Term and index of the last entry that it is assumed to hold when it votes."""
     forced: tuple[int, int] = NEVER_FORCED
-    """How often a copy was declared the truth, and the random number of the last time."""
+    """Number of times a copy was declared the truth, and the random number of the last time."""
 
 
 def record_path(paths: DataPaths, group: str) -> str:

@@ -104,7 +104,7 @@ class _Envelope:
 
 
 class Carrying(NamedTuple):
-    """What a shard provides to its outboxes.
+    """The services of a shard that its outboxes use.
 
     ``target`` returns the host that takes a queue's appends to its leader, None while there is
     none; ``is_clear`` returns whether clients of this shard have no earlier appends in flight to
