@@ -47,7 +47,7 @@ _log = get_logger("fluxmq.amqp")
 
 
 class DeclaredQueues:
-    """Keeps the engine of one shard in line with the topology. ``known``: whether that has arrived."""
+    """Keeps one shard's engine in line with the topology. ``known``: whether that has arrived."""
 
     def __init__(
         self,
