@@ -1,4 +1,4 @@
-"""What can go wrong between nodes."""
+"""Errors between nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ClusterError(FluxmqError):
 
 
 class SecurityError(ClusterError):
-    """Certificates or addresses are not what the settings say, or not enough to trust another node."""
+    """Certificates or addresses contradict the settings, or are not enough to trust a node."""
 
 
 class EndpointError(ClusterError):
@@ -18,15 +18,15 @@ class EndpointError(ClusterError):
 
 
 class MalformedStream(ClusterError):  # noqa: N818 - says what is the case
-    """What another node sent is not what this protocol has; the stream ends."""
+    """Another node violated the protocol; the stream ends."""
 
 
 class StreamEnded(ClusterError):  # noqa: N818 - says what is the case
-    """A stream has ended; the text says why."""
+    """A stream has ended; the text gives the reason."""
 
 
 class CallRefused(ClusterError):  # noqa: N818 - says what is the case
-    """Whoever was called does not do what was asked; the text says why."""
+    """The callee refuses a call; the text gives the reason."""
 
 
 class CallFailed(ClusterError):  # noqa: N818 - says what is the case

@@ -15,7 +15,7 @@ from fluxmq.shards.queues.ports import Answer, ConsumerPort, Told, Wanted
 
 
 class LocalHost:
-    """Implements ``QueueHost`` like ``leader``, except for appends, unless ``is_here``."""
+    """Delegates to ``leader``, except that appends are kept unless ``is_here`` returns True."""
 
     def __init__(self, leader: LeaderHost, outboxes: Outboxes, is_here: Callable[[], bool]) -> None:
         self._leader = leader

@@ -43,7 +43,7 @@ class Home(Protocol):
         """Remove everything of a client."""
 
     def when_safe(self, done: Done) -> None:
-        """Call ``done`` when all changes so far are on disk, with 0, or the reason if they are not."""
+        """Call ``done`` once all changes so far are on disk, with 0, or the reason for failure."""
 
     def flush(self) -> None:
         """Start writing the gathered changes."""
@@ -138,7 +138,7 @@ class RemoteHome:
             self._link.send_control("keep", sent.number, sent.changes, bool(sent.dones))
 
     def confirmed(self, number: int, reason: int) -> None:
-        """Handle the home's answer for changes up to ``number``: on disk (``reason`` 0) or refused."""
+        """Handle the home's answer for changes up to ``number``: on disk (``reason`` 0) or not."""
         while self._sent and self._sent[0].number <= number:
             sent = self._sent.popleft()
             self._bytes -= sent.size

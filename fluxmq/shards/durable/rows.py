@@ -93,7 +93,7 @@ def group_members(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, 
 
 
 def session_values(session: Session, clock: Clock, number: int, sent: int) -> bytes:
-    """Return a session's row: ``number`` is its next message's; those below ``sent`` may be sent."""
+    """Return a session's row: ``number`` is its next message's; those below ``sent`` may be out."""
     return pack(
         [
             session.principal,
