@@ -110,7 +110,7 @@ class Dialer:
                     self._complain("another node cannot be reached", str(error))
             except ClusterError as error:
                 self._complain("another node is not what it should be, or refuses", str(error))
-            except Exception as error:  # noqa: BLE001 (whatever it is, the next try may go well)
+            except Exception as error:  # noqa: BLE001 (the next attempt may succeed)
                 self._complain("a stream to another node failed here", repr(error))
             await asyncio.sleep(self._backoff.after(lived))
 
@@ -153,7 +153,7 @@ class Dialer:
         self,
         name: str,
         body: bytes,
-        timeout: float,  # noqa: ASYNC109 - of each chunk; whoever iterates cannot set that
+        timeout: float,  # noqa: ASYNC109 - per chunk; the iterating caller cannot set that
     ) -> AsyncIterator[bytes]:
         """Make a call by its name and yield the chunks of the answer.
 

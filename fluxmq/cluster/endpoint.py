@@ -314,7 +314,7 @@ class Endpoint:
         except asyncio.CancelledError:
             wire.cut()
             raise
-        except Exception as error:  # noqa: BLE001 (a handler's fault is the caller's failure, and no more)
+        except Exception as error:  # noqa: BLE001 (a handler's fault fails only its call)
             status, why = Status.INTERNAL, f"a fault there: {error!r}"
             self._refusals.event(
                 logging.ERROR,

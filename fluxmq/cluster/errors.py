@@ -17,17 +17,17 @@ class EndpointError(ClusterError):
     """An address cannot be listened on."""
 
 
-class MalformedStream(ClusterError):  # noqa: N818 - says what is the case
+class MalformedStream(ClusterError):  # noqa: N818 - named for the condition
     """Another node violated the protocol; the stream ends."""
 
 
-class StreamEnded(ClusterError):  # noqa: N818 - says what is the case
+class StreamEnded(ClusterError):  # noqa: N818 - named for the condition
     """A stream has ended; the text gives the reason."""
 
 
-class CallRefused(ClusterError):  # noqa: N818 - says what is the case
+class CallRefused(ClusterError):  # noqa: N818 - named for the condition
     """The callee refuses a call; the text gives the reason."""
 
 
-class CallFailed(ClusterError):  # noqa: N818 - says what is the case
+class CallFailed(ClusterError):  # noqa: N818 - named for the condition
     """A call was not answered in time, or its connection was lost."""

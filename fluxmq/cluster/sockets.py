@@ -370,7 +370,7 @@ class Socket:
                 owner.broken(what[0][1][:PROBLEM_CHARS_MAX])
             elif kind is EventKind.WRITABLE and not self.paused and not stream.waiting:
                 owner.writable()
-        except Exception as error:  # noqa: BLE001 (a fault of ours ends one stream, and no more)
+        except Exception as error:  # noqa: BLE001 (a fault here ends only one stream)
             _problems.event(
                 logging.ERROR,
                 "fault",

@@ -44,7 +44,7 @@ class LogReader(Protocol):
         """
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Return at least one entry from `low` to below `high`, as many as fit. Raises Compacted."""
+        """Return entries `low` to below `high`: as many as fit, at least one. Raises Compacted."""
 
 
 class _Write:

@@ -26,9 +26,7 @@ from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.types import ChangeRefused, ChangeVerb, Membership, MembershipChange
 
 MEMBERS_MAX: Final = 64
-"""Maximum number of voters and learners: each costs the leader a stream of appends, and commits
-sort them.
-"""
+"""Maximum number of voters and learners: each costs the leader a stream of appends."""
 
 _COUNTS: Final = struct.Struct("<HH")
 

@@ -320,7 +320,7 @@ class Node:
             self._follow(term, 0)
 
     def announce(self) -> None:
-        """Send the commit index with the next `ready`; for leaders without `Config.eager_commit`."""
+        """Send the commit index with the next `ready`; for leaders without `eager_commit`."""
         if self._leadership is not None:
             self._leadership.announce()
 

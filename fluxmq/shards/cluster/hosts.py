@@ -37,8 +37,7 @@ class For(IntEnum):
     QUEUES = 1
     """Messages that queues themselves send: always forwarded, whatever the policy for clients."""
     OUTBOXES = 2
-    """Batches from outboxes here: already acknowledged, retried until accepted, awaited by nobody.
-    """
+    """Batches from outboxes here: already acknowledged, retried until accepted, never awaited."""
 
 
 class GroupHosts:
@@ -245,7 +244,7 @@ class GroupHosts:
         return all(host.idle for host in self._waited_for())
 
     def _waited_for(self) -> Iterator[LeaderHost]:
-        """Hosts on whose answers clients or queues wait."""
+        """Return the hosts on whose answers clients or queues wait."""
         return (host for (_, whose), host in self._hosts.items() if whose != For.OUTBOXES)
 
     @property

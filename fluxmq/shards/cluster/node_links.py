@@ -162,7 +162,7 @@ class NodeLinks:
             for frame in records:
                 link.received_bytes += len(frame)
                 self._take(link, frame)
-        except Exception as error:  # noqa: BLE001 (what another node sends must not end this one)
+        except Exception as error:  # noqa: BLE001 (input of another node must not end this one)
             self.malformed.event(
                 logging.WARNING,
                 link.node,

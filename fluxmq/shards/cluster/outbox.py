@@ -365,7 +365,7 @@ class Outbox:
             self._ended(self)
 
     def leave(self) -> None:
-        """Forget the outbox, whose group is now hosted elsewhere along with what is kept."""
+        """Let go of an outbox whose group is hosted elsewhere now, with everything it keeps."""
         self._ready = False
         self.cancelled()
 

@@ -276,8 +276,8 @@ class Snapshots:
         return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
 
     async def _put_in_place(self, replica: Replica, target: SnapshotTarget) -> None:
-        """Replace a closed group's files by the snapshot, and reopen it even if that fails. Raises
-        StorageError.
+        """Close the group, replace its files by the snapshot, and reopen it, even after an error.
+        Raises StorageError.
         """
         group, hosted = replica.plan.name, replica.hosted
         cluster, service = self._cluster, self._service

@@ -32,7 +32,7 @@ PROMPT_SECONDS = 0.05
 far more than a round trip on a healthy network, too short to be noticed.
 """
 LAZY_SECONDS = 0.05
-"""Time that changes without a waiter wait: they cause a few commits a second at most."""
+"""Maximum delay of changes without a waiter: they cause at most 20 commits a second."""
 PASS_ON_SECONDS = 1.0
 """Interval at which messages of a shared group that other members refused are offered again: a full
 disk may have room by then.
