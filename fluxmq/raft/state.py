@@ -129,7 +129,7 @@ class State:
         self.reset_timeout()
 
     def in_lease(self) -> bool:
-        """Return whether a leader was heard within the shortest timeout: no other is needed then."""
+        """Return whether a leader was heard within the shortest timeout: no other is needed."""
         return (
             self.config.check_quorum
             and self.leader != 0
