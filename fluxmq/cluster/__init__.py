@@ -1,1 +1,1 @@
-"""Between nodes: the transport, and what crosses it."""
+"""Transport between nodes, and the formats of what it carries."""

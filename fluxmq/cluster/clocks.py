@@ -1,11 +1,14 @@
-"""What the clocks of a cluster's nodes show, compared: which start of steady time is to be believed, and who is out of step.
+"""Comparison of the clocks of a cluster's nodes: which start of steady time to trust, and which
+nodes are out of step.
 
-A node that starts cannot tell a wall clock that is right from one that is years off, and what it takes from there decides
-which messages have expired. So it believes those that have been running: a node whose time is settled. Where nobody's is,
-since all were off, a majority of the nodes has to have spoken, and the median of what they take the time to be is it: the
-lower one where there are two, since a message that expires late can still be delivered.
+A node that starts cannot tell a correct wall clock from one that is years off, and the time it
+adopts decides which messages have expired. So it trusts nodes that have been running: those whose
+time is settled. If none is settled, since all were off, a majority of the nodes has to report, and
+the median of their times wins: the lower one of two, since a message that expires late can still be
+delivered.
 
-All times are microseconds; `at` is the time since boot of the node that compares. Nothing here reads a clock.
+All times are microseconds; `at` is the time since boot of the node that compares. Nothing here
+reads a clock.
 """
 
 from __future__ import annotations
@@ -14,25 +17,29 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 STALE_US: Final = 30_000_000
-"""What a node said of its clocks is worth nothing after that: some rounds were missed, and its clock may have been set."""
+"""Age at which a reading is worthless: some rounds were missed, and the clock may have been set."""
 
 ROUND_TRIP_US_MAX: Final = 1_000_000
-"""A reading that took longer is not used: by half of that it may be wrong, and what is compared is to be within a second."""
+"""Maximum round trip of a usable reading: half of that may be error, and readings are compared to
+within a second.
+"""
 
 PATIENCE_US: Final = 1_500_000
-"""How long a majority of nodes that have all just started waits for the others: of three clocks the wrong one is outvoted,
-of two it is not. A node that is up dials and is dialled several times within it."""
+"""Time that a majority of just started nodes waits for the others: of three clocks the wrong one is
+outvoted, of two it is not. A node that is up dials and is dialled several times within it.
+"""
 
 APART_US: Final = 2_000_000
-"""Wall clocks that differ by more raise the alarm. NTP keeps them within milliseconds; what is measured here may be wrong by
-half a second on a slow link."""
+"""Difference of wall clocks that raises the alarm. NTP keeps them within milliseconds; the
+measurement may be off by half a second on a slow link.
+"""
 
 TOGETHER_US: Final = 1_000_000
-"""Wall clocks that differ by less end it: less than what raises it, so that it does not come and go."""
+"""Difference of wall clocks that ends the alarm: less than what raises it, to avoid flapping."""
 
 
 class Reading(NamedTuple):
-    """Another node's clocks less this node's, and whether that node's steady time is settled."""
+    """Another node's clocks minus this node's, and whether that node's steady time is settled."""
 
     steady: int
     wall: int
@@ -47,7 +54,7 @@ def lower_median(values: Iterable[int]) -> int:
 
 
 def offset(theirs: int, ours: int, round_trip: int) -> int:
-    """Return by how much their clock is ahead, from what it showed when they spoke and ours when we heard of it."""
+    """Return how far their clock is ahead, from its reading and from ours on arrival."""
     return theirs + round_trip // 2 - ours
 
 
@@ -59,15 +66,15 @@ class PeerClocks:
         self._readings: dict[str, Reading] = {}
         self._apart: set[str] = set()
         self._first_at = 0
-        """When the first reading came."""
+        """Time of the first reading."""
 
     def heard(self, node: str, reading: Reading) -> None:
-        """Take what a node says of its clocks."""
+        """Take a node's reading."""
         self._readings[node] = reading
         self._first_at = self._first_at or reading.at
 
     def shifted(self, by: int) -> None:
-        """This node's steady time has been set forward by `by`."""
+        """Adjust the readings after this node's steady time was set forward by `by`."""
         for node, reading in self._readings.items():
             self._readings[node] = reading._replace(steady=reading.steady - by)
 
@@ -76,7 +83,7 @@ class PeerClocks:
         return {node: each for node, each in self._readings.items() if at - each.at < STALE_US}
 
     def correction(self, at: int) -> int | None:
-        """Return by how much to set the steady time of a node that has started; None while it cannot be known."""
+        """Return the correction of a started node's steady time; None while it is unknown."""
         readings = self.fresh(at).values()
         settled = [each.steady for each in readings if each.settled]
         if settled:
@@ -89,14 +96,16 @@ class PeerClocks:
         return lower_median((0, *(each.steady for each in readings)))
 
     def wall_correction(self, at: int) -> int | None:
-        """Return by how much this node's wall clock is behind what most show; None where no majority can be asked."""
+        """Return how far this node's wall clock is behind the median; None without a majority."""
         readings = self.fresh(at).values()
         if 2 * (len(readings) + 1) <= self._nodes:
             return None
         return lower_median((0, *(each.wall for each in readings)))
 
     def changes(self, at: int) -> list[tuple[str, int, bool]]:
-        """Return the nodes whose wall clock has come to differ too much since the last call (True), or agrees again."""
+        """Return the nodes whose wall clock began to differ too much since the last call (True), or
+        agrees again.
+        """
         found = []
         for node, reading in self.fresh(at).items():
             difference = abs(reading.wall)
@@ -109,6 +118,6 @@ class PeerClocks:
         return found
 
     def apart(self, at: int) -> dict[str, int]:
-        """Return the nodes for which the alarm is raised, and by how much their wall clock is ahead of this node's."""
+        """Return the nodes with an alarm, and how far their wall clock is ahead of this node's."""
         fresh = self.fresh(at)
         return {node: fresh[node].wall for node in sorted(self._apart) if node in fresh}

@@ -1,4 +1,4 @@
-"""One bidirectional stream to another node, the same to whoever dialled and whoever was dialled."""
+"""One bidirectional stream to another node, the same on the dialling and the dialled side."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fluxmq.cluster.errors import MalformedStream
 from fluxmq.logs import RateLimited, get_logger
 
 BACKLOG_BYTES_MAX: Final = 64 << 20
-"""Bytes that may wait for one stream: some seconds of a fast link. Behind it the other side is taken for stuck."""
+"""Bytes that may wait for one stream: some seconds of a fast link; more means it is stuck."""
 
 _log = get_logger("fluxmq.cluster")
 _problems = RateLimited(_log, per_second=1.0, burst=5)
 
 
 class Hello(NamedTuple):
-    """Who speaks on a stream, and what for.
+    """Introduction of a stream's sender, and the stream's purpose.
 
-    ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has. ``epoch``: random
-    63-bit number of the process's life. ``purpose``: "shard", or "group:" and the name of a replication group. ``tells_time``:
-    whether it understands what is said of clocks.
+    ``node``: cluster.node_id. ``shard``: the node's process. ``workers``: how many shards it has.
+    ``epoch``: random 63-bit number of the process's life. ``purpose``: "shard", or "group:" and the
+    name of a replication group. ``tells_time``: whether it understands clock readings.
     """
 
     node: str
@@ -36,35 +36,39 @@ class Hello(NamedTuple):
 
 
 class Listener(Protocol):
-    """Who is told of streams, in the event loop's thread. What a method raises ends the stream, and is logged."""
+    """Receives the events of streams, in the event loop's thread. An exception ends the stream, and
+    is logged.
+    """
 
     def connected(self, connection: Connection) -> None:
-        """A stream is there, and may be sent to."""
+        """Handle a new stream, which may be sent to."""
 
     def received(self, connection: Connection, frames: Sequence[bytes]) -> None:
-        """Frames have come, in the order they were sent: those of one message. Not called after ``close``."""
+        """Handle the frames of one message, in sending order. Not called after ``close``."""
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A stream that was told of has ended, whoever ended it. Called once."""
+        """Handle the end of a connected stream, whichever side ended it. Called once."""
 
 
 class Wire(Protocol):
-    """What a stream is written to. ``writable``: there is room for another message."""
+    """The output of a stream."""
 
     @property
     def writable(self) -> bool:
-        """Whether a message goes out at once, or waits."""
+        """True if a message goes out at once instead of waiting."""
 
     def send(self, message: bytes) -> None:
         """Send a message."""
 
     def end(self) -> None:
-        """Send nothing more, and hear of nothing any more."""
+        """Stop sending and receiving."""
 
 
 class Connection:
-    """A stream. ``hello``: what the other side says it is. ``outgoing``: dialled by this side. ``open``: not ended.
-    ``backlog_bytes``: of frames given to ``send`` that wait here. ``ended``: done when the listener was told of the end."""
+    """A stream. ``hello``: the other side's introduction. ``outgoing``: dialled by this side.
+    ``open``: not ended. ``backlog_bytes``: bytes of frames given to ``send`` that wait here.
+    ``ended``: done when the listener has handled the end.
+    """
 
     __slots__ = (
         "_assembler",
@@ -98,7 +102,7 @@ class Connection:
         self._why = ""
 
     def start(self) -> None:
-        """Tell the listener that the stream is there."""
+        """Tell the listener about the new stream."""
         try:
             self._listener.connected(self)
         except Exception as error:  # noqa: BLE001 (a listener's fault must not end the process)
@@ -107,8 +111,9 @@ class Connection:
     def send(self, frame: bytes) -> bool:
         """Send a frame with the others of this turn of the event loop.
 
-        False: the stream is not open; or more than ``BACKLOG_BYTES_MAX`` wait already, or the frame is longer than
-        ``wire.FRAME_BYTES_MAX``: it is dropped, and the stream ends, since what follows would come without it.
+        Return False if the stream is not open. Also if more than ``BACKLOG_BYTES_MAX`` wait
+        already, or the frame is longer than ``wire.FRAME_BYTES_MAX``: then the frame is dropped,
+        and the stream ends, since later frames would arrive without it.
         """
         if not self.put(frame):
             return False
@@ -118,7 +123,7 @@ class Connection:
         return True
 
     def put(self, frame: bytes) -> bool:
-        """As `send`, for who calls `flush` when it has given all its frames."""
+        """Queue a frame like `send`; the caller calls `flush` after its last frame."""
         if not self.open:
             return False
         if self.backlog_bytes > BACKLOG_BYTES_MAX or len(frame) > wire_format.FRAME_BYTES_MAX:
@@ -129,15 +134,15 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """End the stream; what waits is dropped. ``lost`` follows."""
+        """End the stream; waiting frames are dropped. ``lost`` follows."""
         self._end("closed")
 
     def broken(self, why: str) -> None:
-        """The stream has ended, or has to. ``lost`` follows."""
+        """End the stream because of a problem. ``lost`` follows."""
         self._end(why)
 
     def take(self, message: bytes) -> None:
-        """A message has come."""
+        """Take a message that has come."""
         if not self.open:
             return
         try:
@@ -151,7 +156,7 @@ class Connection:
             self._fault(error)
 
     def writable(self) -> None:
-        """There is room for what waits."""
+        """Send waiting frames: there is room."""
         if not self._scheduled:
             self.flush()
 
@@ -160,7 +165,7 @@ class Connection:
         self.flush()
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room."""
+        """Send waiting frames as far as there is room."""
         wire = self._wire
         while self.open and wire.writable:
             if self._messages is None:
@@ -181,7 +186,7 @@ class Connection:
             self.backlog_bytes -= carried
 
     def _end(self, why: str) -> None:
-        """End it for this reason, if it has not ended for another."""
+        """End the stream for this reason, unless it has ended."""
         if self.open:
             self.open = False
             self._why = why

@@ -1,6 +1,6 @@
-"""Keeps one stream to one address open, and asks questions there.
+"""Keeps one stream to one address open, and makes calls there.
 
-Questions go over a connection of their own: what is fetched in bulk must not stand in front of heartbeats.
+Calls use a connection of their own: bulk transfers must not delay heartbeats.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from fluxmq.logs import RateLimited, get_logger
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LAST_PAUSE_SECONDS: Final = 2.0
-"""A node that is back is reached within so long."""
+"""Maximum pause: a node that is back is reached within it."""
 STEADY_SECONDS: Final = 5.0
-"""A stream that lived longer is dialled again at once: its loss says nothing of the next one."""
+"""Life after which a stream is redialled at once: its loss says nothing about the next one."""
 
 PATIENCE_SECONDS: Final = 3.0
-"""Before anything is said of a node that does not answer: one that starts, or starts anew, takes about so long."""
+"""Time before a silent node is logged: one that starts or restarts takes about as long."""
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Backoff:
-    """How long to wait before dialling again: doubling, and spread so that many do not dial at once. Pure."""
+    """Pause before dialling again: doubling, with jitter so that many do not dial at once. Pure."""
 
     def __init__(self, draw: Callable[[], float]) -> None:
         """``draw``: a number from 0 to below 1."""
@@ -53,7 +53,7 @@ class Backoff:
         self._pause = FIRST_PAUSE_SECONDS
 
     def after(self, lived: float) -> float:
-        """Seconds to wait after a stream that lived so many seconds; 0 for one that never was."""
+        """Return the pause in seconds after a stream that lived ``lived`` seconds, 0 for none."""
         if lived > STEADY_SECONDS:
             self._pause = FIRST_PAUSE_SECONDS
             return 0.0
@@ -63,7 +63,7 @@ class Backoff:
 
 
 class Dialer:
-    """One stream to ``address``, where ``node`` must answer. Without ``start`` it only asks questions."""
+    """One stream to ``address``, where ``node`` must answer. Without ``start``, for calls only."""
 
     def __init__(
         self, security: Security, address: str, node: str, own: Hello, listener: Listener
@@ -80,12 +80,12 @@ class Dialer:
         self._problems = RateLimited(_log, per_second=1 / 30, burst=1)
 
     def start(self) -> None:
-        """Dial, and dial again whenever the stream ends, until ``stop``."""
+        """Dial, and redial whenever the stream ends, until ``stop``."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def stop(self) -> None:
-        """End the stream and all calls. The listener has been told when this returns."""
+        """End the stream and all calls. The listener has been told on return."""
         task, self._task = self._task, None
         socket, self._asking = self._asking, None
         if task is not None:
@@ -110,13 +110,14 @@ class Dialer:
                     self._complain("another node cannot be reached", str(error))
             except ClusterError as error:
                 self._complain("another node is not what it should be, or refuses", str(error))
-            except Exception as error:  # noqa: BLE001 (whatever it is, the next try may go well)
+            except Exception as error:  # noqa: BLE001 (the next attempt may succeed)
                 self._complain("a stream to another node failed here", repr(error))
             await asyncio.sleep(self._backoff.after(lived))
 
     async def _live(self) -> None:
-        """One stream from its beginning to its end. Raises StreamEnded if nobody answers, ClusterError if the wrong one
-        does, or does not want to."""
+        """Run one stream from beginning to end. Raises StreamEnded if no node answers, ClusterError
+        if the wrong one does, or refuses.
+        """
         socket = await connect(self._security, self.address, self.node)
         dialled = Dialled(self.node, self._own, self._listener)
         try:
@@ -152,12 +153,13 @@ class Dialer:
         self,
         name: str,
         body: bytes,
-        timeout: float,  # noqa: ASYNC109 - of each chunk; whoever iterates cannot set that
+        timeout: float,  # noqa: ASYNC109 - per chunk; the iterating caller cannot set that
     ) -> AsyncIterator[bytes]:
-        """Ask for something by its name; yields the chunks of the answer.
+        """Make a call by its name and yield the chunks of the answer.
 
-        ``timeout``: seconds within which each chunk must come, the first one too. Raises CallRefused with the other
-        side's reason, CallFailed when there is no answer, or not all of it.
+        ``timeout``: seconds within which each chunk must come, the first one too. Raises
+        CallRefused with the other side's reason, CallFailed if there is no answer, or an incomplete
+        one.
         """
         asked = Asked()
         question = Question(name=name, body=body).SerializeToString()
@@ -185,7 +187,7 @@ class Dialer:
                 wire.cut()
 
     async def _asked(self) -> Socket:
-        """The connection that questions are asked on. Raises as `connect`."""
+        """Return the connection for calls. Raises as `connect`."""
         async with self._connecting:
             if self._asking is None or not self._asking.usable:
                 self._asking = await connect(self._security, self.address, self.node)

@@ -1,4 +1,4 @@
-"""Streams that were dialled, from the side of who dials: what is answered, and what it comes to."""
+"""Dialled streams and calls from the dialling side: their answers and outcomes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _REFUSALS: Final = (Status.FAILED_PRECONDITION, Status.PERMISSION_DENIED)
 
 
 class Dialled:
-    """The owner of a stream that was dialled. ``begun``: the connection when it is answered; ClusterError if it is not.
-    ``wire`` is given before anything is answered."""
+    """The owner of a dialled stream. ``begun``: the connection when it is answered; ClusterError if
+    it is not. ``wire`` is set before any answer.
+    """
 
     wire: Wire
 
@@ -37,7 +38,7 @@ class Dialled:
         self._connection: Connection | None = None
 
     async def stop(self) -> None:
-        """End the stream; whoever listens has been told then."""
+        """End the stream; the listener has been told on return."""
         if self._connection is not None:
             self._connection.broken("stopped")
             await asyncio.wait([self._connection.ended])
@@ -45,7 +46,7 @@ class Dialled:
             self.begun.exception()  # nobody else may have asked for it
 
     def headers(self, fields: Fields) -> None:
-        """Who answers, or why nobody does; or the end."""
+        """Handle the answer's headers, or a refusal; or the end."""
         found = dict(fields)
         if self._connection is not None or "grpc-status" in found:
             self._over(*status_of(found))
@@ -61,7 +62,7 @@ class Dialled:
             self.begun.set_result(self._connection)
 
     def _hello(self, found: Mapping[str, str], fields: Fields) -> Hello:
-        """Who answers. Raises ClusterError unless it is who should be there."""
+        """Return the answering side's introduction. Raises ClusterError for an unexpected one."""
         if why := problem_of(found):
             raise MalformedStream(why)
         hello = greeting.from_metadata(metadata_of(fields))
@@ -83,26 +84,26 @@ class Dialled:
             self._fail((CallRefused if status in _REFUSALS else StreamEnded)(why))
 
     def message(self, data: bytes) -> None:
-        """Frames have come."""
+        """Handle frames."""
         if self._connection is not None:
             self._connection.take(data)
 
     def ended(self) -> None:
-        """The other side sends nothing more."""
+        """Handle the other side's end of sending."""
         self._over(Status.OK, "it ended the stream without a word")
 
     def broken(self, why: str) -> None:
-        """The stream is no more."""
+        """Handle the loss of the stream."""
         self._over(Status.UNAVAILABLE, why)
 
     def writable(self) -> None:
-        """There is room for what waits."""
+        """Handle room for waiting frames."""
         if self._connection is not None:
             self._connection.writable()
 
 
 class Asked:
-    """The owner of a question's stream: what has come of the answer, as far as nobody has read it."""
+    """The owner of a call's stream: the chunks of the answer that are not read yet."""
 
     def __init__(self) -> None:
         self._chunks: deque[bytes] = deque()
@@ -111,7 +112,7 @@ class Asked:
         self._wake: asyncio.Future[None] | None = None
 
     async def next(self) -> bytes | None:
-        """The next chunk; None behind the last. Raises CallRefused, CallFailed."""
+        """Return the next chunk; None after the last. Raises CallRefused, CallFailed."""
         while not self._chunks:
             if self._over:
                 if self._problem is not None:
@@ -122,7 +123,7 @@ class Asked:
         return self._chunks.popleft()
 
     def headers(self, fields: Fields) -> None:
-        """The beginning, or the end."""
+        """Handle the beginning, or the end."""
         found = dict(fields)
         if "grpc-status" in found:
             status, why = status_of(found)
@@ -133,20 +134,20 @@ class Asked:
             self._finish(CallFailed(why))
 
     def message(self, data: bytes) -> None:
-        """A chunk of the answer."""
+        """Handle a chunk of the answer."""
         self._chunks.append(data)
         self._notify()
 
     def ended(self) -> None:
-        """Nothing more comes, of which trailers should have told before."""
+        """Handle an end that trailers should have announced."""
         self._finish(CallFailed("the answer ended without saying how"))
 
     def broken(self, why: str) -> None:
-        """The rest does not come."""
+        """Handle the loss of the rest."""
         self._finish(CallFailed(why))
 
     def writable(self) -> None:
-        """The question is on its way; nothing else waits."""
+        """Ignore room: only the question is sent."""
 
     def _finish(self, problem: ClusterError | None) -> None:
         if not self._over:

@@ -1,8 +1,10 @@
-"""Who comes in at one address: connections counted from the moment they are accepted, with a share for members.
+"""Admission at one address: connections counted from the moment they are accepted, with a share for
+members.
 
-Before its TLS handshake and its greeting nobody has proved anything; all that is known is where a connection comes from. So
-those from addresses of no configured member have a share of their own, of connections and of handshakes under way, and cannot
-keep members out. Names of members are resolved at the start, and again when a stranger is refused: an address may have changed.
+Before its TLS handshake and its greeting a connection has proved nothing; only its source address
+is known. So connections from addresses of no configured member have a separate share, of
+connections and of pending handshakes, and cannot keep members out. Names of members are resolved at
+the start, and again when a stranger is refused: an address may have changed.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Final
 from fluxmq.cluster import channels
 
 RESOLVE_SECONDS: Final = 10.0
-"""Time between two looks at the addresses of members' names, however many are refused meanwhile."""
+"""Minimum time between two resolutions of the members' names, however many are refused."""
 
 
 class Visit:
-    """A connection that was let in. ``known``: from an address of a member."""
+    """An admitted connection. ``known``: from an address of a member."""
 
     __slots__ = ("_door", "_inside", "_shaking", "known")
 
@@ -32,13 +34,13 @@ class Visit:
         door.count(known, 1, int(shaking))
 
     def shaken(self) -> None:
-        """The TLS handshake is over."""
+        """Note the end of the TLS handshake."""
         if self._shaking:
             self._shaking = False
             self._door.count(self.known, 0, -1)
 
     def leave(self) -> None:
-        """The connection has ended."""
+        """Note the end of the connection."""
         self.shaken()
         if self._inside:
             self._inside = False
@@ -46,7 +48,9 @@ class Visit:
 
 
 class Door:
-    """Lets connections in, within bounds. ``inside`` and ``shaking``: how many there are; ``strangers...``: those of no member."""
+    """Admits connections within limits. ``inside`` and ``shaking`` count connections and
+    handshakes; ``strangers...``: those of no member.
+    """
 
     def __init__(self, hosts: Iterable[str]) -> None:
         """``hosts``: addresses and names of the members."""
@@ -63,7 +67,7 @@ class Door:
                 self._names.append(bare)
 
     def knows(self, address: str) -> bool:
-        """Whether an address is one of a member."""
+        """Return whether an address is one of a member."""
         try:
             own = plain(address)
         except ValueError:
@@ -71,7 +75,7 @@ class Door:
         return any(own in found for found in self._addresses.values())
 
     def enter(self, address: str, handshake: bool) -> Visit | str:
-        """Let a connection in; or why not."""
+        """Admit a connection, or return the reason for a refusal."""
         known = self.knows(address)
         why = ""
         if self.inside >= channels.SOCKETS_MAX:
@@ -94,7 +98,7 @@ class Door:
         return why
 
     def count(self, known: bool, connections: int, handshakes: int) -> None:
-        """So many more, or fewer, are inside and in their handshakes."""
+        """Count more, or fewer, connections inside and in their handshakes."""
         self.inside += connections
         self.shaking += handshakes
         if not known:
@@ -110,7 +114,7 @@ class Door:
             self._resolving = asyncio.get_running_loop().create_task(self._resolve())
 
     async def close(self) -> None:
-        """Resolve nothing more."""
+        """Stop resolving."""
         if self._resolving is not None:
             self._resolving.cancel()
             await asyncio.wait([self._resolving])
@@ -120,12 +124,12 @@ class Door:
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(name, None)
             except OSError:
-                continue  # what was known of it before still holds
+                continue  # keep the addresses known before
             self._addresses[name] = frozenset(plain(str(each[4][0])) for each in found)
 
 
 def plain(address: str) -> str:
-    """An address in one form, however it was written. Raises ValueError for none."""
+    """Return an address in canonical form. Raises ValueError for any other text."""
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = getattr(found, "ipv4_mapped", None)
     return str(mapped or found)

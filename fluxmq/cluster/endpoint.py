@@ -1,7 +1,8 @@
-"""An address on which other nodes are listened to: streams are taken or refused, calls answered.
+"""An address that listens for other nodes: it accepts or refuses streams, and answers calls.
 
-A connection is let in by where it comes from (`door`). Whoever speaks is known before anything it says is read: by its certificate where there is TLS, by its greeting, by the list
-of nodes, and by what the address is for.
+A connection is admitted by its source address (`door`). The speaker is identified before anything
+it says is read: by its certificate if there is TLS, by its greeting, by the list of nodes, and by
+the purpose of the address.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from fluxmq.cluster.wire import MESSAGE_BYTES_MAX
 from fluxmq.logs import RateLimited, get_logger
 
 CallHandler = Callable[[Hello, bytes], AsyncIterator[bytes]]
-"""Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; raises CallRefused with the reason."""
+"""Answers a call in chunks of at most ``wire.MESSAGE_BYTES_MAX``; may raise CallRefused."""
 
 ACCEPT_AGAIN_SECONDS: Final = 0.2
-"""Before connections are taken again when the process, or the machine, has no descriptor or memory for one."""
+"""Pause before accepting again when process or machine is short of descriptors or memory."""
 NOT_ACCEPTED: Final = "a connection between nodes was not accepted"
 _SHORT_OF: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 QUESTION_BYTES_MAX: Final = 2 << 20
-"""A question with its name, a good deal longer than any is."""
+"""Size of a question with its name, well above any real one."""
 _BACKLOG: Final = 256
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Endpoint:
-    """Listens on one address. ``refused``: streams and calls that were not taken, since the start."""
+    """Listens on one address. ``refused``: streams and calls refused since the start."""
 
     def __init__(
         self,
@@ -78,13 +79,13 @@ class Endpoint:
         self._sockets: set[Socket] = set()
         self._streams: set[Connection] = set()
         self._answering: set[asyncio.Task[None]] = set()
-        """Of calls that somebody waits for."""
+        """Tasks of calls whose caller waits."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Of those, and of some that are about to notice that nobody does."""
+        """Those, and tasks that are about to notice that their caller has gone."""
         self._refusals = RateLimited(_log, per_second=0.2, burst=5)
 
     async def start(self) -> None:
-        """Listen. Raises EndpointError naming the address. With port 0 one is chosen: see ``address`` then."""
+        """Listen. Raises EndpointError naming the address. Port 0 picks one: see ``address``."""
         host, _, port = self.address.rpartition(":")
         loop = asyncio.get_running_loop()
         try:
@@ -101,14 +102,14 @@ class Endpoint:
         self._serving = loop.create_task(self._serve(listening))
 
     async def stop(self) -> None:
-        """End every stream and call, and free the address. Their listeners have been told when this returns."""
+        """End every stream and call, and free the address. Listeners have been told on return."""
         serving, self._serving = self._serving, None
         if serving is not None:
             self._stopping.set()
             await asyncio.wait([serving])
 
     async def _serve(self, listening: Sequence[sockets.socket]) -> None:
-        """Until ``stop``, or the end of the event loop."""
+        """Serve until ``stop``, or the end of the event loop."""
         loop = asyncio.get_running_loop()
         accepting = [loop.create_task(self._accept_from(each)) for each in listening]
         try:
@@ -135,7 +136,7 @@ class Endpoint:
     # Connections
 
     async def _accept_from(self, listening: sockets.socket) -> None:
-        """Take what comes on a listening socket, without end."""
+        """Accept connections on a listening socket, without end."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -144,12 +145,12 @@ class Endpoint:
                 if error.errno in _SHORT_OF:
                     self._guard.refuse(CONNECTION, "accept", NOT_ACCEPTED, problem=str(error))
                     await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
-                continue  # else it was gone before it was taken
+                continue  # otherwise it was gone before it was accepted
             self._let_in(made, str(address[0]))
-            await asyncio.sleep(0)  # whoever comes in crowds keeps nobody from their turn
+            await asyncio.sleep(0)  # a crowd of connections must not starve other tasks
 
     def _let_in(self, made: sockets.socket, address: str) -> None:
-        """Welcome a connection, or close it."""
+        """Admit a connection, or close it."""
         visit = self.door.enter(address, self._security.tls)
         if isinstance(visit, str):
             made.close()
@@ -163,7 +164,7 @@ class Endpoint:
         task.add_done_callback(self._tasks.discard)
 
     async def _welcome(self, made: sockets.socket, address: str, visit: Visit) -> None:
-        """Shake hands, where there is TLS; a connection that was let in counts until it ends."""
+        """Complete the TLS handshake, if any; an admitted connection counts until it ends."""
 
         def left(socket: Socket) -> None:
             visit.leave()
@@ -181,7 +182,7 @@ class Endpoint:
         try:
             made.setsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(lambda: socket, made, **more)
-        except OSError as error:  # those of TLS as well, and of time that has run out
+        except OSError as error:  # TLS errors and timeouts as well
             visit.leave()
             self._guard.refuse(
                 HANDSHAKE,
@@ -204,7 +205,7 @@ class Endpoint:
         return self._open
 
     def _opened(self, wire: Wire, fields: Fields) -> None:
-        """A stream was opened: take it, or refuse it."""
+        """Accept or refuse a stream that was opened."""
         found = dict(fields)
         path = found.get(":path")
         if path not in (CONNECT, ASK) or found.get(":method") != "POST":
@@ -232,7 +233,7 @@ class Endpoint:
         connection.start()
 
     def _greeted(self, wire: Wire, fields: Fields) -> Hello | None:
-        """Who is there; None if it is nobody that may be, and has been told so."""
+        """Return the speaker's introduction; None if it was refused."""
         try:
             hello = greeting.from_metadata(metadata_of(fields))
         except MalformedStream as error:
@@ -254,7 +255,7 @@ class Endpoint:
     def refuse(
         self, wire: Wire, node: str, why: str, status: Status = Status.PERMISSION_DENIED
     ) -> None:
-        """Say why, here and there."""
+        """Refuse a stream, with the reason sent and logged."""
         self.refused += 1
         self._guard.refuse(
             STREAM,
@@ -270,7 +271,7 @@ class Endpoint:
     # Calls
 
     def ask(self, wire: Wire, hello: Hello, body: bytes) -> asyncio.Task[None] | None:
-        """Answer a question; None if it is refused."""
+        """Answer a question; return None if it is refused."""
         try:
             question = Question.FromString(body)
         except DecodeError:
@@ -294,7 +295,7 @@ class Endpoint:
         return task
 
     def give_up(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for what a task answers."""
+        """Cancel a task whose caller has gone."""
         self._answering.discard(task)
         task.cancel()
 
@@ -313,7 +314,7 @@ class Endpoint:
         except asyncio.CancelledError:
             wire.cut()
             raise
-        except Exception as error:  # noqa: BLE001 (a handler's fault is the caller's failure, and no more)
+        except Exception as error:  # noqa: BLE001 (a handler's fault fails only its call)
             status, why = Status.INTERNAL, f"a fault there: {error!r}"
             self._refusals.event(
                 logging.ERROR,
@@ -327,7 +328,7 @@ class Endpoint:
 
 
 class _Taken:
-    """The owner of a stream that was taken."""
+    """The owner of an accepted stream."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -335,14 +336,14 @@ class _Taken:
         self.writable = connection.writable
 
     def headers(self, _fields: Fields) -> None:
-        """Trailers, which nobody sends who calls."""
+        """Ignore trailers, which callers do not send."""
 
     def ended(self) -> None:
-        """The other side sends nothing more."""
+        """Handle the other side's end of sending."""
         self._connection.broken("ended by the other side")
 
     def broken(self, why: str) -> None:
-        """The stream is no more."""
+        """Handle the loss of the stream."""
         self._connection.broken(why)
 
 
@@ -358,39 +359,39 @@ class _Asking:
         self._room: asyncio.Future[None] | None = None
 
     async def room(self) -> None:
-        """Returns when there is room for another chunk."""
+        """Wait for room for another chunk."""
         while not self._wire.writable:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 
     def headers(self, _fields: Fields) -> None:
-        """Trailers, which nobody sends who calls."""
+        """Ignore trailers, which callers do not send."""
 
     def message(self, data: bytes) -> None:
-        """The question."""
+        """Take the question."""
         if self._body is not None or len(data) > QUESTION_BYTES_MAX:
             self._endpoint.refuse(self._wire, self._hello.node, "that is more than a question")
             return
         self._body = data
 
     def ended(self) -> None:
-        """The question is whole."""
+        """Answer the complete question."""
         if self._task is None:
             self._task = self._endpoint.ask(self._wire, self._hello, self._body or b"")
 
     def broken(self, why: str) -> None:
-        """Nobody waits for the answer."""
+        """Cancel the answer, as the caller has gone."""
         if self._task is not None:
             self._endpoint.give_up(self._task)
 
     def writable(self) -> None:
-        """There is room again."""
+        """Resume an answer that waits for room."""
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
 
 async def _listen(host: str, port: int) -> list[sockets.socket]:
-    """Listening sockets on all addresses that a host has here. Raises OSError if there is none."""
+    """Return listening sockets on all addresses of a host here. Raises OSError for none."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=sockets.SOCK_STREAM, flags=sockets.AI_PASSIVE)
     made: list[sockets.socket] = []
@@ -401,7 +402,7 @@ async def _listen(host: str, port: int) -> list[sockets.socket]:
         except OSError as error:
             problem = error
             if error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-                continue  # of a family that this machine does not speak
+                continue  # an address family that this machine lacks
             for open_one in made:
                 open_one.close()
             raise
@@ -413,7 +414,7 @@ async def _listen(host: str, port: int) -> list[sockets.socket]:
 
 
 def _on_every_address(port: int) -> sockets.socket:
-    """A listening socket on all addresses of the machine. Raises OSError."""
+    """Return a listening socket on all addresses of the machine. Raises OSError."""
     made: sockets.socket | None = None
     if sockets.has_dualstack_ipv6():
         try:
@@ -429,7 +430,7 @@ def _on_every_address(port: int) -> sockets.socket:
 
 
 def _chunk(body: bytes) -> bytes:
-    """A chunk of an answer as a message. Raises ValueError when it is too long for one."""
+    """Return a chunk of an answer as a message. Raises ValueError when it is too long for one."""
     if len(body) > MESSAGE_BYTES_MAX:
         raise ValueError(f"a chunk of {len(body)} bytes, above {MESSAGE_BYTES_MAX}")
     return bytes(Answer(body=body).SerializeToString())

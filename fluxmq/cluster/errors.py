@@ -1,4 +1,4 @@
-"""What can go wrong between nodes."""
+"""Errors between nodes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ class ClusterError(FluxmqError):
 
 
 class SecurityError(ClusterError):
-    """Certificates or addresses are not what the settings say, or not enough to trust another node."""
+    """Certificates or addresses contradict the settings, or are not enough to trust a node."""
 
 
 class EndpointError(ClusterError):
     """An address cannot be listened on."""
 
 
-class MalformedStream(ClusterError):  # noqa: N818 - says what is the case
-    """What another node sent is not what this protocol has; the stream ends."""
+class MalformedStream(ClusterError):  # noqa: N818 - named for the condition
+    """Another node violated the protocol; the stream ends."""
 
 
-class StreamEnded(ClusterError):  # noqa: N818 - says what is the case
-    """A stream has ended; the text says why."""
+class StreamEnded(ClusterError):  # noqa: N818 - named for the condition
+    """A stream has ended; the text gives the reason."""
 
 
-class CallRefused(ClusterError):  # noqa: N818 - says what is the case
-    """Whoever was called does not do what was asked; the text says why."""
+class CallRefused(ClusterError):  # noqa: N818 - named for the condition
+    """The callee refuses a call; the text gives the reason."""
 
 
-class CallFailed(ClusterError):  # noqa: N818 - says what is the case
+class CallFailed(ClusterError):  # noqa: N818 - named for the condition
     """A call was not answered in time, or its connection was lost."""

@@ -1,6 +1,7 @@
-"""Greetings as bytes: who speaks, told before anything else, in the metadata of streams and calls.
+"""Greetings as bytes: the speaker's introduction before anything else, in the metadata of streams
+and calls.
 
-There they are bounded by gRPC, and whoever is not wanted is refused before a single message is read.
+gRPC bounds metadata, and an unwelcome speaker is refused before a single message is read.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from fluxmq.cluster.errors import MalformedStream
 from fluxmq.cluster.generated.cluster_pb2 import Greeting
 
 VERSION: Final = 3
-"""Of the protocol between nodes. Nodes of different versions do not speak to each other."""
+"""Version of the protocol between nodes. Nodes of different versions do not speak to each other."""
 
 KEY: Final = "fluxmq-greeting-bin"
-"""Of the metadata; gRPC takes bytes where the name ends so."""
+"""Key in the metadata; gRPC takes bytes under names with this ending."""
 
 NAME_CHARS_MAX: Final = 256
 """Longest node name or purpose; names in the settings have at most 128 characters."""
 
 
 def as_metadata(hello: Hello) -> tuple[tuple[str, bytes], ...]:
-    """A greeting as metadata."""
+    """Return a greeting as metadata."""
     greeting = Greeting(version=VERSION, **hello._asdict())
     return ((KEY, greeting.SerializeToString()),)
 
 
 def from_metadata(metadata: Iterable[tuple[str, str | bytes]] | None) -> Hello:
-    """Who says this. Raises MalformedStream, for other versions too."""
+    """Return the greeting in metadata. Raises MalformedStream, for other versions too."""
     found = [value for key, value in metadata or () if key == KEY]
     if len(found) != 1 or not isinstance(found[0], bytes):
         raise MalformedStream("there is no greeting")

@@ -13,14 +13,14 @@ from fluxmq.cluster.http2_sending import Fields
 
 CONTENT_TYPE: Final = "application/grpc"
 _UNQUOTED: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-"""What stands for itself in a status's message."""
+"""Characters that stand for themselves in a status's message."""
 
 Metadata = Sequence[tuple[str, bytes]]
 """Names that end in "-bin", and bytes."""
 
 
 class Status(IntEnum):
-    """What came of a call (gRPC's status codes), as far as they are told or looked at here."""
+    """Status codes of gRPC, as far as they are sent or examined here."""
 
     OK = 0
     CANCELLED = 1
@@ -34,7 +34,7 @@ class Status(IntEnum):
 
 
 def request(path: str, authority: str, tls: bool, metadata: Metadata) -> Fields:
-    """The headers of a call."""
+    """Return the headers of a call."""
     return (
         (":method", "POST"),
         (":scheme", "https" if tls else "http"),
@@ -48,12 +48,12 @@ def request(path: str, authority: str, tls: bool, metadata: Metadata) -> Fields:
 
 
 def answer(metadata: Metadata) -> Fields:
-    """The headers that an answer begins with."""
+    """Return the headers that an answer begins with."""
     return ((":status", "200"), ("content-type", CONTENT_TYPE), *_written(metadata))
 
 
 def trailers(status: Status, why: str = "") -> Fields:
-    """The end of an answer that has begun."""
+    """Return the end of an answer that has begun."""
     fields = [("grpc-status", str(int(status)))]
     if why:
         fields.append(("grpc-message", quote(why, safe=_UNQUOTED)))
@@ -61,17 +61,17 @@ def trailers(status: Status, why: str = "") -> Fields:
 
 
 def refusal(status: Status, why: str) -> Fields:
-    """An answer that is nothing but its end."""
+    """Return an answer that consists of its end only."""
     return (*answer(()), *trailers(status, why))
 
 
 def metadata_of(fields: Fields) -> list[tuple[str, str | bytes]]:
-    """The metadata among headers; what is not base64 is left out."""
+    """Return the metadata among headers, without values that are not base64."""
     found: list[tuple[str, str | bytes]] = []
     for key, value in fields:
         if not key.endswith("-bin"):
             continue
-        for each in value.split(","):  # of one name there may be several in one field
+        for each in value.split(","):  # one field may hold several values of a name
             data = each.strip().rstrip("=")
             try:
                 found.append((key, base64.b64decode(data + "=" * (-len(data) % 4), validate=True)))
@@ -81,7 +81,7 @@ def metadata_of(fields: Fields) -> list[tuple[str, str | bytes]]:
 
 
 def problem_of(fields: Mapping[str, str]) -> str:
-    """Why headers do not begin an answer of gRPC; empty if they do."""
+    """Return why headers do not begin an answer of gRPC; empty if they do."""
     status = fields.get(":status", "")
     if status != "200":
         return f"it answers with HTTP status {status[:20]!r}"
@@ -91,7 +91,7 @@ def problem_of(fields: Mapping[str, str]) -> str:
 
 
 def status_of(fields: Mapping[str, str]) -> tuple[Status, str]:
-    """The status that trailers tell, and its message."""
+    """Return the status in trailers, and its message."""
     try:
         status = Status(int(fields.get("grpc-status", "")))
     except ValueError:

@@ -1,7 +1,8 @@
-"""What the connections of one process to other nodes have in common: bytes that nobody reads, and what was refused.
+"""Shared state of one process's connections to other nodes: unread bytes, and refusals.
 
-Each connection has bounds of its own, and there may be many. So the bytes that wait to be written are counted together; above
-the bound connections are ended, first those of nobody known, and of those the one that holds most.
+Each connection has its own limits, and there may be many. So the bytes that wait to be written are
+counted together; above the limit connections are ended, first untrusted ones, and of those the one
+that holds most.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from fluxmq.cluster.channels import PROBLEM_CHARS_MAX
 from fluxmq.logs import RateLimited, get_logger
 
 UNREAD_TOTAL_MAX: Final = 512 << 20
-"""Bytes written and not taken by the other sides, of all connections of a process: twice what nine nodes of 64 shards hold
-that have just stopped reading, one message for each stream."""
+"""Bytes written but not read by the other sides, over all connections of a process: twice what nine
+nodes of 64 shards hold that have just stopped reading, one message for each stream.
+"""
 
 CONNECTION: Final = "connection"
 HANDSHAKE: Final = "handshake"
@@ -24,7 +26,9 @@ CALL: Final = "call"
 PROTOCOL: Final = "protocol"
 UNREAD: Final = "unread"
 REASONS: Final = (CONNECTION, HANDSHAKE, STREAM, CALL, PROTOCOL, UNREAD)
-"""What is refused: a connection at the door, its TLS handshake, a stream, a call; and what ends one that was taken."""
+"""Refused things: a connection at the door, its TLS handshake, a stream, a call; and reasons to end
+an accepted connection.
+"""
 
 ENDED: Final = "a connection between nodes was ended"
 OVERFULL: Final = f"connections between nodes hold more than {UNREAD_TOTAL_MAX >> 20} MiB that nobody reads, and this one most of it"
@@ -33,25 +37,27 @@ _log = get_logger("fluxmq.cluster")
 
 
 class Holder(Protocol):
-    """A connection. ``trusted``: to or from a node that is known."""
+    """A connection. ``trusted``: to or from a known node."""
 
     trusted: bool
     peer: str
 
     def unread(self) -> int:
-        """Bytes that wait to be written now."""
+        """Return the bytes that wait to be written now."""
 
     def overfull(self, why: str) -> None:
         """End at once: the process holds too much."""
 
 
 class Guard:
-    """Counts for all connections of a process. ``refused``: by reason, since the start; ``unread_bytes``: as far as told."""
+    """Counts for all connections of a process. ``refused``: by reason, since the start;
+    ``unread_bytes``: as far as reported.
+    """
 
     def __init__(self, unread_max: int = UNREAD_TOTAL_MAX) -> None:
         """``unread_max``: bytes that all connections together may hold."""
         self._unread_max = unread_max
-        # So much is left when connections had to be ended, so that this is not done again at once.
+        # Target after ending connections, so that this does not recur at once.
         self._unread_kept = unread_max // 8 * 7
         self.refused: Counter[str] = Counter()
         self.unread_bytes = 0
@@ -61,14 +67,14 @@ class Guard:
     def refuse(
         self, reason: str, key: str, message: str, level: int = logging.WARNING, **details: Any
     ) -> None:
-        """Count a refusal, and log some. ``key``: those with the same share a rate."""
+        """Count a refusal, and log some. Refusals with the same ``key`` share a rate limit."""
         self.refused[reason] += 1
         if "problem" in details:
             details["problem"] = details["problem"][:PROBLEM_CHARS_MAX]
         self._said.event(level, f"{reason} {key}", message, **details)
 
     def holds(self, holder: Holder, length: int) -> None:
-        """A connection has so many bytes that wait to be written."""
+        """Note that a connection has ``length`` bytes that wait to be written."""
         self._set(holder, length)
         if self.unread_bytes > self._unread_max:
             self._relieve()
@@ -79,7 +85,7 @@ class Guard:
             self._held[holder] = length
 
     def _relieve(self) -> None:
-        """Look at what is really held, and end connections until it is little enough."""
+        """Measure the bytes really held, and end connections until they are few enough."""
         for holder in list(self._held):
             self._set(holder, holder.unread())
         if self.unread_bytes <= self._unread_max:
@@ -93,5 +99,5 @@ class Guard:
             holder.overfull(OVERFULL)
 
     def _worth(self, holder: Holder) -> tuple[bool, int]:
-        """What is kept longest sorts last."""
+        """Return a sort key: connections to keep longest come last."""
         return (holder.trusted, -self._held[holder])

@@ -1,8 +1,10 @@
-"""One end of an HTTP/2 connection as gRPC uses it, without I/O: bytes and calls go in, events and bytes come out.
+"""One end of an HTTP/2 connection as gRPC uses it, without I/O: bytes and calls go in, events and
+bytes come out.
 
-Sources: RFC 9113 (HTTP/2), RFC 7541 (HPACK, by the library of that name), gRPC's PROTOCOL-HTTP2. What gRPC has no use for
-is not here: priorities are read past, pushes refused. Flow control of what is received: a stream that is taken at once is
-opened wide, and TCP holds its sender back; one that somebody reads piece by piece is given what has been read.
+Sources: RFC 9113 (HTTP/2), RFC 7541 (HPACK, by the library of that name), gRPC's PROTOCOL-HTTP2.
+Features that gRPC does not use are missing: priorities are skipped, pushes refused. Flow control of
+received data: a stream whose messages are taken at once has a wide window, and TCP holds its sender
+back; one that is read piece by piece gets as much window as has been read.
 """
 
 from __future__ import annotations
@@ -88,19 +90,21 @@ class Http2(Sending):
 
     @property
     def begun(self) -> bool:
-        """Whether the other side has said that it speaks HTTP/2."""
+        """True once the other side has sent the HTTP/2 preface."""
         return not self._preface
 
     def calm(self) -> None:
-        """Some time has passed: what came too often in it is counted anew."""
+        """Reset the rate counters; called at intervals."""
         self._cut_short = self._idle_frames = self._turned_away = 0
 
     def turned_away(self) -> None:
-        """A stream was refused: too many of them end the connection, as too many that are cut short."""
+        """Count a refused stream: too many end the connection, as do too many reset ones."""
         self._turned_away += 1
 
     def receive(self, data: bytes) -> list[Event]:
-        """What has come. Raises Http2Error: then the connection is of no use any more, and ``take`` has the farewell."""
+        """Process received bytes. Raises Http2Error: then the connection is unusable, and ``take``
+        returns the GOAWAY.
+        """
         events: list[Event] = []
         try:
             self._receive(data, events)
@@ -143,7 +147,7 @@ class Http2(Sending):
         self._rest = data[at:] if at else data
 
     def _begin(self, data: bytes) -> int:
-        """Read of the connection's beginning what is there; where it ends."""
+        """Check the available part of the preface and return its end."""
         length = min(len(data), len(self._preface))
         if data[:length] != self._preface[:length]:
             raise Http2Error(PROTOCOL_ERROR, "it does not begin as HTTP/2 does")
@@ -151,7 +155,7 @@ class Http2(Sending):
         return length
 
     def _check_order(self, kind: int, flags: int, number: int) -> None:
-        """Settings come first, and nothing comes between the parts of headers (RFC 9113, 3.4 and 6.10)."""
+        """Check that settings come first and headers are contiguous (RFC 9113, 3.4 and 6.10)."""
         if self._block_of and (kind != CONTINUATION or number != self._block_of):
             raise Http2Error(PROTOCOL_ERROR, "headers are not continued")
         if self._expects_settings and (kind != SETTINGS or flags & ACK):
@@ -164,7 +168,7 @@ class Http2(Sending):
         elif kind == CONTINUATION:
             self._on_block(flags, number, body, events)
         elif kind == DATA:
-            # What is padding counts for the windows (RFC 9113, 6.9.1).
+            # Padding counts for the windows (RFC 9113, 6.9.1).
             inner = _unpadded(body, flags)
             padding = len(body) - len(inner)
             self._begin_data(number, len(inner), bool(flags & END_STREAM), events, padding)
@@ -184,10 +188,10 @@ class Http2(Sending):
             _exactly(body, PRIORITY_BYTES)
         elif kind == PUSH_PROMISE:
             raise Http2Error(PROTOCOL_ERROR, "a push that nobody asked for")
-        # What priorities say, and kinds that are not known, is nothing here (RFC 9113, 5.5).
+        # Priorities and unknown kinds are ignored (RFC 9113, 5.5).
 
     def _on_connection(self, kind: int, flags: int, body: bytes, events: list[Event]) -> None:
-        """A frame that is of no stream."""
+        """Handle a frame that belongs to no stream."""
         if kind == SETTINGS:
             self._on_settings(flags, body, events)
         elif kind == PING:
@@ -204,7 +208,7 @@ class Http2(Sending):
     # Data
 
     def _count(self, length: int) -> None:
-        """Bytes that count for the window of all streams, which are given again as they come."""
+        """Count bytes against the connection's window, which is replenished as they come."""
         self._left -= length
         self._taken += length
         if self._left < 0:
@@ -235,7 +239,7 @@ class Http2(Sending):
             self._end_data(events)
 
     def _payload(self, data: bytes, at: int, end: int, events: list[Event]) -> int:
-        """Take of a data frame what is there; where the next begins."""
+        """Take the available part of a data frame and return its end."""
         stop = min(end, at + self._data_left)
         self._data_left -= stop - at
         stream = self._data_stream
@@ -263,7 +267,7 @@ class Http2(Sending):
         events.append((EventKind.ENDED, stream, None))
 
     def _break(self, stream: Stream, error: Http2Error, events: list[Event]) -> None:
-        """A stream cannot go on, for what came on it."""
+        """Break a stream because of what came on it."""
         self.cut(stream, error.code)
         events.append((EventKind.BROKEN, stream, [("", str(error))]))
 
@@ -346,7 +350,8 @@ class Http2(Sending):
                 self._peer_streams_max = value
             elif key == ENABLE_PUSH and value > int(not self.client):
                 raise Http2Error(PROTOCOL_ERROR, "a setting of pushes that is none")
-        # Before anything that only the new settings allow: the other side holds to them what comes behind this (6.5.3).
+        # Acknowledge before using what the new settings allow: the other side applies them to what
+        # follows (6.5.3).
         self._out.append(frame(SETTINGS, ACK, 0, b""))
         for stream in list(self.streams.values()):
             self._open(stream, events)
@@ -382,7 +387,7 @@ class Http2(Sending):
         self._open(found, events)
 
     def _open(self, stream: Stream, events: list[Event]) -> None:
-        """A window was opened: go on with what waits."""
+        """Send waiting data after a window was opened."""
         if stream.waiting:
             self._pump(stream)
             if not stream.waiting:
@@ -405,7 +410,7 @@ class Http2(Sending):
         )
 
     def _check_known(self, number: int) -> None:
-        """A frame of a stream that there is not: that is well if it has ended, and wrong if it never began."""
+        """Check a frame of an absent stream: valid if that has ended, an error if it never was."""
         if not number:
             raise Http2Error(PROTOCOL_ERROR, "a frame of a stream on none")
         ours = bool(number & 1) == self.client
@@ -419,7 +424,7 @@ class Http2(Sending):
 
 
 def _is_interim(fields: Fields) -> bool:
-    """Whether an answer's headers only announce others (RFC 9113, 8.1)."""
+    """Return whether an answer's headers only announce others (RFC 9113, 8.1)."""
     return any(key == ":status" and value.startswith("1") for key, value in fields)
 
 

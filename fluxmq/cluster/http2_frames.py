@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 as bytes: their kinds, codes, settings and limits (RFC 9113, sections 4, 6 and 7)."""
+"""Frames of HTTP/2 as bytes: kinds, codes, settings and limits (RFC 9113, sections 4, 6 and 7)."""
 
 from __future__ import annotations
 
@@ -57,35 +57,41 @@ OF_CONNECTION: Final = frozenset((SETTINGS, PING, GOAWAY))
 PRIORITY_BYTES: Final = 5
 GOAWAY_BYTES_MIN: Final = 8
 HEADER_TABLE_MAX: Final = 4096
-"""Bytes of the table that headers are packed with, however much more the other side offers."""
+"""Size of the header compression table, however much more the other side offers."""
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_BYTES_MAX: Final = 1 << 20
-"""Longest frame that is taken, and sent where the other side takes it. What is urgent waits for one such frame at most."""
+"""Longest frame accepted, and sent if the other side accepts it. Urgent frames wait for one such
+frame at most.
+"""
 FRAME_BYTES_DEFAULT: Final = 1 << 14
-"""What the other side takes until it says more (RFC 9113, 6.5.2)."""
+"""Longest frame that the other side accepts until it allows more (RFC 9113, 6.5.2)."""
 WINDOW_DEFAULT: Final = (1 << 16) - 1
-"""What either side may send on a stream, and on all together, until it is given more (RFC 9113, 6.9.2)."""
+"""Bytes that either side may send on a stream, and on all together, until it is granted more (RFC
+9113, 6.9.2).
+"""
 STREAM_WINDOW_WIDE: Final = 1 << 30
-"""What is given to a stream whose messages are taken at once."""
+"""Window of a stream whose messages are taken at once."""
 HEADERS_BYTES_MAX: Final = 16 << 10
-"""A block of headers, packed and unpacked, and any frame that is not data and has to come whole before it is read: a greeting is
-some hundred bytes, and read of strangers."""
+"""Size of a block of headers, packed and unpacked, and of any non-data frame that is read whole: a
+greeting is some hundred bytes, and comes from strangers too.
+"""
 CUT_SHORT_MAX: Final = 1000
-"""Streams of one connection that the other side may cut short between two calls of ``calm``: nobody who is well does so
-(CVE-2023-44487). As many may be refused."""
+"""Streams of one connection that the other side may reset between two calls of ``calm``: no healthy
+node does so (CVE-2023-44487). As many may be refused.
+"""
 IDLE_FRAMES_MAX: Final = 10_000
-"""Frames that ask for an answer and carry no message, likewise (CVE-2019-9512 and 9515)."""
+"""Frames without a message that demand an answer, likewise (CVE-2019-9512 and 9515)."""
 
 
 def frame(kind: int, flags: int, number: int, body: bytes) -> bytes:
-    """One frame."""
+    """Encode one frame."""
     length = len(body)
     return HEAD.pack(length >> 16, length & 0xFFFF, kind, flags, number) + body
 
 
 class Http2Error(Exception):
-    """What came is not HTTP/2, or not gRPC's; ``code`` tells the other side."""
+    """Received bytes are not HTTP/2, or not gRPC's; ``code`` tells the other side."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)

@@ -1,4 +1,4 @@
-"""What one end of an HTTP/2 connection sends: frames as bytes, as far as the other side has opened its windows."""
+"""The sending half of an HTTP/2 connection: frames as bytes, within the other side's windows."""
 
 from __future__ import annotations
 
@@ -45,13 +45,14 @@ _MESSAGE: Final = struct.Struct(">BHBBIBI")
 
 
 class Sending:
-    """What one end sends. ``client``: whoever opens streams. ``streams``: those that are open."""
+    """The sending half. ``client``: opens streams. ``streams``: those that are open."""
 
     def __init__(
         self, client: bool, streams_max: int, message_max: int, call_window: int = WINDOW_DEFAULT
     ) -> None:
-        """``streams_max``: that the other side may have open; ``message_max``: bytes of a message of theirs;
-        ``call_window``: bytes that may come on a stream before somebody reads them."""
+        """``streams_max``: streams that the other side may have open; ``message_max``: bytes of a
+        received message; ``call_window``: bytes that may come on a stream before they are read.
+        """
         self.client = client
         self.streams: dict[int, Stream] = {}
         self._message_max = message_max
@@ -81,7 +82,7 @@ class Sending:
         self._grant(0, WINDOW_MAX - WINDOW_DEFAULT)
 
     def take(self) -> bytes:
-        """What is to be written, and is then taken for written."""
+        """Return the bytes to write; they then count as written."""
         out = self._out
         if not out:
             return b""
@@ -91,7 +92,7 @@ class Sending:
 
     @property
     def full(self) -> bool:
-        """Whether as many streams are open as the other side takes."""
+        """True if as many streams are open as the other side accepts."""
         return len(self.streams) >= self._peer_streams_max
 
     def open(self, fields: Fields, ends: bool = False) -> Stream:
@@ -115,7 +116,7 @@ class Sending:
             self._end_here(stream)
 
     def send(self, stream: Stream, message: bytes) -> None:
-        """Send a message; what no window is open for waits in the stream (``stream.waiting``)."""
+        """Send a message; the part beyond the windows waits in the stream (``stream.waiting``)."""
         length = len(message) + MESSAGE_HEAD
         if stream.ended_here:
             return
@@ -140,7 +141,7 @@ class Sending:
         self._pump(stream)
 
     def finish(self, stream: Stream) -> None:
-        """Say that nothing more is sent, when all that waits has been."""
+        """End sending on a stream once everything that waits is sent."""
         if stream.waiting:
             stream.ending = True
         elif not stream.ended_here:
@@ -155,16 +156,16 @@ class Sending:
         stream.ended_here = stream.ended_there = True
 
     def widen(self, stream: Stream) -> None:
-        """Take a stream's messages at once from now on: its sender is held back by TCP alone."""
+        """Take a stream's messages at once from now on: TCP alone holds its sender back."""
         stream.wide = True
         self._give(stream, STREAM_WINDOW_WIDE - stream.left)
 
     def allow(self, stream: Stream, window: int) -> None:
-        """Let so many bytes come unread on a stream."""
+        """Allow ``window`` unread bytes on a stream."""
         self._give(stream, window - stream.left)
 
     def consumed(self, stream: Stream, message: bytes) -> None:
-        """Somebody has read a message: as much may come."""
+        """Replenish the window by a message that was read."""
         stream.unread += len(message) + MESSAGE_HEAD
         if stream.unread * 4 >= self._call_window and not stream.ended_there:
             self._give(stream, stream.unread)
@@ -180,7 +181,7 @@ class Sending:
         self._out.append(frame(GOAWAY, 0, 0, body))
 
     def _resize(self) -> None:
-        """Take the table sizes that were asked for since the last block: the least and the last say all (RFC 7541, 4.2)."""
+        """Apply the requested table sizes: the least and the last suffice (RFC 7541, 4.2)."""
         least, last = self._table_least, self._table_last
         self._table_least = self._table_last = -1
         if least < last:
@@ -207,7 +208,7 @@ class Sending:
         self._out.append(frame(WINDOW_UPDATE, 0, number, LONG.pack(more)))
 
     def _pump(self, stream: Stream) -> None:
-        """Send of what waits what windows are open for."""
+        """Send waiting data as far as the windows allow."""
         waiting = stream.waiting
         while waiting:
             room = min(self._window, stream.window, self._frame_max)

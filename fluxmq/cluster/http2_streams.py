@@ -1,7 +1,8 @@
 """One stream of HTTP/2: its windows, and the messages of gRPC in its data.
 
-A message is one byte that says whether it is compressed (never, here), its length in four bytes, and itself (gRPC's
-PROTOCOL-HTTP2, "Length-Prefixed-Message"). Messages and frames of HTTP/2 begin and end wherever they like.
+A message is one byte that says whether it is compressed (never, here), its length in four bytes,
+and its content (gRPC's PROTOCOL-HTTP2, "Length-Prefixed-Message"). Messages and frames of HTTP/2
+begin and end independently.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fluxmq.cluster.http2_frames import (
 
 
 class EventKind(IntEnum):
-    """What has happened."""
+    """Kinds of events."""
 
     HEADERS = 0
     """Headers or trailers have come: the fields."""
@@ -28,20 +29,22 @@ class EventKind(IntEnum):
     ENDED = 2
     """The other side sends nothing more on a stream."""
     BROKEN = 3
-    """A stream is no more, in either direction: one field with the reason."""
+    """A stream is gone, in both directions: one field with the reason."""
     WRITABLE = 4
-    """What waited on a stream has been sent."""
+    """Everything that waited on a stream has been sent."""
     GOODBYE = 5
-    """The other side ends the connection when the streams that are open have ended: one field with the reason."""
+    """The other side ends the connection after the open streams: one field with the reason."""
 
 
 Event = tuple[EventKind, "Stream | None", Any]
 
 
 class Stream:
-    """A stream. ``waiting``: what no window is open for. ``ended_here``, ``ended_there``: nothing more is sent, or comes; ``ending``: but for what waits.
-    ``answered``: what comes now in headers are trailers, which end it. ``left``: bytes that may come; ``window``: that may be sent. ``wide``: its messages are taken at once. ``owner``: for
-    whoever has it."""
+    """A stream. ``waiting``: data beyond the windows. ``ended_here``, ``ended_there``: nothing more
+    is sent, or comes; ``ending``: except for waiting data. ``answered``: further headers are
+    trailers, which end it. ``left``: bytes that may come; ``window``: that may be sent. ``wide``:
+    its messages are taken at once. ``owner``: the user's object.
+    """
 
     __slots__ = (
         "_head",
@@ -81,7 +84,7 @@ class Stream:
         self._pieces: list[bytes] = []
 
     def take(self, data: bytes, at: int, end: int) -> list[bytes]:
-        """The messages that data complete. Raises Http2Error when one is compressed, or longer than is taken."""
+        """Return the completed messages. Raises Http2Error if one is compressed or too long."""
         messages: list[bytes] = []
         while at < end:
             if self._missing < 0:
@@ -109,7 +112,7 @@ class Stream:
         return messages
 
     def _begin(self, data: bytes, at: int, end: int) -> int:
-        """Read a message's head as far as it is there; where it ends."""
+        """Read the available part of a message's head and return its end."""
         if not self._head and end - at >= MESSAGE_HEAD:
             head = data[at : at + MESSAGE_HEAD]
             at += MESSAGE_HEAD

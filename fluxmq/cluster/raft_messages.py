@@ -1,15 +1,16 @@
-"""Messages of the Raft core as bytes, for the streams between members.
+"""Encoding of the Raft core's messages, for the streams between members.
 
 ::
 
     0  u8  version       12 u64 term        36 u64 commit       68 u32 number of entries
-    1  u8  kind          20 u64 index       44 u64 hint         72 entries: u64 term, u64 index, u8 kind,
-    2  u16 flags         28 u64 log_term    52 u64 hint_term       u32 length, data
+    1  u8  kind          20 u64 index       44 u64 hint         72 entries: u64 term, u64 index,
+    2  u16 flags         28 u64 log_term    52 u64 hint_term       u8 kind, u32 length, data
     4  u64 sender                           60 u64 context
 
-All little endian. Flags: 1 reject, 2 a snapshot follows the entries: u64 index, u64 term, u16 voters, u16 learners,
-their numbers, data to the end. The receiver is whoever reads it: the stream is the group's own. What does not parse,
-or was not sent by whom the stream belongs to, is refused with `MalformedMessage` and changes nothing.
+All little endian. Flags: 1 reject, 2 a snapshot follows the entries: u64 index, u64 term, u16
+voters, u16 learners, their numbers, data to the end. The receiver is implied: the stream is the
+group's own. A message that does not parse, or whose sender is not the stream's, is refused with
+`MalformedMessage` and changes nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KINDS: Final = {int(kind): kind for kind in MessageKind}
 
 
 def encode(message: Message) -> bytes:
-    """A message as one frame."""
+    """Encode a message as one frame."""
     snapshot = message.snapshot
     flags = (_REJECT if message.reject else 0) | (_WITH_SNAPSHOT if snapshot is not None else 0)
     pieces = [
@@ -71,7 +72,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: bytes, source: int, target: int) -> Message:
-    """The message in a frame that member `source` sent to `target`. Raises MalformedMessage."""
+    """Decode a frame that member `source` sent to `target`. Raises MalformedMessage."""
     try:
         message, flags, count = _head(frame, target)
         if message.source != source:

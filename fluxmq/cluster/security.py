@@ -1,8 +1,9 @@
-"""Who may speak to whom, and how: mutual TLS with a node's name in its certificate, or plaintext on loopback.
+"""Authentication between nodes: mutual TLS with a node's name in its certificate, or plaintext on
+loopback.
 
-Names are compared as RFC 9525 (and RFC 6125 before it) has it: the DNS names of the certificate's subject alternative
-names; the common name counts only where there are none. It is the same for who dials and who is dialled. Names with wildcards name
-no node.
+Names are compared according to RFC 9525 (and RFC 6125 before it): the DNS names of the
+certificate's subject alternative names; the common name counts only if there are none. Both sides
+are checked the same way. Names with wildcards match no node.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ _PEM: Final = b"-----BEGIN "
 
 
 class Security:
-    """What a node needs to know of others. ``members``: the names of the other nodes; ``own``: this one's; ``hosts``: where they
-    are, as the settings say; ``guard``: what all connections of this process have in common."""
+    """A node's knowledge of others. ``members``: the names of the other nodes; ``own``: this one's;
+    ``hosts``: their addresses by the settings; ``guard``: the shared state of this process's
+    connections.
+    """
 
     def __init__(
         self,
@@ -35,7 +38,9 @@ class Security:
         authority: str = "",
         hosts: Iterable[str] = (),
     ) -> None:
-        """``certificate``, ``key``, ``authority``: files in PEM format; none for plaintext. Raises SecurityError."""
+        """``certificate``, ``key``, ``authority``: files in PEM format; none for plaintext. Raises
+        SecurityError.
+        """
         self.own = own
         self.members = frozenset(members) - {own}
         self.hosts = frozenset(hosts)
@@ -43,9 +48,9 @@ class Security:
         self.tls = bool(certificate)
         self._allow_plaintext = allow_plaintext
         self.server_context: ssl.SSLContext | None = None
-        """For who listens: whoever connects must show a certificate. None for plaintext."""
+        """Context for listening: clients must show a certificate. None for plaintext."""
         self.client_context: ssl.SSLContext | None = None
-        """For who dials."""
+        """Context for dialling."""
         if certificate:
             files = (certificate, key, authority)
             self.server_context = _context(ssl.PROTOCOL_TLS_SERVER, *files)
@@ -53,7 +58,9 @@ class Security:
 
     @classmethod
     def of(cls, cluster: Cluster) -> Security:
-        """As the settings want it. Raises SecurityError when a file cannot be read or is none of a certificate."""
+        """Return the security of the settings. Raises SecurityError for an unreadable file, or one
+        without a certificate.
+        """
         transport = cluster.transport
         peers = [transport.peers, cluster.raft.peers]
         peers += [group.peers for group in cluster.raft.groups.values()]
@@ -72,7 +79,7 @@ class Security:
         )
 
     def check_address(self, address: str) -> None:
-        """Raise SecurityError for an address where plaintext is spoken, and others may read and forge it."""
+        """Raise SecurityError for an address whose plaintext others may read and forge."""
         host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
         if not (self.tls or self._allow_plaintext or is_loopback(host)):
             raise SecurityError(
@@ -81,9 +88,9 @@ class Security:
             )
 
     def problem_with(self, node: str, shown: Mapping[str, Any] | None) -> str:
-        """Why whoever calls itself ``node`` is not believed; empty if it is.
+        """Return why the node that claims to be ``node`` is not trusted; empty if it is.
 
-        ``shown``: what its certificate says, as `ssl.SSLSocket.getpeercert` has it.
+        ``shown``: the content of its certificate, as `ssl.SSLSocket.getpeercert` returns it.
         """
         if node == self.own:
             return "that is this node's own name"
@@ -102,14 +109,14 @@ class Security:
 
 
 def _context(protocol: Any, certificate: str, key: str, authority: str) -> ssl.SSLContext:
-    """Mutual TLS; who the other side is, is looked at afterwards, the same on either side."""
+    """Return a context for mutual TLS; names are checked afterwards, the same on either side."""
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols(["h2"])
     try:
-        # Nobody is asked for the password of a key that has one.
+        # Never prompt for the password of an encrypted key.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as error:
         raise SecurityError(
@@ -125,7 +132,7 @@ def _context(protocol: Any, certificate: str, key: str, authority: str) -> ssl.S
 
 
 def _pem(key: str, path: str | None) -> str:
-    """The file of a setting, looked at."""
+    """Check and return the file of a setting."""
     where = f"cluster.transport.{key}"
     if path is None:
         raise SecurityError(f"{where} is not given")

@@ -1,8 +1,9 @@
-"""Connections that carry streams: HTTP/2 on the event loop, for whoever dials and whoever listens.
+"""Connections that carry streams: HTTP/2 on the event loop, for the dialling and the listening
+side.
 
-A side that hears nothing asks; one that is not answered takes the other for dead, and one that could not have answered
-believes nothing that came meanwhile. What is written waits in the transport up to a limit, behind which streams are told
-to wait.
+A side that hears nothing pings; one that gets no answer declares the other dead, and one that was
+itself unable to answer discards what came meanwhile. Written data waits in the transport up to a
+limit, beyond which streams have to wait.
 """
 
 from __future__ import annotations
@@ -36,18 +37,22 @@ from fluxmq.cluster.security import Security
 from fluxmq.logs import RateLimited, get_logger
 
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked whether the other side is there."""
+"""Interval between checks that the other side is there."""
 AWAY_SECONDS: Final = KEEPALIVE_SECONDS + KEEPALIVE_TIMEOUT_SECONDS
-"""Whoever has not looked for so long has been given up."""
+"""Time without a check after which the other side has given this one up."""
 STREAMS_OF_A_SERVER_MAX: Final = 0
-"""Streams that whoever was dialled may open."""
+"""Streams that the dialled side may open."""
 UNREAD_BYTES_MAX: Final = 128 << 20
-"""Written and not taken by the other side, beyond which nothing more is heard of it: far more than streams write before they wait,
-so that it is answers to pings and the like. Of all connections of a process: `guard.UNREAD_TOTAL_MAX`."""
+"""Bytes written and not taken by the other side beyond which it is cut off: far more than streams
+write before they wait, so these are answers to pings and the like. For all connections of a
+process: `guard.UNREAD_TOTAL_MAX`.
+"""
 UNREAD_COUNTED: Final = 64 << 10
-"""Fewer bytes that wait on a connection are not counted for all of them together, so that nothing is done per write."""
+"""Waiting bytes of a connection below which they are not added to the total, so that single writes
+cost nothing.
+"""
 CALL_WINDOW: Final = MESSAGE_LIMIT + (2 << 20)
-"""Bytes of an answer that may come before somebody reads them: a message of any length, and some more."""
+"""Bytes of an answer that may come before they are read: a message of any length, and some more."""
 
 NOT_HTTP2: Final = "what came between nodes is not HTTP/2 as it should be"
 
@@ -56,26 +61,26 @@ _problems = RateLimited(_log, per_second=1.0, burst=5)
 
 
 class StreamOwner(Protocol):
-    """Who is told what happens to a stream, in the event loop's thread."""
+    """Receives the events of a stream, in the event loop's thread."""
 
     def headers(self, fields: Fields) -> None:
-        """Headers or trailers have come."""
+        """Handle headers or trailers."""
 
     def message(self, data: bytes) -> None:
-        """A message has come."""
+        """Handle a message."""
 
     def ended(self) -> None:
-        """The other side sends nothing more."""
+        """Handle the other side's end of sending."""
 
     def broken(self, why: str) -> None:
-        """The stream is no more. Nothing follows."""
+        """Handle the loss of the stream. Nothing follows."""
 
     def writable(self) -> None:
-        """What waited was sent: there is room again."""
+        """Handle room: what waited was sent."""
 
 
 class Wire:
-    """A stream of a connection, for who sends on it. ``writable``: there is room for another message."""
+    """A stream of a connection, for its sender."""
 
     __slots__ = ("socket", "stream")
 
@@ -85,7 +90,7 @@ class Wire:
 
     @property
     def writable(self) -> bool:
-        """Whether a message goes out at once, or waits."""
+        """True if a message goes out at once instead of waiting."""
         return not self.socket.paused and not self.stream.waiting
 
     def send(self, message: bytes) -> None:
@@ -105,12 +110,12 @@ class Wire:
         self.socket.flush()
 
     def allow(self, window: int) -> None:
-        """Let so many bytes come."""
+        """Allow ``window`` unread bytes."""
         self.socket.http2.allow(self.stream, window)
         self.socket.flush()
 
     def consumed(self, message: bytes) -> None:
-        """A message has been read."""
+        """Replenish the window by a message that was read."""
         self.socket.http2.consumed(self.stream, message)
         self.socket.flush()
 
@@ -120,20 +125,22 @@ class Wire:
         self.socket.flush()
 
     def cut(self) -> None:
-        """End the stream in both directions. Its owner is told of nothing any more."""
+        """End the stream in both directions. Its owner gets no further events."""
         self.stream.owner = None
         self.socket.http2.cut(self.stream, CANCEL)
         self.socket.flush()
 
     def end(self, status: Status = Status.OK, why: str = "") -> None:
-        """End an answer that has begun, with what came of it; an unfinished one, and a question, is cut off. As `cut`."""
+        """End an answer that has begun with a status; cut off an unfinished one, or a question, as
+        `cut` does.
+        """
         if self.stream.waiting or self.socket.http2.client:
             self.cut()
         else:
             self._close(trailers(status, why))
 
     def refuse(self, status: Status, why: str) -> None:
-        """Answer with nothing but this. Whoever is refused too often is sent away."""
+        """Answer with a refusal only. Too many refusals end the connection."""
         self.socket.http2.turned_away()
         self._close(refusal(status, why))
 
@@ -141,13 +148,14 @@ class Wire:
         self.stream.owner = None
         http2 = self.socket.http2
         http2.headers(self.stream, fields, ends=True)
-        http2.cut(self.stream, NO_ERROR)  # whoever has not ended yet need not (RFC 9113, 8.1)
+        http2.cut(self.stream, NO_ERROR)  # the caller need not finish sending (RFC 9113, 8.1)
         self.socket.flush()
 
 
 class Socket:
-    """A connection, as asyncio's protocols are (`asyncio.Protocol`). ``opened`` is told of streams that the other side opens,
-    ``closed`` of the end. ``ended``: set then."""
+    """A connection, as an asyncio protocol (`asyncio.Protocol`). ``opened`` is called with streams
+    that the other side opens, ``closed`` at the end. ``ended``: done then.
+    """
 
     def __init__(
         self,
@@ -158,9 +166,11 @@ class Socket:
         closed: Callable[[Socket], None] | None = None,
         guard: Guard | None = None,
     ) -> None:
-        """``guard``: that of the process. ``made`` is told when the connection is there (and TLS with it), and says whether it is wanted."""
+        """``guard``: that of the process. ``made`` is called when the connection (with TLS, if any)
+        is up, and returns whether to keep it.
+        """
         self.patience = GREETING_SECONDS
-        """Seconds until something must have come that is HTTP/2."""
+        """Seconds until HTTP/2 must have come."""
         self.idle_max = IDLE_SECONDS
         """Seconds that it may carry no stream."""
         window = {"call_window": CALL_WINDOW} if client else {}
@@ -168,7 +178,7 @@ class Socket:
         self.paused = False
         self.open = False
         self.trusted = client
-        """Whether the other side is known: by its address for whoever dials, by a greeting that is believed for whoever is dialled."""
+        """True for a trusted other side: one dialled by address, or one with a trusted greeting."""
         self._guard = guard or Guard()
         self._counted = 0
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,21 +190,22 @@ class Socket:
         self._look: asyncio.TimerHandle | None = None
         self._heard = True
         self._direct = -1
-        """Without TLS, a descriptor of the socket of our own, on which the kernel is given things at once: a transport
-        does that when all callbacks of the turn are done."""
+        """Without TLS, a duplicate of the socket's descriptor for immediate writes: a transport
+        writes only after all callbacks of the turn.
+        """
         self._looked = time.monotonic()
         self._quiet = 0
         self._idle = 0
         self._why = ""
 
     def certificate(self) -> Any:
-        """What the other side has shown (`ssl.SSLSocket.getpeercert`); None without TLS."""
+        """Return the other side's certificate (`ssl.SSLSocket.getpeercert`); None without TLS."""
         shown = self._transport.get_extra_info("ssl_object")
         return None if shown is None else shown.getpeercert()
 
     @property
     def usable(self) -> bool:
-        """Whether streams can be opened."""
+        """True while streams can be opened."""
         return self.open and not self.http2.heard_goodbye
 
     def start(self, fields: Fields, owner: StreamOwner) -> Wire:
@@ -209,7 +220,7 @@ class Socket:
         return Wire(self, stream)
 
     def flush(self) -> None:
-        """Write what is to be written."""
+        """Write pending output."""
         data = self.http2.take()
         if data and self.open:
             if self._direct >= 0 and not self._transport.get_write_buffer_size():
@@ -220,24 +231,24 @@ class Socket:
             self._count()
 
     def unread(self) -> int:
-        """Bytes that wait to be written, and count for the process."""
+        """Return the bytes that wait to be written, and count for the process."""
         held = 0 if self.ended.done() else int(self._transport.get_write_buffer_size())
         self._counted = held if held > UNREAD_COUNTED else 0
         return self._counted
 
     def overfull(self, why: str) -> None:
-        """The process holds too much that nobody reads, and this connection most of it."""
+        """End at once: the process holds too much unread data, and this connection most of it."""
         self._counted = 0
         self.abort(why)
 
     def _count(self) -> None:
-        """Say how much waits, if that is much, or was."""
+        """Report the waiting bytes, if they are many, or were."""
         before = self._counted
         if self.unread() != before:
             self._guard.holds(self, self._counted)
 
     def close(self) -> None:
-        """End the connection, with what is open on it."""
+        """End the connection, with its open streams."""
         if self.open:
             self.http2.goodbye(NO_ERROR)
             self.flush()
@@ -252,20 +263,21 @@ class Socket:
             self._transport.abort()
 
     async def finish(self) -> None:
-        """End the connection in order, or if the other side does not answer to that, at once."""
+        """End the connection in order, or at once if the other side does not answer that."""
         self.close()
         await asyncio.wait([self.ended], timeout=CLOSING_SECONDS)
         self.abort("closed")
 
-    # What the transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is there."""
+        """Handle a connection that is up."""
         self._transport = transport
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.peer = str(transport.get_extra_info("peername"))
         if transport.get_extra_info("ssl_object") is None:
-            # Ours alone: by the time that `connection_lost` is called another file may have the transport's number.
+            # A descriptor of our own: at `connection_lost` the transport's number may belong to
+            # another file.
             self._direct = os.dup(transport.get_extra_info("socket").fileno())
         self.open = True
         if self._made is not None and not self._made(self):
@@ -275,9 +287,10 @@ class Socket:
         self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._on_look)
 
     def data_received(self, data: bytes) -> None:
-        """Something has come."""
+        """Handle received bytes."""
         if time.monotonic() - self._looked > AWAY_SECONDS:
-            # Stopped, or starved: the other side has given this one up and gone on without it. What is here now is stale.
+            # Stopped or starved: the other side has given this one up and gone on. These bytes are
+            # stale.
             self.abort("this side was away")
             return
         if self.paused and self._transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
@@ -301,22 +314,22 @@ class Socket:
         self.flush()
 
     def eof_received(self) -> bool:
-        """The other side has closed: so does this one."""
+        """Close after the other side has closed."""
         return False
 
     def pause_writing(self) -> None:
-        """Too much waits to be written."""
+        """Handle too much waiting output."""
         self.paused = True
 
     def resume_writing(self) -> None:
-        """There is room again."""
+        """Handle room for output."""
         self.paused = False
         self._count()
         for stream in list(self.http2.streams.values()):
             self._tell(EventKind.WRITABLE, stream, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection."""
         self.open = False
         if self._direct >= 0:
             os.close(self._direct)
@@ -357,7 +370,7 @@ class Socket:
                 owner.broken(what[0][1][:PROBLEM_CHARS_MAX])
             elif kind is EventKind.WRITABLE and not self.paused and not stream.waiting:
                 owner.writable()
-        except Exception as error:  # noqa: BLE001 (a fault of ours ends one stream, and no more)
+        except Exception as error:  # noqa: BLE001 (a fault here ends only one stream)
             _problems.event(
                 logging.ERROR,
                 "fault",
@@ -368,7 +381,7 @@ class Socket:
             stream.owner = None
             self.http2.cut(stream, INTERNAL_ERROR)
 
-    # Whether the other side is there
+    # Keepalive
 
     def _on_look(self) -> None:
         now = time.monotonic()
@@ -394,7 +407,7 @@ class Socket:
 
 
 def _written(descriptor: int, data: bytes) -> bytes:
-    """Write what the kernel takes now; the rest. What is wrong with the connection its transport finds out itself."""
+    """Write what the kernel takes now and return the rest; the transport finds problems itself."""
     try:
         return data[os.write(descriptor, data) :]
     except OSError:
@@ -402,8 +415,9 @@ def _written(descriptor: int, data: bytes) -> bytes:
 
 
 async def connect(security: Security, address: str, node: str) -> Socket:
-    """A connection to a node, which has proved its name. Raises StreamEnded when nobody is there, MalformedStream when it is
-    somebody else, SecurityError when there would be no telling."""
+    """Connect to a node and check its name. Raises StreamEnded if no node answers, MalformedStream
+    if another one does, SecurityError if that could not be told.
+    """
     security.check_address(address)
     host, _, port = address.rpartition(":")
     try:
@@ -421,7 +435,7 @@ async def connect(security: Security, address: str, node: str) -> Socket:
             )
     except TimeoutError:
         raise StreamEnded(f"it did not answer within {CONNECT_SECONDS:g} s") from None
-    except OSError as error:  # those of TLS as well
+    except OSError as error:  # TLS errors as well
         raise StreamEnded(f"{error}"[:PROBLEM_CHARS_MAX]) from error
     socket: Socket = made
     if why := security.problem_with(node, socket.certificate()):

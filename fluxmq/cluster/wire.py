@@ -1,8 +1,9 @@
 """Frames as messages: protobuf, as ``proto/fluxmq/cluster/v1/cluster.proto`` has it.
 
-Frames of one turn are joined into messages of about ``JOINED_BYTES``, since a message has its price on either side
-whatever is in it. A frame that is longer than ``PIECE_BYTES`` goes in pieces, one message each and in order with the rest, so
-that no message comes near the limit and neither side holds more than one such frame twice.
+Frames of one turn are joined into messages of about ``JOINED_BYTES``, since a message has a fixed
+cost on either side. A frame longer than ``PIECE_BYTES`` is split into pieces, one message each and
+in order with the rest, so that no message comes near the limit and neither side holds more than one
+such frame twice.
 """
 
 from __future__ import annotations
@@ -16,29 +17,29 @@ from fluxmq.cluster.errors import MalformedStream
 from fluxmq.cluster.generated.cluster_pb2 import Message
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
-"""Longest gRPC message that is sent or taken; what is received must fit into memory a few times over."""
+"""Longest gRPC message sent or accepted; a received one must fit into memory a few times over."""
 
 PIECE_BYTES: Final = 4 << 20
-"""A longer frame is carried in pieces of this length: some milliseconds of the event loop each."""
+"""Length of the pieces of a longer frame: some milliseconds of the event loop each."""
 
 JOINED_BYTES: Final = 1 << 20
-"""A message that holds this much is sent; a longer one would only make the receiver wait for its beginning."""
+"""Size at which a message is sent; a longer one would only delay the receiver."""
 
 FRAME_BYTES_MAX: Final = 256 << 20
-"""Longest frame. Above every limit on what a frame is made of: messages, entries, batches."""
+"""Longest frame. Above every limit on a frame's contents: messages, entries, batches."""
 
 _FRAME_OVERHEAD: Final = 8
 """Counted for each frame when joining, so that empty ones are bounded too."""
 
 
 _FRAMES: Final = b"\x0a"
-"""What stands before each frame in a message: the field's number and kind (protobuf's encoding)."""
+"""Bytes before each frame in a message: the field's number and kind (protobuf's encoding)."""
 _SHORT: Final = 1 << 14
 """Lengths below have one byte or two."""
 
 
 def single(frame: bytes) -> bytes:
-    """One frame of at most ``PIECE_BYTES`` as a message."""
+    """Encode one frame of at most ``PIECE_BYTES`` as a message."""
     length = len(frame)
     if length < 0x80:
         return _FRAMES + bytes((length,)) + frame
@@ -48,7 +49,7 @@ def single(frame: bytes) -> bytes:
 
 
 def _of_single(data: bytes) -> bytes | None:
-    """The frame of a message that has just one, which is not long; None for all others."""
+    """Return the frame of a message that has a single short one; None for all others."""
     size = len(data)
     if size < 2 or data[0] != _FRAMES[0]:
         return None
@@ -62,7 +63,7 @@ def _of_single(data: bytes) -> bytes | None:
 
 
 def messages(frames: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Frames as messages, and how many bytes of frames each carries. Made one by one, as they are taken."""
+    """Yield frames as messages, with the number of frame bytes in each, on demand."""
     if len(frames) == 1 and len(frames[0]) <= PIECE_BYTES:  # as nearly always
         yield single(frames[0]), len(frames[0])
         return
@@ -93,7 +94,7 @@ def _pieces(frame: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 class Assembler:
-    """Messages as frames again. Holds the pieces of at most one frame, of at most ``frame_max`` bytes."""
+    """Messages as frames again. Holds the pieces of one frame, of at most ``frame_max`` bytes."""
 
     __slots__ = ("_bytes", "_frame_max", "_pieces")
 
@@ -103,7 +104,7 @@ class Assembler:
         self._bytes = 0
 
     def take(self, data: bytes) -> list[bytes]:
-        """The frames that a message completes, in their order. Raises MalformedStream."""
+        """Return the frames that a message completes, in order. Raises MalformedStream."""
         if not self._pieces:
             frame = _of_single(data)  # as nearly always
             if frame is not None:

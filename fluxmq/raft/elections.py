@@ -1,7 +1,7 @@
-"""Becoming leader: campaigns, votes, and when a vote is given (paper sections 5.2 and 5.4.1).
+"""Becoming leader: campaigns, votes, and when a vote is granted (paper sections 5.2 and 5.4.1).
 
-Requests for votes leave only after the candidate's own vote is durable, so that no other node's vote can arrive for a
-vote that a crash would forget. Pre-votes change nothing on either side and may leave at once.
+Vote requests leave only after the candidate's own vote is durable, so that no vote can arrive for a
+candidacy that a crash would forget. Pre-votes change nothing on either side and may leave at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fluxmq.raft.types import TRANSFER, Message, MessageKind, Role
 
 
 class Outcome(Enum):
-    """What the votes so far amount to."""
+    """Result of the votes so far."""
 
     OPEN = "open"
     WON = "won"
@@ -29,12 +29,12 @@ class Elections:
         self._state = state
         self._transfer = False
         self.votes: dict[int, bool] = {}
-        """Answers to the campaign under way."""
+        """Answers to the current campaign."""
 
     def campaign(self, *, pre_vote: bool, transfer: bool = False) -> Outcome:
-        """Ask everybody for a vote, or whether they would give one; WON when nobody else is needed.
+        """Request votes or pre-votes from all voters; return WON if no other vote is needed.
 
-        `transfer`: the leader asked for it, so that the others may vote in spite of it.
+        `transfer`: the leader asked for the campaign, so the others may vote in spite of it.
         """
         state = self._state
         self.votes.clear()
@@ -69,7 +69,7 @@ class Elections:
                 state.answer(request)
 
     def on_answer(self, message: Message) -> Outcome:
-        """Somebody's vote, for the campaign under way if it still is."""
+        """Count a vote for the current campaign, if it belongs to it."""
         state = self._state
         if message.kind is MessageKind.PRE_VOTE_ANSWER:
             wanted, term = Role.PRE_CANDIDATE, state.term + 1
@@ -80,7 +80,7 @@ class Elections:
         return self._record(message.source, granted=not message.reject)
 
     def _record(self, node: int, *, granted: bool) -> Outcome:
-        """Count a vote; only the first of a node counts, and only of voters."""
+        """Count a vote: the first one of each voter."""
         voters = self._state.memberships.current.voters
         if node in voters:
             self.votes.setdefault(node, granted)
@@ -94,10 +94,11 @@ class Elections:
         return Outcome.OPEN
 
     def on_request(self, message: Message) -> None:
-        """Give a vote or refuse it: one per term, and only to a log at least as complete (section 5.4.1).
+        """Grant or refuse a vote: one per term, and only to a log at least as complete (section
+        5.4.1).
 
-        A learner votes as well: a candidate asks only those who are voters for it, and that it is one may have
-        escaped the learner.
+        A learner votes as well: candidates ask only voters, and the learner may not know yet that
+        it is one.
         """
         state = self._state
         pre_vote = message.kind is MessageKind.PRE_VOTE

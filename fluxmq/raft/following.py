@@ -1,8 +1,10 @@
-"""What a follower does with its leader's messages: take entries, learn what is committed, install snapshots.
+"""A follower's handling of its leader's messages: append entries, learn the commit index, install
+snapshots.
 
-Two rules carry the safety here. A log is cut only where it conflicts, never because a message ends (``Log.accept``).
-And the commit index rises no further than what the message in hand proves to be the leader's own log: the end of the
-entries it brought, not the end of this log, which may hold entries of another leader (paper figure 2).
+Two rules ensure safety here. A log is cut only where it conflicts, never because a message ends
+(``Log.accept``). And the commit index rises no further than the message at hand proves to be the
+leader's own log: the end of the entries it brought, not the end of this log, which may hold entries
+of another leader (paper figure 2).
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from fluxmq.raft.types import MEMBERSHIP, Entry, Message, MessageKind
 
 
 def on_append(state: State, message: Message) -> None:
-    """Take entries if what precedes them matches, else say from where on it may (sections 5.3 and 5.4).
+    """Append entries if their predecessor matches, or hint where the logs may match (sections 5.3
+    and 5.4).
 
     Raises MalformedMessage when the entries do not follow each other.
     """
@@ -26,7 +29,8 @@ def on_append(state: State, message: Message) -> None:
             raise MalformedMessage(f"entry {entry.index} of term {entry.term} at {index}")
     answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
     if message.index < log.commit:
-        # What is committed is the leader's too, so this is an old message and the answer is as good as any.
+        # Committed entries are the leader's too, so this is an old message and this answer is
+        # valid.
         answer.index = log.commit
     elif log.matches(message.index, message.log_term):
         changed_from = log.accept(message.entries)
@@ -46,7 +50,7 @@ def on_append(state: State, message: Message) -> None:
 
 
 def _take_memberships(state: State, changed_from: int, entries: Sequence[Entry]) -> None:
-    """The log changed from an index on: undo memberships that were cut, take those that came."""
+    """Undo memberships cut from an index on, and take those of the new entries."""
     state.memberships.cut(changed_from)
     for entry in entries:
         if entry.kind == MEMBERSHIP and entry.index >= changed_from:
@@ -54,7 +58,7 @@ def _take_memberships(state: State, changed_from: int, entries: Sequence[Entry])
 
 
 def on_heartbeat(state: State, message: Message) -> None:
-    """The leader is there, and this much of what it proved to be in this log is committed.
+    """Note that the leader is alive, and commit the part of this log that it has proved.
 
     Raises InconsistentLog when the log ends before: it has lost what it had acknowledged.
     """
@@ -78,7 +82,8 @@ def on_heartbeat(state: State, message: Message) -> None:
 
 
 def on_snapshot(state: State, message: Message) -> None:
-    """Install a snapshot unless this log has it all already; the answer follows when it is durable (section 7).
+    """Install a snapshot unless this log has all of it; the answer waits for durability (section
+    7).
 
     Raises MalformedMessage when there is none in the message.
     """
@@ -90,7 +95,7 @@ def on_snapshot(state: State, message: Message) -> None:
     answer = Message(MessageKind.APPEND_ANSWER, state.id, message.source, state.term)
     if mark.index > log.commit:
         if log.matches(mark.index, mark.term):
-            # The entries are here, only that they are committed was not known.
+            # The entries are here; only their commit was unknown.
             log.commit = mark.index
         else:
             log.restore(snapshot)

@@ -1,11 +1,12 @@
-"""What a leader does: replicate, commit, confirm reads, hand over. It exists as long as one leadership lasts.
+"""A leader's work: replicate, commit, confirm reads, hand over. Exists for the duration of one
+leadership.
 
-Nothing is sent in reaction to a proposal or an answer: both only change what a peer is owed, and `flush`, called once
-per `Node.ready`, sends it. So a turn's proposals leave in one append per peer.
+Proposals and answers send nothing by themselves: they only change what a peer is owed, and `flush`,
+called once per `Node.ready`, sends it. So a turn's proposals leave in one append per peer.
 
-Commit: an index counts for this node only when it is durable here, for a peer when the peer has answered that it is
-durable there, and only an entry of the leader's own term is committed by counting (paper section 5.4.2, figure 8);
-those before it are committed with it.
+Commit: an index counts for this node only once it is durable here, for a peer once the peer has
+answered that it is durable there, and only an entry of the leader's own term is committed by
+counting (paper section 5.4.2, figure 8); those before it are committed with it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from fluxmq.raft.types import (
 )
 
 READS_MAX: Final = 65_536
-"""Reads that wait for a majority: as many as a shard's connections may ask in a heartbeat interval."""
+"""Maximum number of waiting reads: as many as a shard's clients may request in a heartbeat."""
 
 
 class Leadership:
@@ -63,7 +64,7 @@ class Leadership:
     )
 
     def __init__(self, state: State, *, unopposed: bool) -> None:
-        """Begin a leadership with an empty entry. `unopposed`: won without anybody else's vote."""
+        """Begin a leadership with an empty entry. `unopposed`: won without another node's vote."""
         self._state = state
         self.peers: dict[int, Progress] = {}
         self._alone = False
@@ -78,9 +79,11 @@ class Leadership:
         self.reads: list[tuple[int, int]] = []
         self.snapshot_wanted: list[int] = []
         self.term_durable = not unopposed
-        """Whether this term is known to be durable here. Others' votes prove it. Without any, a crash could undo the
-        vote: then this node could lead the term again with other entries, or vote for another node in it. So until
-        the term's first entry is durable nothing of it reaches a peer, and the role shown is still CANDIDATE."""
+        """True once this term is known to be durable here. Others' votes prove it. Without any, a
+        crash could undo the vote: then this node could lead the term again with other entries, or
+        vote for another node in it. So until the term's first entry is durable nothing of it
+        reaches a peer, and the visible role is still CANDIDATE.
+        """
         self._show_role()
         self.first_index = state.log.last_index + 1
         """The first entry of this term."""
@@ -93,7 +96,7 @@ class Leadership:
             self._state.leader = self._state.id
 
     def _configure(self) -> None:
-        """Take on the membership in effect."""
+        """Apply the membership in effect."""
         membership = self._state.memberships.current
         own = self._state.id
         members = [node for node in membership.voters + membership.learners if node != own]
@@ -127,7 +130,7 @@ class Leadership:
     def propose_membership(
         self, change: MembershipChange
     ) -> ProposalAccepted | NotLeader | ChangeRefused:
-        """Append a membership change, which is in effect at once; see ``memberships`` for the two refusals."""
+        """Append a membership change, in effect at once; see ``memberships`` for two refusals."""
         state = self._state
         log = state.log
         if self.transferee:
@@ -148,7 +151,7 @@ class Leadership:
     # Commit
 
     def advance_commit(self) -> None:
-        """Raise the commit index to what a majority holds durably, if that is of this term."""
+        """Raise the commit index to the one durable on a majority, if that is of this term."""
         state = self._state
         log = state.log
         index = log.persisted if self._alone else self._majority_match()
@@ -156,7 +159,7 @@ class Leadership:
             log.commit = index
 
     def _majority_match(self) -> int:
-        """The highest index that a majority of the voters holds durably."""
+        """Return the highest index that is durable on a majority of the voters."""
         own = self._state.id
         voters = self._state.memberships.current.voters
         matches = sorted(
@@ -166,14 +169,14 @@ class Leadership:
         return matches[(len(voters) - 1) // 2]
 
     def persisted(self) -> None:
-        """More of the log is durable here."""
+        """Handle progress of the log's durability here."""
         if not self.term_durable and self._state.log.persisted >= self.first_index:
             self.term_durable = True
             self._show_role()
         self.advance_commit()
 
     def removed(self) -> bool:
-        """Whether a committed change has taken this leader out of the voters, so that it must step down."""
+        """Return whether a committed change has removed this leader, so that it must step down."""
         memberships = self._state.memberships
         return (
             self._state.id not in memberships.current.voters
@@ -183,12 +186,12 @@ class Leadership:
     # Sending
 
     def announce(self) -> None:
-        """Say with the next `flush` what is committed."""
+        """Send the commit index with the next `flush`."""
         self._announces = True
 
     @property
     def unannounced(self) -> bool:
-        """Whether a peer that follows was not told of all that is committed."""
+        """True if a peer that replicates does not know the commit index."""
         commit = self._state.log.commit
         for progress in self.peers.values():
             if progress.commit_sent < commit and progress.state is Replication.REPLICATE:
@@ -196,7 +199,7 @@ class Leadership:
         return False
 
     def flush(self) -> None:
-        """Send what every peer is owed and has room for."""
+        """Send each peer what it is owed and has room for."""
         if self._reads_asked and self._state.log.commit >= self.first_index:
             self._start_read_round()
         for peer, progress in self.peers.items():
@@ -205,7 +208,7 @@ class Leadership:
         self._announces = False
 
     def _feed(self, peer: int, progress: Progress) -> bool:
-        """Send one append if there is reason and room; whether another may follow."""
+        """Send one append if there is reason and room; return whether another may follow."""
         log = self._state.log
         if progress.state is Replication.SNAPSHOT:
             return False
@@ -224,18 +227,18 @@ class Leadership:
                 return False
         elif not progress.due and not self._owed(progress):
             return False
-        # The window is full or nothing is new: the commit index, or the question whether all has arrived.
+        # The window is full or nothing is new: send the commit index, or probe for losses.
         self._append_to(peer, progress, empty=True)
         return False
 
     def _owed(self, progress: Progress) -> bool:
-        """Whether a peer is to be told what is committed though there is nothing else to tell."""
+        """Return whether a peer needs the commit index although nothing else is to be sent."""
         if progress.commit_sent >= self._state.log.commit:
             return False
         return self._announces or self._state.config.eager_commit
 
     def _append_to(self, peer: int, progress: Progress, *, empty: bool) -> bool:
-        """Send an append from `progress.next` on; False when the entries are gone and a snapshot is wanted."""
+        """Send an append from `progress.next` on; return False if that needs a snapshot."""
         state = self._state
         log = state.log
         previous = progress.next - 1
@@ -260,7 +263,7 @@ class Leadership:
         return True
 
     def _send_heartbeats(self) -> None:
-        """Tell everybody that the leader is there, and of the commit index what each is proven to hold."""
+        """Send heartbeats, each with the commit index as far as the peer provably matches."""
         state = self._state
         self._heartbeat_elapsed = 0
         for peer, progress in self.peers.items():
@@ -277,7 +280,9 @@ class Leadership:
             )
 
     def tick(self) -> bool:
-        """Count time; False when a majority has been silent for an election timeout (dissertation section 6.2)."""
+        """Count time; return False if a majority was silent for an election timeout (dissertation
+        section 6.2).
+        """
         state = self._state
         state.elapsed += 1
         if self.transferee:
@@ -294,7 +299,7 @@ class Leadership:
         return True
 
     def _quorum_is_active(self) -> bool:
-        """Whether a majority of the voters was heard since the last check; begins a new one."""
+        """Return whether a majority of voters was heard since the last check; begin a new check."""
         voters = self._state.memberships.current.voters
         active = sum(voter == self._state.id or self.peers[voter].active for voter in voters)
         for progress in self.peers.values():
@@ -304,7 +309,7 @@ class Leadership:
     # Answers
 
     def on_append_answer(self, message: Message) -> None:
-        """A peer took an append, or says where its log parts from this one."""
+        """Handle a peer's answer: it appended entries, or hints where its log diverges."""
         progress = self.peers.get(message.source)
         if progress is None:
             return
@@ -313,12 +318,13 @@ class Leadership:
         if message.reject:
             hint = min(message.hint, log.last_index)
             if message.hint_term:
-                # Nothing of this log's terms above the peer's can match; one rejection per term, not per entry.
+                # Entries of this log with terms above the peer's cannot match; one rejection per
+                # term, not per entry.
                 hint, _ = log.last_possible_match(hint, message.hint_term, progress.match)
             progress.rejected(message.index, hint)
             return
         if message.index > log.last_index:
-            return  # not from this log; whoever says so knows more than was sent
+            return  # not about this log; the peer claims more than was sent
         advanced = progress.accepted(message.index)
         if progress.state is Replication.SNAPSHOT:
             if progress.match >= log.base_index:
@@ -332,7 +338,7 @@ class Leadership:
             self._hand_over(message.source, progress)
 
     def on_heartbeat_answer(self, message: Message) -> None:
-        """A peer is there. What it has not answered may be lost, so it is asked again."""
+        """Note that a peer is alive, and probe again for unanswered appends, which may be lost."""
         progress = self.peers.get(message.source)
         if progress is None:
             return
@@ -347,7 +353,7 @@ class Leadership:
     # Snapshots
 
     def offer_snapshot(self, peer: int, snapshot: Snapshot) -> Message | None:
-        """The message with which a host gives a peer a snapshot; see `Node.offer_snapshot`."""
+        """Return the message that gives a peer a snapshot; see `Node.offer_snapshot`."""
         progress = self.peers.get(peer)
         if progress is None or progress.state is not Replication.SNAPSHOT:
             return None
@@ -356,24 +362,24 @@ class Leadership:
         return Message(MessageKind.SNAPSHOT, state.id, peer, state.term, snapshot=snapshot)
 
     def report_snapshot(self, peer: int, *, ok: bool) -> None:
-        """A snapshot has been handed to the peer, or could not be."""
+        """Handle the outcome of a snapshot's delivery to a peer."""
         progress = self.peers.get(peer)
         if progress is None or progress.state is not Replication.SNAPSHOT:
             return
         if not ok:
             progress.pending_snapshot = 0
         progress.probe()
-        # Its own answer or the next heartbeat's says when to go on.
+        # The peer's own answer or its next heartbeat answer resumes sending.
         progress.paused = True
 
     def report_unreachable(self, peer: int) -> None:
-        """Messages to the peer are being lost: stop sending without waiting."""
+        """Probe a peer whose messages are being lost, instead of streaming."""
         progress = self.peers.get(peer)
         if progress is not None and progress.state is Replication.REPLICATE:
             progress.probe()
 
     def start_over(self, peer: int) -> bool:
-        """Know nothing of a learner's log any more; see `Node.start_over`."""
+        """Forget all knowledge of a learner's log; see `Node.start_over`."""
         if peer not in self._state.memberships.current.learners:
             return False
         self.peers[peer] = Progress(self._state.log.last_index + 1)
@@ -382,7 +388,7 @@ class Leadership:
     # Reads
 
     def read_index(self, context: int) -> Overloaded | None:
-        """Ask for an index at which a read is linearizable (dissertation section 6.4)."""
+        """Request an index at which a read is linearizable (dissertation section 6.4)."""
         if self._reads_waiting >= READS_MAX:
             return Overloaded(self._reads_waiting)
         self._reads_asked.append(context)
@@ -390,7 +396,7 @@ class Leadership:
         return None
 
     def _start_read_round(self) -> None:
-        """One exchange of heartbeats confirms all reads that were asked before it."""
+        """Start one exchange of heartbeats, which confirms all reads requested before it."""
         self._read_round += 1
         self._rounds.append((self._read_round, self._state.log.commit, self._reads_asked))
         self._reads_asked = []
@@ -398,10 +404,10 @@ class Leadership:
         self._confirm_reads()
 
     def _confirm_reads(self) -> None:
-        """Give the reads for which a majority has said, after they were asked, that this is the leader.
+        """Release the reads for which a majority has since confirmed this leader.
 
-        None before an entry of the own term is committed: only then does the commit index cover all that earlier
-        leaders have committed.
+        None before an entry of the leader's own term is committed: only then does the commit index
+        cover everything that earlier leaders have committed.
         """
         state = self._state
         if not self._rounds:
@@ -418,7 +424,7 @@ class Leadership:
             self.reads.extend((context, index) for context in contexts)
 
     def reads_open(self) -> list[int]:
-        """Contexts whose answer was not handed out."""
+        """Return contexts whose answer was not handed out."""
         contexts = [context for context, _ in self.reads]
         contexts += [context for _, _, each in self._rounds for context in each]
         return contexts + self._reads_asked
@@ -426,7 +432,7 @@ class Leadership:
     # Transfer
 
     def transfer(self, to: int) -> bool:
-        """Hand over to a voter once it holds the whole log; False when it is none."""
+        """Hand over to a voter once it holds the whole log; return False if it cannot lead."""
         voters = self._state.memberships.current.voters
         if to == self._state.id or to not in voters:
             return False
@@ -443,7 +449,7 @@ class Leadership:
             state.send(Message(MessageKind.TIMEOUT_NOW, state.id, peer, state.term))
 
     def status(self) -> dict[int, PeerStatus]:
-        """What is known of every peer."""
+        """Return the state of every peer."""
         learners = self._state.memberships.current.learners
         return {
             peer: PeerStatus(

@@ -1,20 +1,22 @@
 """The log as the core sees it: a stable part behind a port and an unstable tail in memory.
 
-Responsible for terms of indexes, appending, finding conflicts and cutting there, and for four marks on the log:
+Responsible for terms of indexes, appending, finding conflicts and cutting there, and for these
+indexes::
 
     base < ... <= handed <= min(commit, persisted) ...  last
     base       everything up to it is in a snapshot
-    handed     given out to be applied
+    handed     returned to be applied
     commit     known to be committed
     persisted  durable on this node: what this node may count, or claim, as held
-    given      given out to be persisted
+    given      returned to be persisted
 
-The tail holds what is not persisted or not handed out; the rest is read through `LogReader`, so memory is bounded by
-what is under way. It knows nothing of terms' meaning, roles or messages.
+The tail holds entries that are not persisted or not handed out; the rest is read through
+`LogReader`, so memory is bounded by what is in flight. It knows nothing of the meaning of terms,
+roles or messages.
 
-Writes overlap with cuts. A write of (5, term 2) may still be under way when index 5 is overwritten by term 3 and then
-by (5, term 2) again, so index and term alone do not tell which write is done. Writes are therefore kept in order,
-each with how far it is still valid; a cut lowers that of all.
+Writes overlap with cuts. A write of (5, term 2) may still be pending when index 5 is overwritten by
+term 3 and then by (5, term 2) again, so index and term alone do not tell which write is done.
+Writes are therefore kept in order, each with how far it is still valid; a cut lowers that of all.
 """
 
 from __future__ import annotations
@@ -28,23 +30,25 @@ from fluxmq.raft.types import Entry, Snapshot
 
 
 class LogReader(Protocol):
-    """The part of the log that is durable. Indexes are only asked for up to what `advance` reported as persisted."""
+    """The durable part of the log. Only indexes that `advance` reported as persisted are read."""
 
     def first_index(self) -> int:
-        """The first entry held; one above the snapshot's index."""
+        """Return the first entry's index; one above the snapshot's."""
 
     def last_index(self) -> int:
-        """The last entry held, or `first_index() - 1`. Asked when a node is made."""
+        """Return the last entry's index, or `first_index() - 1`. Called when a node is made."""
 
     def term(self, index: int) -> int:
-        """The term of an entry held, or of `first_index() - 1` (0 when that is 0). Raises Compacted below."""
+        """Return the term of a held entry, or of `first_index() - 1` (0 when that is 0). Raises
+        Compacted below.
+        """
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        """Entries low, low + 1, ... below `high`: at least one, then as many as fit. Raises Compacted."""
+        """Return entries `low` to below `high`: as many as fit, at least one. Raises Compacted."""
 
 
 class _Write:
-    """Entries given out to be persisted: the last one, and up to where they have not been overwritten since."""
+    """Entries returned to be persisted: the last one, and the end of those still valid."""
 
     __slots__ = ("index", "term", "valid")
 
@@ -55,7 +59,7 @@ class _Write:
 
 
 class Log:
-    """The log of one node. `commit` is what was known before the restart, `applied` what is applied already."""
+    """The log of one node. `commit`: known before the restart; `applied`: applied already."""
 
     __slots__ = (
         "_reader",
@@ -101,10 +105,10 @@ class Log:
         """Received and not yet durable."""
         self.snapshot_given = False
 
-    # Looking
+    # Lookup
 
     def term(self, index: int) -> int | None:
-        """The term of the entry at `index`; None when it is not held: compacted, or beyond the end."""
+        """Return the term of the entry at `index`; None if it is compacted, or beyond the end."""
         if index == self.last_index:
             return self.last_term
         if index >= self.offset:
@@ -119,14 +123,15 @@ class Log:
             return None
 
     def matches(self, index: int, term: int) -> bool:
-        """Whether the entry at `index` has this term (the consistency check of paper section 5.3)."""
+        """Return whether `index` has this term (the consistency check of paper section 5.3)."""
         return self.term(index) == term
 
     def last_possible_match(self, index: int, term: int, floor: int) -> tuple[int, int]:
-        """The last entry at or before `index` whose term is at most `term`, and its term.
+        """Return the last entry at or before `index` whose term is at most `term`, and its term.
 
-        Nothing after it can match a log that has `term` at `index`, for terms never fall along a log. Goes back no
-        further than `floor`, which is known to match. (0, 0) when terms are not held any more.
+        Nothing after it can match a log that has `term` at `index`, for terms never decrease along
+        a log. Goes back no further than `floor`, which is known to match. (0, 0) if the terms are
+        no longer held.
         """
         while index > floor:
             held = self.term(index)
@@ -138,7 +143,7 @@ class Log:
         return index, self.term(index) or 0
 
     def slice(self, low: int, max_bytes: int) -> list[Entry]:
-        """Entries from `low` on that fit into `max_bytes` of data, at least one. Raises Compacted."""
+        """Return entries from `low` on, as many as fit, but at least one. Raises Compacted."""
         if low <= self.base_index:
             raise Compacted(f"entry {low} is in the snapshot of {self.base_index}")
         if low < self.offset:
@@ -156,7 +161,7 @@ class Log:
     # Writing
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Put entries behind the last one."""
+        """Append entries."""
         self.tail.extend(entries)
         for entry in entries:
             self.tail_bytes += len(entry.data)
@@ -164,17 +169,19 @@ class Log:
         self.last_term = entries[-1].term
 
     def append_one(self, entry: Entry) -> None:
-        """Put one entry behind the last one: the leader's usual case, without a loop."""
+        """Append one entry: the leader's usual case, without a loop."""
         self.tail.append(entry)
         self.tail_bytes += len(entry.data)
         self.last_index = entry.index
         self.last_term = entry.term
 
     def accept(self, entries: Sequence[Entry]) -> int | None:
-        """Take a leader's entries whose predecessor matches; the first index that changed, or None.
+        """Take a leader's entries whose predecessor matches; return the first changed index, or
+        None.
 
-        Entries held already stay as they are, and what follows them too: only a conflict cuts the log (paper figure
-        2, AppendEntries 3 and 4), for an append may be a late copy of one that was answered.
+        Entries already held stay, and so do those that follow them: only a conflict cuts the log
+        (paper figure 2, AppendEntries 3 and 4), for an append may be a late copy of one that was
+        answered.
         """
         for place, entry in enumerate(entries):
             if entry.index > self.last_index:
@@ -190,7 +197,7 @@ class Log:
         return None
 
     def _cut(self, index: int) -> None:
-        """Forget the entry at `index` and all behind it; writes of them that are under way count no more."""
+        """Delete `index` and all entries behind it; pending writes of them no longer count."""
         previous = self.term(index - 1)
         assert previous is not None, (
             "what precedes a conflict is held: it is committed or was compared"
@@ -207,7 +214,7 @@ class Log:
             write.valid = min(write.valid, index - 1)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Take a snapshot in place of the whole log; nothing is persisted until it is."""
+        """Replace the whole log by a snapshot; nothing is persisted until it is."""
         mark = snapshot.mark
         self.tail.clear()
         self.tail_bytes = 0
@@ -221,7 +228,7 @@ class Log:
         self.snapshot_given = False
 
     def compact(self, index: int, term: int) -> None:
-        """The stable log begins after `index` now. Only what was handed out can be in a snapshot."""
+        """Begin the stable log after `index`. Only what was handed out can be in a snapshot."""
         assert index <= self.handed, "a snapshot holds applied entries only"
         if index > self.base_index and index <= self.persisted:
             self.base_index = index
@@ -230,7 +237,7 @@ class Log:
     # Handing out
 
     def take_snapshot(self) -> Snapshot | None:
-        """A snapshot to install that was not handed out yet."""
+        """Return a snapshot to install that was not handed out yet."""
         if self.snapshot is None or self.snapshot_given:
             return None
         self.snapshot_given = True
@@ -238,7 +245,7 @@ class Log:
         return self.snapshot
 
     def take_entries(self) -> list[Entry]:
-        """Entries to persist that were not handed out yet; there are some."""
+        """Return the entries to persist that were not handed out yet; there are some."""
         first = self.given + 1 - self.offset
         entries = self.tail[first:] if first else self.tail.copy()
         self._writes.append(_Write(self.last_index, self.last_term))
@@ -246,10 +253,10 @@ class Log:
         return entries
 
     def take_committed(self, max_bytes: int) -> list[Entry]:
-        """Entries to apply that were not handed out yet: committed, and persisted here.
+        """Return entries to apply that were not handed out yet: committed, and persisted here.
 
-        Those in memory come whole; of those on disk at most `max_bytes` are read at a time, so that a long replay
-        after a restart takes no more memory.
+        Those in memory come whole; of those on disk at most `max_bytes` are read at a time, which
+        bounds memory during a long replay after a restart.
         """
         high = min(self.commit, self.persisted)
         low = self.handed + 1
@@ -267,22 +274,24 @@ class Log:
         return entries
 
     def persist(self, index: int, term: int) -> bool:
-        """The write that ended with this entry is durable, and so is every earlier one; whether that was news.
+        """Mark the write that ends with this entry, and all earlier ones, as durable; return
+        whether that is new.
 
-        What has been overwritten since it was given out is not counted.
+        Entries overwritten since they were returned do not count.
         """
         for place, write in enumerate(self._writes):
             if write.index == index and write.term == term:
                 for _ in range(place + 1):
                     self._writes.popleft()
                 return self._persisted_to(write.valid)
-        # Part of a write: the host may sync the entries of one Ready in several goes.
+        # Part of a write: the host may sync the entries of one Ready in several steps.
         if self._writes and index <= self._writes[0].valid and self.term(index) == term:
             return self._persisted_to(index)
         return False
 
     def _persisted_to(self, index: int) -> bool:
-        # Writes older than the snapshot are valid up to 0, so this one is the snapshot's or came after it.
+        # Writes older than the snapshot are valid up to 0, so this one is the snapshot's or came
+        # after it.
         if self.snapshot is not None and index >= self.snapshot.mark.index:
             self.snapshot = None
         if index <= self.persisted:

@@ -1,18 +1,20 @@
-"""Who belongs to the group: the changes in the log, and which of them is in effect.
+"""The members of the group: the changes in the log, and the one in effect.
 
-**A change takes effect on a node when its entry is appended to that node's log, committed or not** (paper section 6,
-dissertation section 4.1), and is undone when the entry is cut off again. The alternative, taken by etcd, is to change
-when the entry is applied. It needs no undoing, but then what a node's majority is depends on how far it has applied,
-which nothing in the log proves: its safety rests on refusing to campaign with unapplied changes, on the commit index
-surviving restarts together with the entries, and on leaders waiting for their own state machine. Here the log alone
-decides; a host may apply as late as it likes, and a lost commit index changes nothing.
+**A change takes effect on a node when its entry is appended to that node's log, committed or not**
+(paper section 6, dissertation section 4.1), and is undone when the entry is cut off again. The
+alternative, taken by etcd, is to change when the entry is applied. It needs no undoing, but then a
+node's majority depends on how far it has applied, which nothing in the log proves: its safety rests
+on refusing to campaign with unapplied changes, on the commit index surviving restarts together with
+the entries, and on leaders waiting for their own state machine. Here the log alone decides; a host
+may apply as late as it likes, and a lost commit index changes nothing.
 
-One node at a time: two majorities of memberships that differ by one node share a node, so nothing needs a joint
-membership. That holds only between neighbours, hence two rules kept in ``leading``: no change while an earlier one is
-uncommitted, and none before an entry of the leader's own term is committed (a leader could otherwise build on a
-change that a later term has overwritten; found by D. Ongaro in 2015).
+One node at a time: two majorities of memberships that differ by one node share a node, so no joint
+membership is needed. That holds only between neighbours, hence two rules enforced in ``leading``:
+no change while an earlier one is uncommitted, and none before an entry of the leader's own term is
+committed (a leader could otherwise build on a change that a later term has overwritten; found by D.
+Ongaro in 2015).
 
-An entry holds the whole new membership, so it means the same wherever one starts to read.
+An entry holds the whole new membership, so its meaning does not depend on where reading starts.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from fluxmq.raft.errors import InconsistentLog
 from fluxmq.raft.types import ChangeRefused, ChangeVerb, Membership, MembershipChange
 
 MEMBERS_MAX: Final = 64
-"""Voters and learners of a group: each costs the leader a stream of appends, and majorities are sorted by hand."""
+"""Maximum number of voters and learners: each costs the leader a stream of appends."""
 
 _COUNTS: Final = struct.Struct("<HH")
 
 
 def encode_membership(membership: Membership) -> bytes:
-    """A membership as an entry's data: two counts (u16), then ids (u64), little-endian, voters first."""
+    """Encode a membership: two counts (u16), then ids (u64), little-endian, voters first."""
     ids = membership.voters + membership.learners
     counts = _COUNTS.pack(len(membership.voters), len(membership.learners))
     return counts + struct.pack(f"<{len(ids)}Q", *ids)
 
 
 def decode_membership(data: bytes) -> Membership:
-    """The membership in an entry's data. Raises InconsistentLog when that is not one."""
+    """Decode an entry's membership. Raises InconsistentLog for other data."""
     if len(data) < _COUNTS.size:
         raise InconsistentLog("a membership entry is too short")
     voters, learners = _COUNTS.unpack_from(data)
@@ -48,7 +50,7 @@ def decode_membership(data: bytes) -> Membership:
 
 
 def changed(membership: Membership, change: MembershipChange) -> Membership | ChangeRefused:
-    """The membership after one node's place has changed, or why that is not possible."""
+    """Return the membership after the change of one node's place, or why that is impossible."""
     verb, node = change
     voters = set(membership.voters) - {node}
     learners = set(membership.learners) - {node}
@@ -69,7 +71,8 @@ def changed(membership: Membership, change: MembershipChange) -> Membership | Ch
 class Memberships:
     """The memberships of a log, from the one at its beginning to the last one appended.
 
-    It grows with the membership entries of the log and shrinks with `compact`; the last is in effect.
+    It grows with the membership entries of the log and shrinks with `compact`; the last is in
+    effect.
     """
 
     __slots__ = ("_history", "current", "since")
@@ -81,13 +84,13 @@ class Memberships:
         """The index of the entry that brought the current membership."""
 
     def append(self, index: int, membership: Membership) -> None:
-        """An entry with this membership was appended at `index`."""
+        """Add the membership of an entry appended at `index`."""
         self._history.append((index, membership))
         self.current = membership
         self.since = index
 
     def cut(self, index: int) -> bool:
-        """The log was cut at `index`; whether that undid a change."""
+        """Cut at `index`; return whether that undid a change."""
         before = self.since
         while len(self._history) > 1 and self._history[-1][0] >= index:
             self._history.pop()
@@ -95,17 +98,17 @@ class Memberships:
         return self.since != before
 
     def at(self, index: int) -> Membership:
-        """The membership that the log up to `index` says; what a snapshot at `index` must hold."""
+        """Return the membership of the log up to `index`, which a snapshot at `index` must hold."""
         for since, membership in reversed(self._history):
             if since <= index:
                 return membership
         raise InconsistentLog(f"the membership at {index} is not known any more")
 
     def before_current(self) -> Membership:
-        """The membership before the last change; the current one when there is none."""
+        """Return the membership before the last change; the current one when there is none."""
         return self._history[-2][1] if len(self._history) > 1 else self.current
 
     def compact(self, index: int) -> None:
-        """Forget what was in effect before `index`."""
+        """Forget memberships replaced before `index`."""
         while len(self._history) > 1 and self._history[1][0] <= index:
             del self._history[0]

@@ -1,20 +1,22 @@
-"""One node of a replication group: what happened goes in, what must be done comes out.
+"""One node of a replication group: events go in, and work comes out.
 
-`step`, `tick`, `propose` and the other verbs change the node's state and send nothing; `ready` says what is new since
-it was last called. It consumes: several `Ready` may be under way at once, and the host does with each what its
-docstring says, in order. `advance` reports what has been done. The host drives it like this:
+`step`, `tick`, `propose` and the other verbs change the node's state and send nothing; `ready`
+returns what is new since its last call. It consumes: several `Ready` may be in flight at once, and
+the host handles each as its docstring says, in order. `advance` reports what has been done. The
+host drives it like this::
 
     node.step(message) / node.tick() / node.propose([...])
     while (ready := node.ready()) is not None:
         send ready.messages; write ready.entries and ready.hard_state; apply ready.committed; ...
-    when a write is durable: send its messages_after_persistence, node.advance(persisted=(index, term)), again
+    when a write is durable:
+        send its messages_after_persistence, node.advance(persisted=(index, term)), again
 
-A node alone in its group goes through the same steps: it votes for itself, and leads and commits when its own write is
-durable.
+A node alone in its group goes through the same steps: it votes for itself, and leads and commits
+when its own write is durable.
 
-What it refuses to know: sockets, files, clocks, chance (times are ticks, random numbers are injected), what entries
-mean, and whether a directory is the one the node has always had (a node restored from a copy has broken its promises;
-whoever opens the directory finds that out).
+It knows nothing of sockets, files, clocks, chance (times are ticks, random numbers are injected),
+the meaning of entries, or whether a directory is the one the node has always had (a node restored
+from a copy has broken its promises; opening the directory has to detect that).
 """
 
 from __future__ import annotations
@@ -56,9 +58,10 @@ _REQUESTS = (MessageKind.VOTE, MessageKind.PRE_VOTE)
 class Node:
     """A member of a replication group.
 
-    `membership` is the one in effect at `applied` (that of the snapshot, or the group's first); changes in the log
-    after it are found by reading the log once. `random(n)` gives a number from 0 to n - 1. Raises InconsistentLog when
-    `applied`, or what is known to be committed, is not within the log.
+    `membership` is the one in effect at `applied` (that of the snapshot, or the group's first);
+    changes in the log after it are found by reading the log once. `random(n)` returns a number from
+    0 to n - 1. Raises InconsistentLog when `applied`, or the known commit index, is not within the
+    log.
     """
 
     __slots__ = (
@@ -89,7 +92,8 @@ class Node:
         self._read_memberships(memberships, applied)
         term, vote = hard_state.term, hard_state.vote
         if self._log.last_term > term:
-            # Written together and torn apart. No answer left in this term, so nothing was voted in it.
+            # Written together and torn apart. No answer left in this term, so no vote was cast in
+            # it.
             term, vote = self._log.last_term, 0
         self._state = State(config, self._log, memberships, term, vote, random)
         self._elections = Elections(self._state)
@@ -110,13 +114,13 @@ class Node:
                     memberships.append(entry.index, decode_membership(entry.data))
             index = entries[-1].index + 1
 
-    # What happens
+    # Events
 
     def step(self, message: Message) -> None:
-        """A message from a peer has come. Late, repeated and reordered ones do no harm.
+        """Process a peer's message. Late, duplicate and reordered ones do no harm.
 
-        Raises InconsistentLog when it shows that this node or the sender has lost what it acknowledged, and
-        MalformedMessage when no node sends such a thing.
+        Raises InconsistentLog when it shows that this node or the sender has lost what it
+        acknowledged, and MalformedMessage for a message that no node sends.
         """
         state = self._state
         if message.term > state.term:
@@ -144,10 +148,11 @@ class Node:
             self._step_down_if_removed()
 
     def _meet_higher_term(self, message: Message) -> bool:
-        """Somebody is ahead; whether the message is to be looked at.
+        """Handle a higher term; return whether the message is to be processed.
 
-        A request for votes does not count while there is a leader: a node that was cut off, or removed, must not
-        depose it (dissertation sections 4.2.3 and 6.4.1). Asking for a pre-vote, or giving one, is no new term yet.
+        A vote request does not count while there is a leader: a node that was cut off, or removed,
+        must not depose it (dissertation sections 4.2.3 and 6.4.1). Requesting or granting a
+        pre-vote does not start a new term.
         """
         kind = message.kind
         if kind in _REQUESTS and message.context != TRANSFER and self._state.in_lease():
@@ -158,10 +163,10 @@ class Node:
         return True
 
     def _meet_lower_term(self, message: Message) -> None:
-        """Somebody is behind. Tell a leader or a candidate, which could otherwise wait for ever.
+        """Answer a leader or a candidate of a lower term, which could otherwise wait for ever.
 
-        Two candidates that do not hear of each other's terms raise theirs at the same pace: without an answer
-        (paper figure 2, RequestVote 1) the one behind stays behind.
+        Two candidates that do not hear of each other's terms raise theirs at the same pace: without
+        an answer (paper figure 2, RequestVote 1) the one behind stays behind.
         """
         if message.kind in _FROM_LEADER:
             self._state.reject(MessageKind.APPEND_ANSWER, message)
@@ -187,7 +192,7 @@ class Node:
             on_snapshot(state, message)
 
     def tick(self) -> None:
-        """A tick has passed."""
+        """Advance time by one tick."""
         state = self._state
         if self._leadership is not None:
             if not self._leadership.tick():
@@ -199,13 +204,13 @@ class Node:
         if state.may_campaign():
             self.campaign()
         else:
-            state.leader = 0  # who may not take its place does not hear of it either
+            state.leader = 0  # it hears from no leader, and may not take its place
 
     def campaign(self) -> None:
-        """Try to become leader now; who leads already stays so.
+        """Try to become leader now; a leader stays one.
 
-        A group's only voter takes proposals at once, and shows itself as leader when `advance` reports that the first
-        entry of its term is durable.
+        A group's only voter accepts proposals at once, and shows itself as leader when `advance`
+        reports that the first entry of its term is durable.
         """
         if self._leadership is None and self._state.may_campaign():
             self._campaign(pre_vote=self._config.pre_vote)
@@ -218,7 +223,7 @@ class Node:
             self._lead(unopposed=True)
 
     def _settle(self, outcome: Outcome) -> None:
-        """Votes have been counted."""
+        """Act on the result of an election."""
         state = self._state
         if outcome is Outcome.LOST:
             self._follow(state.term, 0)
@@ -239,19 +244,19 @@ class Node:
         self._state.follow(term, leader)
 
     def _step_down_if_removed(self) -> None:
-        """A leader that took itself out leads until that is committed (dissertation section 4.2.2)."""
+        """Step down if removed, once the removal is committed (dissertation section 4.2.2)."""
         if self._leadership is not None and self._leadership.removed():
             self._leadership.announce()
-            self._leadership.flush()  # the others learn that it is committed
+            self._leadership.flush()  # tells the others the commit index
             self._follow(self._state.term, 0)
 
-    # What is asked for
+    # Requests
 
     def propose(self, data: Sequence[bytes]) -> ProposalAccepted | NotLeader | Overloaded:
         """Append commands, one entry each, in order; they leave with the next `ready`.
 
-        Overloaded when more than `max_unstable_bytes` are neither durable nor committed. NotLeader also while
-        leadership is being handed over.
+        Return Overloaded when more than `max_unstable_bytes` are neither durable nor committed, and
+        NotLeader also while leadership is being handed over.
         """
         if self._leadership is None:
             return NotLeader(self._state.leader)
@@ -260,84 +265,88 @@ class Node:
     def propose_membership(
         self, change: MembershipChange
     ) -> ProposalAccepted | NotLeader | ChangeRefused:
-        """Change one node's place in the group. In effect at once, undone if another leader overwrites it."""
+        """Change a node's place in the group, at once; undone if another leader overwrites it."""
         if self._leadership is None:
             return NotLeader(self._state.leader)
         return self._leadership.propose_membership(change)
 
     def transfer_leadership(self, to: int) -> bool:
-        """Hand leadership to a voter: proposals are refused until it has taken over or a timeout has passed.
+        """Hand leadership to a voter; proposals are refused until it has taken over or a timeout
+        passes.
 
-        False when this node does not lead or `to` is not another voter.
+        Return False when this node does not lead or `to` is not another voter.
         """
         return self._leadership is not None and self._leadership.transfer(to)
 
     def read_index(self, context: int) -> NotLeader | Overloaded | None:
-        """Ask from which applied index on a read sees everything acknowledged before this call.
+        """Request the applied index from which a read sees everything acknowledged before this
+        call.
 
-        None: the answer comes in `Ready.reads`, or in `Ready.reads_failed` when leadership is lost. `context` is the
-        caller's name for the read.
+        None: the answer comes in `Ready.reads`, or in `Ready.reads_failed` when leadership is lost.
+        `context` is the caller's name for the read.
         """
         if self._leadership is None:
             return NotLeader(self._state.leader)
         return self._leadership.read_index(context)
 
     def offer_snapshot(self, peer: int, snapshot: Snapshot) -> Message | None:
-        """The SNAPSHOT message for a peer named in `Ready.snapshot_wanted`; None when it is not wanted any more.
+        """Return the SNAPSHOT message for a peer in `Ready.snapshot_wanted`; None if it is not
+        wanted.
 
-        The host carries it in as many pieces as it likes and steps it at the peer once, whole; then it calls
-        `report_snapshot`. The peer answers by itself when the snapshot is durable there. What the log holds behind the
-        snapshot should be kept until then, or the peer needs the next snapshot.
+        The host transfers it in as many pieces as it likes and steps it at the peer once, whole;
+        then it calls `report_snapshot`. The peer answers by itself when the snapshot is durable
+        there. The log behind the snapshot should be kept until then, or the peer needs the next
+        snapshot.
         """
         return None if self._leadership is None else self._leadership.offer_snapshot(peer, snapshot)
 
     def report_snapshot(self, peer: int, ok: bool) -> None:
-        """The snapshot offered to a peer has arrived, or has not and must be wanted again."""
+        """Report whether the snapshot offered to a peer has arrived; if not, it is wanted again."""
         if self._leadership is not None:
             self._leadership.report_snapshot(peer, ok=ok)
 
     def report_unreachable(self, peer: int) -> None:
-        """The connection to a peer is gone; what was sent may be lost."""
+        """Report that the connection to a peer is gone; messages may be lost."""
         if self._leadership is not None:
             self._leadership.report_unreachable(peer)
 
     def hold(self, term: int, index: int) -> None:
-        """From now on vote as one whose log ends with that entry, in its term or a later one: see `Config.floor`.
+        """Vote from now on as if the log ended with that entry, or later: see `Config.floor`.
 
-        For a member that has lost what it promised, when a leader of that term takes it back.
+        For a member that has lost what it promised, when a leader of that term readmits it.
         """
         self._state.floor = max(self._state.floor, (term, index))
         if term > self._state.term:
             self._follow(term, 0)
 
     def announce(self) -> None:
-        """Tell the others what is committed with the next `ready`; for a leader without `Config.eager_commit`."""
+        """Send the commit index with the next `ready`; for leaders without `eager_commit`."""
         if self._leadership is not None:
             self._leadership.announce()
 
     @property
     def unannounced(self) -> bool:
-        """Whether this node leads, and others do not know of all that is committed."""
+        """True if this node leads and others do not know its commit index."""
         return self._leadership is not None and self._leadership.unannounced
 
     def start_over(self, peer: int) -> bool:
-        """A learner has lost its log, or part of it: what it said of it counts no more, and it is filled anew.
+        """Forget the progress of a learner that has lost its log, or part of it, and fill it anew.
 
-        Nothing was committed by counting a learner, so this undoes nothing. False when this node does not lead, or the
-        peer is no learner: a voter that has lost its log must become one first. The host sees to it that no answer the
-        peer gave before is stepped afterwards.
+        Nothing was committed by counting a learner, so this undoes nothing. Return False when this
+        node does not lead, or the peer is no learner: a voter that has lost its log must become one
+        first. The host ensures that no earlier answer of the peer is stepped afterwards.
         """
         return self._leadership is not None and self._leadership.start_over(peer)
 
     def compact(self, index: int, term: int) -> None:
-        """The log on disk begins after `index` now, whose entry has `term`; a snapshot holds the rest."""
+        """Begin the log on disk after `index`, which has `term`; a snapshot holds the rest."""
         self._log.compact(index, term)
         self._state.memberships.compact(self._log.base_index)
 
-    # What is to be done, and what has been
+    # Work to do, and work done
 
     def ready(self) -> Ready | None:
-        """What is new since the last call, or None. Call it until it answers None."""
+        """Return what is new since the last call, or None. Call it until it returns None."""
         state = self._state
         log = self._log
         leadership = self._leadership
@@ -395,15 +404,16 @@ class Node:
 
     @property
     def behind(self) -> bool:
-        """Whether committed entries wait to be given out by `ready`, which gives long ones in pieces."""
+        """True while `ready` has more committed entries to return, which it does in portions."""
         log = self._log
         return log.handed < min(log.commit, log.persisted)
 
     def _new_hard_state(self, *, with_commit: bool) -> HardState | None:
-        """The hard state if it is to be written: a commit index alone waits for entries to be written with.
+        """Return the hard state if it is to be written: a commit index alone waits for entries.
 
-        The commit index in it covers nothing that is not durable already, so a write torn between entries and hard
-        state, in whichever order, never calls something committed that the entries would have overwritten.
+        The commit index in it covers only what is durable already, so a write torn between entries
+        and hard state, in whichever order, never marks as committed what the entries would have
+        overwritten.
         """
         state = self._state
         given = self._given
@@ -418,9 +428,9 @@ class Node:
     def advance(self, persisted: tuple[int, int] | None = None, applied: int | None = None) -> None:
         """Report what has been done.
 
-        `persisted`: the (index, term) of the last entry of a Ready, or of its snapshot's mark, now that it and
-        everything given out before it are durable. What has been overwritten meanwhile is not counted. `applied`: the
-        state machine has applied everything up to this index.
+        `persisted`: the (index, term) of the last entry of a Ready, or of its snapshot's mark, now
+        that it and everything returned before it are durable. Entries overwritten meanwhile do not
+        count. `applied`: the state machine has applied everything up to this index.
         """
         if applied is not None:
             assert self._applied <= applied <= self._log.handed, (
@@ -431,14 +441,14 @@ class Node:
             self._leadership.persisted()
             self._step_down_if_removed()
 
-    # What is known
+    # Status
 
     def membership_at(self, index: int) -> Membership:
-        """The membership a snapshot at `index` must carry; `index` is within the log or the last snapshot's."""
+        """Return the membership for a snapshot at `index`, in the log or the last snapshot's."""
         return self._state.memberships.at(index)
 
     def status(self) -> Status:
-        """The node at a glance."""
+        """Return a summary of the node."""
         state = self._state
         return Status(
             id=state.id,

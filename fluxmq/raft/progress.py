@@ -1,12 +1,13 @@
-"""What a leader knows of one peer, and how much it may send it (after etcd's raft, `tracker.Progress`).
+"""A leader's view of one peer, and how much it may send it (after etcd's raft, `tracker.Progress`).
 
 Three ways of sending:
 
-* PROBE      where the logs part is not known: one append at a time, then wait for its answer or a heartbeat's.
+* PROBE      the logs' divergence is unknown: one append, then wait for it or a heartbeat's answer.
 * REPLICATE  the peer keeps up: appends follow each other without waiting, up to a window in bytes.
 * SNAPSHOT   the entries it needs are gone: nothing is sent until a snapshot has arrived.
 
-`match` is proven and never falls while the leadership lasts; `next` is a guess that answers correct.
+`match` is proven and never falls while the leadership lasts; `next` is a guess that answers
+correct.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 from fluxmq.raft.types import Entry, Replication
 
 ENTRY_OVERHEAD_BYTES: Final = 32
-"""What an entry weighs in the window besides its data, so that empty entries are bounded as well."""
+"""Size of an entry in the window besides its data, so that empty entries are bounded as well."""
 
 
 class Progress:
@@ -43,11 +44,11 @@ class Progress:
         self.next = following
         self.state = Replication.PROBE
         self.paused = False
-        """PROBE: an append was sent and nothing has come back."""
+        """PROBE: an append was sent and not answered."""
         self.due = False
-        """An append is to be sent even without entries, to find out whether earlier ones were lost."""
+        """True if an append is due even without entries, to detect the loss of earlier ones."""
         self.active = True
-        """Something came from the peer since the last check of the quorum. True at first: give it time."""
+        """True if the peer was heard since the last quorum check; at first, to give it time."""
         self.commit_sent = 0
         self.read_answered = 0
         self.pending_snapshot = 0
@@ -56,11 +57,11 @@ class Progress:
 
     @property
     def inflight_appends(self) -> int:
-        """Appends with entries that are not answered."""
+        """Number of unanswered appends with entries."""
         return len(self._inflight)
 
     def sent(self, entries: Sequence[Entry]) -> None:
-        """An append with these entries is on its way."""
+        """Account for an append with these entries."""
         self.due = False
         if self.state is Replication.PROBE:
             self.paused = True
@@ -74,7 +75,7 @@ class Progress:
             self.next = last + 1
 
     def accepted(self, index: int) -> bool:
-        """The peer's log matches up to `index`; whether that was not known."""
+        """Note that the peer's log matches up to `index`; return whether that is new."""
         inflight = self._inflight
         while inflight and inflight[0][0] <= index:
             self.inflight_bytes -= inflight.popleft()[1]
@@ -87,7 +88,7 @@ class Progress:
         return True
 
     def rejected(self, index: int, hint: int) -> bool:
-        """The peer does not hold the leader's entry at `index`, nor any above `hint`; False when that is old news."""
+        """Note that the peer lacks `index` and all above `hint`; return False if that is stale."""
         if self.state is Replication.REPLICATE:
             if index <= self.match:
                 return False
@@ -100,7 +101,7 @@ class Progress:
         return True
 
     def probe(self) -> None:
-        """Send one append at a time, from what is proven on, or from behind a snapshot that has arrived."""
+        """Send one append at a time, from the proven match or a snapshot that has arrived."""
         self._become(Replication.PROBE)
         self.next = max(self.match, self.pending_snapshot) + 1
         self.pending_snapshot = 0

@@ -1,7 +1,7 @@
-"""What the parts of a node share: who it is, its term, vote and role, the log, and what is to be sent.
+"""Shared state of a node's parts: its id, term, vote and role, the log, and outgoing messages.
 
-Data and the three changes of role that every part may cause by a message; what the roles do is in ``elections``,
-``following`` and ``leading``. It knows nothing of peers' progress or of reads.
+Data and the three changes of role that any part may cause by a message; the roles' work is in
+``elections``, ``following`` and ``leading``. It knows nothing of peers' progress or of reads.
 """
 
 from __future__ import annotations
@@ -16,24 +16,28 @@ from fluxmq.raft.types import Message, MessageKind, Role
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How a node behaves. Times are counted in calls of `Node.tick`.
+    """Configuration of a node. Times are counted in calls of `Node.tick`.
 
-    * `election_ticks`: without a leader for so long, and up to as long again by chance, a follower campaigns; a leader
-      that has not heard from a majority for so long steps down. Above `heartbeat_ticks`.
+    * `election_ticks`: after so long without a leader, and a random time up to as long again, a
+      follower campaigns; a leader that has not heard from a majority for so long steps down. Above
+      `heartbeat_ticks`.
     * `max_inflight_bytes`: unanswered data per peer.
     * `max_message_bytes`: data of one append message; an entry larger than that goes alone.
     * `pre_vote`: ask before campaigning whether it would succeed (dissertation section 9.6).
-    * `check_quorum`: leaders step down without a majority, and nobody votes while there is a leader (section 6.2).
-    * `max_unstable_bytes`: what a leader keeps in memory of entries not both durable and committed; more is refused.
+    * `check_quorum`: leaders step down without a majority, and nodes do not vote while there is a
+      leader (section 6.2).
+    * `max_unstable_bytes`: a leader's entries in memory that are not both durable and committed;
+      more are refused.
     * `max_apply_bytes`: data read from disk for one `Ready.committed`.
-    * `max_inflight_appends`: unanswered appends with entries per peer. A peer that is slow to answer gets more with each, instead
-      of more of them: what an append costs hardly depends on what is in it.
-    * `eager_commit`: a leader says at once what is committed; otherwise with the next entries, with heartbeats, or when it
-      is told to (`Node.announce`): a message each way less per lone entry and peer.
-    * `floor`: (term, index) up to which the log counts as held when votes are weighed. For a node that has lost what it
-      promised and comes back under its number: a leader gives it what is committed when the node has no vote. Until
-      its log is as complete it does not campaign, and it votes for nobody whose log is not: who was removed long ago
-      still counts its vote.
+    * `max_inflight_appends`: unanswered appends with entries per peer. A peer that is slow to
+      answer gets more with each, instead of more of them: the cost of an append hardly depends on
+      its content.
+    * `eager_commit`: a leader sends its commit index at once; otherwise with the next entries, with
+      heartbeats, or on `Node.announce`: a message each way less per lone entry and peer.
+    * `floor`: (term, index) up to which the log counts as held when votes are weighed. For a node
+      that has lost what it promised and returns under its number: a leader gives it the commit
+      index when the node has no vote. Until its log is as complete it does not campaign, and it
+      votes for no node whose log is not: a candidate removed long ago still counts its vote.
     """
 
     id: int
@@ -50,7 +54,7 @@ class Config:
     max_inflight_appends: int = 1 << 20
 
     def __post_init__(self) -> None:
-        """Our own settings' checks come before; this is the last one."""
+        """Assert valid values; the settings' own checks come before."""
         assert self.id > 0, "0 stands for no node"
         assert 0 < self.heartbeat_ticks < self.election_ticks, "a heartbeat must fit into a timeout"
         assert self.max_inflight_bytes > 0, "nothing could be sent"
@@ -59,7 +63,7 @@ class Config:
 
 
 class State:
-    """Shared state of one node. `messages` may leave at once, `answers` after everything so far is persisted."""
+    """Shared state of one node. `messages` may leave at once, `answers` once all is persisted."""
 
     __slots__ = (
         "answers",
@@ -98,34 +102,34 @@ class State:
         self.role = Role.FOLLOWER
         self.leader = 0
         self.elapsed = 0
-        """Ticks since the leader was heard, or since the campaign began, or since the leader checked its quorum."""
+        """Ticks since the leader was heard, the campaign began, or the quorum was checked."""
         self.timeout = 0
         self.messages: list[Message] = []
         self.answers: list[Message] = []
         self.reset_timeout()
 
     def reset_timeout(self) -> None:
-        """Begin to wait anew, for a time drawn by chance (paper section 5.2)."""
+        """Restart the timeout, with a random duration (paper section 5.2)."""
         self.elapsed = 0
         ticks = self.config.election_ticks
         self.timeout = ticks + self.random(ticks)
 
     def enter_term(self, term: int) -> None:
-        """Go to a term; in a new one nothing has been voted yet."""
+        """Enter a term; in a new one no vote is cast yet."""
         assert term >= self.term, "terms only rise"
         if term > self.term:
             self.term = term
             self.vote = 0
 
     def follow(self, term: int, leader: int) -> None:
-        """Become a follower in `term`, of `leader` or of nobody known (0)."""
+        """Become a follower in `term`, of `leader`, or of an unknown one (0)."""
         self.enter_term(term)
         self.role = Role.FOLLOWER
         self.leader = leader
         self.reset_timeout()
 
     def in_lease(self) -> bool:
-        """Whether a leader was heard within the shortest timeout, so that no other is wanted."""
+        """Return whether a leader was heard within the shortest timeout: no other is needed."""
         return (
             self.config.check_quorum
             and self.leader != 0
@@ -133,10 +137,10 @@ class State:
         )
 
     def may_campaign(self) -> bool:
-        """Whether this node may become leader: it is a voter, and its log is whole.
+        """Return whether this node may become leader: it is a voter, and its log is whole.
 
-        A node that an uncommitted change removes still may: it can be the only one that can commit that change
-        (dissertation section 4.2.2).
+        A node that an uncommitted change removes still may: it can be the only one that can commit
+        that change (dissertation section 4.2.2).
         """
         log = self.log
         if log.snapshot is not None or (log.last_term, log.last_index) < self.floor:
@@ -149,18 +153,20 @@ class State:
         )
 
     def end(self) -> tuple[int, int]:
-        """Term and index of the log's end, or of the floor above it: what a log must have to be as complete (section 5.4.1)."""
+        """Return term and index of the log's end, or of the floor above it: the minimum for a log
+        that is as complete (section 5.4.1).
+        """
         log = self.log
         return max((log.last_term, log.last_index), self.floor)
 
     def send(self, message: Message) -> None:
-        """Send something that promises nothing about this node's disk."""
+        """Send a message that promises nothing about this node's disk."""
         self.messages.append(message)
 
     def answer(self, message: Message) -> None:
-        """Send something that holds only once all that this node has taken in so far is durable."""
+        """Send a message that holds only once everything received so far is durable."""
         self.answers.append(message)
 
     def reject(self, kind: MessageKind, message: Message) -> None:
-        """Answer `message` with no, in this node's term."""
+        """Reject `message`, in this node's term."""
         self.answer(Message(kind, self.id, message.source, self.term, reject=True))

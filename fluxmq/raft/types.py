@@ -1,8 +1,8 @@
-"""Values of the consensus core: what goes into a node, what comes out of it, and what nodes say to each other.
+"""Values of the consensus core: a node's inputs and outputs, and the messages between nodes.
 
-Nothing here decides or has an encoding: how a message becomes bytes is its carrier's business, how an entry becomes a
-record is the write-ahead log's. Indexes begin at 1 and 0 stands for "before the first"; terms begin at 1 and node ids
-at 1, 0 stands for "none". All are below 2**64.
+Nothing here decides or has an encoding: the transport encodes messages, and the write-ahead log
+encodes entries. Indexes begin at 1 and 0 stands for "before the first"; terms begin at 1 and node
+ids at 1, 0 stands for "none". All are below 2**64.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ COMMAND: Final = 0
 """An entry for the state machine: bytes given to `propose`."""
 
 EMPTY: Final = 1
-"""The entry with which a leader begins its term (dissertation section 3.6.2); the state machine ignores it."""
+"""The entry with which a leader begins its term (dissertation section 3.6.2), without effect."""
 
 MEMBERSHIP: Final = 2
-"""An entry that changes who belongs to the group; its data is the whole new membership."""
+"""An entry that changes the group's members; its data is the whole new membership."""
 
 
 @dataclass(slots=True, init=False)
@@ -40,10 +40,11 @@ class Entry:
 
 @dataclass(slots=True, init=False)
 class HardState:
-    """What a node must remember over a restart besides its log. `vote` is 0 for nobody.
+    """State that a node must remember over a restart besides its log. `vote` is 0 for none.
 
-    `term` and `vote` must be durable before an answer that depends on them leaves. `commit` may be stale or lost: it
-    is learned again (paper figure 2), and is kept because it lets a restarted node apply without waiting.
+    `term` and `vote` must be durable before an answer that depends on them leaves. `commit` may be
+    stale or lost: it is learned again (paper figure 2), and is kept because it lets a restarted
+    node apply without waiting.
     """
 
     term: int
@@ -57,19 +58,19 @@ class HardState:
 
 
 class Membership(NamedTuple):
-    """Who belongs to the group: voters form majorities, learners only receive the log. Both ascending, disjoint."""
+    """Members of the group: voters form majorities, learners only get the log. Sorted, disjoint."""
 
     voters: tuple[int, ...]
     learners: tuple[int, ...] = ()
 
 
 class ChangeVerb(IntEnum):
-    """What a membership change does to one node."""
+    """Effects of a membership change on one node."""
 
     ADD_VOTER = 1
     """Add a voter, or promote a learner."""
     ADD_LEARNER = 2
-    """Add a learner, or make a voter one."""
+    """Add a learner, or demote a voter."""
     REMOVE = 3
 
 
@@ -81,7 +82,7 @@ class MembershipChange(NamedTuple):
 
 
 class SnapshotMark(NamedTuple):
-    """Where a snapshot stands in the log: it holds the effect of all entries up to `index`, whose term is `term`."""
+    """Position of a snapshot in the log: it covers all entries up to `index`, which has `term`."""
 
     index: int  # type: ignore[assignment] # as in Entry
     term: int
@@ -89,14 +90,14 @@ class SnapshotMark(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A snapshot to install. `data` is the host's: the content itself, or where it has been put."""
+    """A snapshot to install. `data` is the host's: the content itself, or where it is stored."""
 
     mark: SnapshotMark
     data: bytes
 
 
 class Role(Enum):
-    """What a node is in its term (paper section 5.1, pre-candidate: dissertation section 9.6)."""
+    """Role of a node in its term (paper section 5.1, pre-candidate: dissertation section 9.6)."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre_candidate"
@@ -105,17 +106,17 @@ class Role(Enum):
 
 
 class MessageKind(IntEnum):
-    """What a message between nodes says; numbers are stable, carriers may put them on the wire."""
+    """Kinds of messages between nodes; numbers are stable, transports may put them on the wire."""
 
     APPEND = 1
     """Entries after (`index`, `log_term`), and the leader's `commit`."""
     APPEND_ANSWER = 2
-    """The log matches the leader's up to `index`; or `reject`: it does not hold `index`, see `hint`."""
+    """The log matches the leader's up to `index`; or `reject`: it lacks `index`, see `hint`."""
     HEARTBEAT = 3
-    """The leader is there; `commit` is at most what the receiver is proven to match; `context` numbers reads."""
+    """The leader is alive; `commit` is at most the receiver's match; `context` numbers reads."""
     HEARTBEAT_ANSWER = 4
     VOTE = 5
-    """Vote for me in `term`: my log ends at (`index`, `log_term`). `context` 1: a leader asked me to take over."""
+    """Vote for me in `term`: my log ends at (`index`, `log_term`). `context` 1: a transfer."""
     VOTE_ANSWER = 6
     PRE_VOTE = 7
     """Would you vote for me in `term`? It is one above the sender's own."""
@@ -127,15 +128,15 @@ class MessageKind(IntEnum):
 
 
 TRANSFER: Final = 1
-"""`Message.context` of a VOTE that follows a TIMEOUT_NOW: receivers answer it although they have a leader."""
+"""`Message.context` of a VOTE after a TIMEOUT_NOW: receivers answer although they have a leader."""
 
 
-# What is made for every entry says itself how: a generated `__init__` is never compiled.
+# Classes instantiated per entry write their own `__init__`: a generated one is never compiled.
 
 
 @dataclass(slots=True, init=False)
 class Message:
-    """What one node says to another; which fields mean something depends on the kind."""
+    """A message from one node to another; its kind decides which fields are used."""
 
     kind: MessageKind
     source: int
@@ -186,18 +187,23 @@ class Message:
 
 @dataclass(slots=True, init=False)
 class Ready:
-    """What is new since the last call of `Node.ready`, in the order in which it may be done.
+    """Everything new since the last call of `Node.ready`, in the order in which it may be done.
 
     * `messages` may leave at once, before anything is written.
-    * `snapshot` is installed first and `entries` are then written after it; the first entry may overwrite entries
-      written before, which cuts the log there. `hard_state` may be written before or after them. All of it is to
-      be synced; a commit index that moved by itself is not among it, it comes with the next entries.
-    * `messages_after_persistence` leave when everything to be persisted in this **and every earlier** Ready is.
-    * `committed` is applied in order, after the snapshot; EMPTY and MEMBERSHIP entries mean nothing to a state machine
-      but count as applied. All of it is persisted here, so a state machine is never ahead of the log. At most a portion is given at a time: call `ready` until it answers None.
+    * `snapshot` is installed first and `entries` are then written after it; the first entry may
+      overwrite entries written before, which cuts the log there. `hard_state` may be written before
+      or after them. All of it has to be synced; a commit index that moved alone is not included, it
+      comes with the next entries.
+    * `messages_after_persistence` leave when everything to be persisted in this **and every
+      earlier** Ready is.
+    * `committed` is applied in order, after the snapshot; EMPTY and MEMBERSHIP entries mean nothing
+      to a state machine but count as applied. All of it is persisted here, so a state machine is
+      never ahead of the log. At most a portion is returned at a time: call `ready` until it returns
+      None.
     * `reads` are (context, index): the read may be served when everything up to index is applied.
       `reads_failed` are contexts that will not be answered, because leadership was lost.
-    * `snapshot_wanted` are peers that need entries which the log no longer holds; see `Node.offer_snapshot`.
+    * `snapshot_wanted` are peers that need entries which the log no longer holds; see
+      `Node.offer_snapshot`.
     """
 
     hard_state: HardState | None
@@ -241,8 +247,9 @@ class Ready:
 
 @dataclass(slots=True, init=False)
 class ProposalAccepted:
-    """The entries are in the leader's log at `first_index` and after. They are committed when an entry of this very
-    index **and term** is handed out; another term there means that they were lost."""
+    """The entries are in the leader's log from `first_index` on. They are committed when an entry
+    of this very index **and term** is handed out; another term there means that they were lost.
+    """
 
     first_index: int
     term: int
@@ -253,19 +260,19 @@ class ProposalAccepted:
 
 
 class NotLeader(NamedTuple):
-    """This node does not take proposals or reads now; `leader` is who might, 0 when nobody is known."""
+    """This node accepts no proposals or reads now; `leader` might, 0 if it is unknown."""
 
     leader: int
 
 
 class Overloaded(NamedTuple):
-    """The leader holds as much unpersisted or uncommitted data as it may; `bytes` of it. Try again later."""
+    """The leader holds the maximum of unpersisted or uncommitted data, `bytes`. Try again later."""
 
     bytes: int
 
 
 class ChangeRefused(Enum):
-    """Why a membership change was not proposed."""
+    """Reason for refusing a membership change."""
 
     UNCOMMITTED = "an earlier change is not committed yet"
     TERM_NOT_COMMITTED = "nothing of the leader's own term is committed yet"
@@ -275,7 +282,7 @@ class ChangeRefused(Enum):
 
 
 class Replication(Enum):
-    """How a leader sends to a peer (see ``progress``)."""
+    """A leader's way of sending to a peer (see ``progress``)."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -283,7 +290,7 @@ class Replication(Enum):
 
 
 class PeerStatus(NamedTuple):
-    """What a leader knows of a peer: `match` is proven, `next` is sent next, `inflight_bytes` are unanswered."""
+    """A peer's state: `match` is proven, `next` is sent next, `inflight_bytes` unanswered."""
 
     match: int
     next: int
@@ -295,7 +302,7 @@ class PeerStatus(NamedTuple):
 
 @dataclass(slots=True)
 class Status:
-    """A node at a glance; `progress` is empty unless it leads."""
+    """Summary of a node; `progress` is empty unless it leads."""
 
     id: int
     role: Role

@@ -1,4 +1,6 @@
-"""What protoc makes of ``proto/fluxmq/cluster/v1/cluster.proto``; a test compares. Made anew, from the root of the tree, by
+"""Output of protoc for ``proto/fluxmq/cluster/v1/cluster.proto``; a test compares it.
+
+Regenerate it, from the root of the tree, with
 
 ::
 

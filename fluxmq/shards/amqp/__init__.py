@@ -1,1 +1,1 @@
-"""AMQP on one shard: what sessions ask for, done with this shard's queues, routes and copy of the topology."""
+"""AMQP on one shard: serves sessions' requests with the shard's queues, routes and topology."""

@@ -1,8 +1,9 @@
-"""The shard as AMQP sessions see it: their port, joined to the parts that do the work.
+"""The port of AMQP sessions to a shard, joined to the parts that do the work.
 
 Lives on the shard's loop; everything here runs to completion within a tick.
 
-Longer than 500 lines because it is the port of AMQP sessions to a shard, and each method answers one of their questions.
+Longer than 500 lines because it is the port of AMQP sessions to a shard, and each method answers
+one of their requests.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ from fluxmq.shards.queues.wiring import Queues
 from fluxmq.shards.timers import DueTimes
 
 UNIQUE_BYTES = 16
-"""Random bytes of a name made here: 22 characters."""
+"""Random bytes of a generated name: 22 characters."""
 PATIENCE_SECONDS = 10.0
-"""How long a queue's host is asked again while it cannot answer: longer than a shard takes to start, or a group to move."""
+"""Time to retry an unavailable queue host: more than a shard's start or a group's move takes."""
 AGAIN_SECONDS = 0.05
-"""Time between two such questions."""
+"""Time between two such retries."""
 AWAY = frozenset({Outcome.UNAVAILABLE})
 GROWING = (Bind, DeclareExchange, DeclareQueue)
-"""Changes after which every shard holds more."""
+"""Changes that make every shard hold more."""
 MISSING = AWAY | {Outcome.NO_QUEUE}
-"""What a queue of the topology is not for long: its host learns of it, or the topology of its end."""
+"""Outcomes that do not last for a queue of the topology: host or topology catch up."""
 
 _log = get_logger("fluxmq.amqp")
 
@@ -110,7 +111,7 @@ class AmqpBroker:
         self.handler: Handler
 
     def configure(self, settings: Settings) -> None:
-        """Take settings, at start and when they change."""
+        """Apply settings, at start and when they change."""
         amqp = settings.amqp
         self._settings = settings
         listener = settings.server.amqp.tcp or settings.server.amqp.tls
@@ -128,15 +129,15 @@ class AmqpBroker:
         )
 
     def now(self) -> float:
-        """Monotonic seconds at the start of this tick."""
+        """Return the monotonic seconds at the start of this tick."""
         return self._reactor.tally.now
 
     def now_us(self) -> int:
-        """Microseconds since the epoch."""
+        """Return microseconds since the epoch."""
         return self._clock()
 
     def unique(self) -> str:
-        """A name that nobody else gets."""
+        """Return a unique name."""
         return secrets.token_urlsafe(UNIQUE_BYTES)
 
     # Connecting
@@ -164,7 +165,7 @@ class AmqpBroker:
         authentication.verify(user, password, client.peer, verified)
 
     def permissions(self, user: str, vhost: str) -> Permissions | None:
-        """What a user may do in a vhost now."""
+        """Return a user's present permissions in a vhost."""
         authentication = self._broker.authentication
         revision = (authentication.revision, self.topology.revision)
         if self._known_revision[0] != revision[0]:
@@ -177,7 +178,7 @@ class AmqpBroker:
             return made
 
     def enter(self, client: Client) -> int | None:
-        """Count a connection into its vhost; the vhost's limit when it is reached."""
+        """Count a connection into its vhost, or return the vhost's limit if it is reached."""
         vhost = self.topology.vhost(client.vhost)
         limit = vhost.limits.get("max-connections", -1) if vhost is not None else -1
         if 0 <= limit <= self._entered.count(client.vhost):
@@ -188,8 +189,9 @@ class AmqpBroker:
     # Topology
 
     def change(self, changes: Sequence[Change], done: Callable[[Refusal | None], None]) -> None:
-        """Change the topology everywhere; a queue that was declared is there when ``done`` is called. Beyond the critical
-        mark of memory nothing new is declared."""
+        """Change the topology everywhere; a declared queue exists when ``done`` is called. Above
+        the critical memory mark new declarations are refused.
+        """
         if self.short_of_memory and any(isinstance(each, GROWING) for each in changes):
             self.refused_for_memory("declaration")
             done(precondition("the node is short of memory: nothing new can be declared"))
@@ -206,10 +208,11 @@ class AmqpBroker:
         self._client.change(list(changes), answered)
 
     def _when_there(self, wanted: Queue, done: Callable[[Refusal | None], None]) -> None:
-        """Wait for the host of the queue that was declared, which makes it where messages are kept.
+        """Wait for the host of a declared queue, which makes it where its messages are kept.
 
-        An equal queue that was there before stays in its own group, which may be another one than was asked for. One that
-        ended since was there for a moment, as with any other end right behind a declaration.
+        An equal queue that existed before stays in its own group, which may differ from the
+        requested one. A queue that has ended since did exist for a moment, as if it was deleted
+        right after its declaration.
         """
         queue = self.topology.queue(wanted.vhost, wanted.name)
         if queue is None:
@@ -222,7 +225,8 @@ class AmqpBroker:
             if status.outcome == Outcome.OK or gone:
                 done(None)
             elif status.outcome == Outcome.UNAVAILABLE and queue.group != wanted.group:
-                # It was there before, and its home cannot be reached: as a passive declaration says.
+                # It existed before, and its home cannot be reached: answer like a passive
+                # declaration.
                 done(refusals.unavailable(queue, self.limits.node_name))
             else:
                 done(consuming.refusal_of(queue, status.outcome))
@@ -230,7 +234,7 @@ class AmqpBroker:
         self._ask(queue, lambda host, told: host.status(queue.internal_name, told), told, MISSING)
 
     def _has_gone(self, queue: Queue) -> bool:
-        """Whether a queue is no longer in the topology; another connection's exclusive queue of its name is another queue."""
+        """Return whether a queue has left the topology; one of another owner is another queue."""
         now = self.topology.queue(queue.vhost, queue.name)
         return now is None or now.owner != queue.owner
 
@@ -241,9 +245,10 @@ class AmqpBroker:
         done: Callable[[Status], None],
         again: frozenset[Outcome],
     ) -> None:
-        """Ask a queue's host, and again while it answers so and may answer better: its shard starts, its group moves.
+        """Send a request to a queue's host, and retry outcomes that may improve over time.
 
-        The host is looked up each time: meanwhile the queue may move to another group, or end and be declared again elsewhere.
+        The host is looked up each time: meanwhile the queue may move to another group, or end and
+        be declared again elsewhere.
         """
         self._ask_until(queue, ask, done, again, self.now() + PATIENCE_SECONDS)
 
@@ -255,7 +260,7 @@ class AmqpBroker:
         again: frozenset[Outcome],
         deadline: float,
     ) -> None:
-        """One such attempt. The next is made anew: two functions that name each other would stay as garbage."""
+        """Make one attempt. A retry is a new call: closures naming each other would be garbage."""
 
         def told(status: Status) -> None:
             if status.outcome in again and not self._has_gone(queue) and self.now() < deadline:
@@ -280,7 +285,7 @@ class AmqpBroker:
         queue_type: str,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The replication group of a new queue. Raises `Refusal` for one there is none of."""
+        """Return the replication group of a new queue. Raises `Refusal` for an unknown group."""
         cluster = self._queues.cluster
         return group_for(
             self._queues.names,
@@ -292,12 +297,12 @@ class AmqpBroker:
         )
 
     def _host(self, queue: Queue) -> QueueHost:
-        """Who hosts a queue."""
+        """Return a queue's host."""
         names = self._queues.names
         return self._queues.host(names.group_of(queue.internal_name, queue.group))
 
     def queue_status(self, queue: Queue, done: Callable[[QueueStatus | None], None]) -> None:
-        """Ready messages and consumers of a queue."""
+        """Return a queue's ready messages and consumers."""
 
         def told(status: Status) -> None:
             done(consuming.status_of(status))
@@ -370,7 +375,7 @@ class AmqpBroker:
         headers: Mapping[str, object] | None,
         properties: Mapping[str, object] | None = None,
     ) -> bool:
-        """Whether a queue that is reached refuses messages beyond its limits."""
+        """Return whether a queue it is routed to rejects messages beyond its limits."""
         return self._publishing.may_refuse(exchange, keys, headers, properties)
 
     def consume(
@@ -388,11 +393,11 @@ class AmqpBroker:
         consuming.consume(self._host(wanted.queue), wanted, port, attached)
 
     def reply_open(self, port: ConsumerPort) -> str:
-        """A new address for direct replies."""
+        """Return a new address for direct replies."""
         return self._replies.open(port)
 
     def reply_close(self, address: str) -> None:
-        """The address is used no longer."""
+        """Close an address."""
         self._replies.close(address)
 
     def reply(self, address: str, run: PublishRun, block: bytes) -> bool:
@@ -400,21 +405,21 @@ class AmqpBroker:
         return self._replies.send(address, run, block)
 
     def reply_exists(self, address: str, done: Callable[[bool], None]) -> None:
-        """Whether somebody waits for replies at an address."""
+        """Ask whether a consumer waits at an address, on any shard."""
         self._replies.exists(address, done)
 
     # Connections
 
     def schedule(self, client: Client, at: float) -> None:
-        """Call the handler's ``due`` then."""
+        """Call the handler's ``due`` at a time."""
         self.timers.set(client, at)
 
     def run_timers(self) -> None:
-        """A tenth of a second has passed."""
+        """Run due timers; called every tenth of a second."""
         self.timers.due(self.now(), self.handler.due)
 
     def wake(self) -> None:
-        """Have what was written sent soon."""
+        """Schedule the sending of written output."""
         self._broker.schedule()
 
     def mark(self) -> None:
@@ -424,7 +429,7 @@ class AmqpBroker:
             self._queues.service.wake()
 
     def flush_marked(self) -> None:
-        """The end of a tick, before groups do their work."""
+        """Flush marked channels at the end of a tick, before groups do their work."""
         if self._marked:
             self._marked = False
             self.handler.flush_marked()
@@ -434,20 +439,20 @@ class AmqpBroker:
         self._broker.pause(connection)
 
     def resume(self, connection: Connection) -> None:
-        """Go on reading."""
+        """Resume reading."""
         self._broker.resume(connection)
 
     def hold_publisher(self, connection: Connection) -> None:
-        """Stop reading a connection that publishes, until the node is no longer short of anything."""
+        """Stop reading a publishing connection until the node has no alarms."""
         self._broker.alarms.hold_publisher(connection)
 
     def release_publisher(self, connection: Connection) -> None:
-        """Read it whatever the node is short of."""
+        """Read a publisher's connection despite alarms."""
         self._broker.alarms.release(connection)
 
     @property
     def short_of_memory(self) -> bool:
-        """Whether nothing new may be begun for clients."""
+        """True while memory is too short for anything new from clients."""
         return self._broker.short_of_memory
 
     def refused_for_memory(self, what: str) -> None:
@@ -455,11 +460,11 @@ class AmqpBroker:
         self._broker.refused_for_memory(what)
 
     def close(self, connection: Connection, linger: bool) -> None:
-        """Close once output is written."""
+        """Close a connection once its output is written."""
         self._broker.close(connection, linger)
 
     def count_opened(self, client: Client) -> None:
-        """Count a connection that came as far as connection.open-ok."""
+        """Count a connection that has reached connection.open-ok."""
         self.opened += 1
         self.log_connection(logging.DEBUG, client, "opened", "connection opened")
 
@@ -467,7 +472,7 @@ class AmqpBroker:
         """Count the end of a connection, and forget it."""
         self.closed[reason] += 1
         self.timers.cancel(client)
-        # What a client did wrong was logged as an error; one that goes without a word is told of here.
+        # Errors of a client were logged as such; a connection lost without one is logged here.
         level = logging.INFO if reason == "lost" and client.entered else logging.DEBUG
         self.log_connection(level, client, f"closed-{reason}", "connection closed: %s", reason)
         if client.entered:
@@ -476,7 +481,7 @@ class AmqpBroker:
     def log_connection(
         self, level: int, client: Client, key: str, message: str, *arguments: str
     ) -> None:
-        """Log what happened to a connection, at a bounded rate."""
+        """Log an event of a connection, at a bounded rate."""
         if _log.isEnabledFor(level):
             self.log.event(
                 level,
@@ -511,13 +516,13 @@ class AmqpBroker:
 
 
 def authenticated(result: Verified, user: str) -> Authenticated:
-    """The outcome of a login as sessions of AMQP take it: a reason to try again later is no refusal."""
+    """Return a login's outcome for AMQP sessions: a reason to try again later is no refusal."""
     again = result.reason in (Reason.SERVER_UNAVAILABLE, Reason.SERVER_BUSY)
     return Authenticated(None if result.reason else user, again)
 
 
 def permissions_of(user: User | None, vhost: str) -> Permissions | None:
-    """A user's permissions in a vhost; None when there are none."""
+    """Return a user's permissions in a vhost; None if there are none."""
     if user is None:
         return None
     for permission in user.permissions:

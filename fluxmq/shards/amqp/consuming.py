@@ -1,4 +1,4 @@
-"""AMQP's consumers as the queues' host wants them asked for, and its answers as AMQP says them."""
+"""Translation of AMQP consumers into requests to a queue's host, and of its answers into AMQP's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fluxmq.shards.queues.ports import Held as QueueHeld
 ACCESS_REFUSED = 403
 INTERNAL_ERROR = 541
 QOS = 1
-"""Consumers of AMQP settle what they are given, as MQTT's of QoS 1 do."""
+"""AMQP consumers settle their messages, as MQTT's do at QoS 1."""
 
 
 def consume(
@@ -40,7 +40,7 @@ def consume(
 
 
 def wanted_of(wanted: ConsumerWanted) -> Wanted:
-    """What the queue's host is asked."""
+    """Return the attach request for the queue's host."""
     stream = wanted.queue.type == "stream"
     return Wanted(
         queue=wanted.queue.internal_name,
@@ -62,14 +62,16 @@ def wanted_of(wanted: ConsumerWanted) -> Wanted:
 
 
 def _start(wanted: ConsumerWanted) -> tuple[str, int] | None:
-    """Where a stream's consumer begins: a group that has a name goes on where it is, unless it is told."""
+    """Return a stream consumer's start: by default a named group resumes, another starts at the
+    end.
+    """
     if wanted.start is None and not wanted.group:
         return ("next", 0)
     return wanted.start
 
 
 def refusal_of(queue: Queue, outcome: int) -> Refusal:
-    """Why a queue did not do what it was asked."""
+    """Return the refusal for a queue's outcome."""
     where = named("queue", queue.name, queue.vhost)
     if outcome == Outcome.NO_QUEUE:
         return not_found("queue", queue.name, queue.vhost)
@@ -87,7 +89,7 @@ def refusal_of(queue: Queue, outcome: int) -> Refusal:
 
 
 def status_of(told: Status) -> QueueStatus | None:
-    """A queue's numbers; None when it could not be asked."""
+    """Return a queue's numbers; None if it could not be asked."""
     if told.outcome != Outcome.OK:
         return None
     return QueueStatus(told.ready, told.consumers)

@@ -1,12 +1,14 @@
-"""The topology's queues in the queue engine: whoever hosts a queue's group sees to it that the queue is there.
+"""The topology's queues in the queue engine: the shard that hosts a queue's group makes sure that
+the queue exists.
 
-A queue is a row of the topology first; the shard that hosts its group declares it there as the row and the policies
-say, when it learns of the row and again when it begins to lead the group. What ends in the engine by itself (expiry,
-the last consumer's leave) is taken out of the topology from here.
+A queue is a row of the topology first; the shard that hosts its group declares it according to the
+row and the policies, when it learns of the row and again when it begins to lead the group. Queues
+that end in the engine (expiry, the last consumer's leave) are removed from the topology from here.
 
-A replicated group may come to be led here before this shard has heard what its leader before did. So nothing is declared or
-deleted in it until the topology is known to be at least as new as when the group came to be led here: what another node
-declared, or deleted and declared again, would be lost with its messages.
+A replicated group may come to be led here before this shard has heard what the former leader did.
+So nothing is declared or deleted in it until the topology is known to be at least as new as the
+leadership: a queue that another node declared, or deleted and declared again, would be lost with
+its messages.
 """
 
 from __future__ import annotations
@@ -33,18 +35,19 @@ from fluxmq.shards.queues.wiring import Queues
 from fluxmq.storage.errors import StorageError
 
 LEFT_SECONDS = 15.0
-"""How long who had a queue deleted may take to have it taken out of the topology, before it is done from here: longer than
-a change of the topology waits for control."""
+"""Time for the deleter of a queue to remove it from the topology before it is removed from here:
+longer than a change of the topology waits for control.
+"""
 AGAIN_SECONDS = 1.0
-"""Time until control, which did not answer, is asked again."""
+"""Time before control, which did not answer, is asked again."""
 COMPARED_MAX = 2_000
-"""Queues of groups after which no other group is compared with the topology at once: it takes some ten microseconds for each."""
+"""Queues compared with the topology in one pass before the rest waits: some ten µs each."""
 
 _log = get_logger("fluxmq.amqp")
 
 
 class DeclaredQueues:
-    """Keeps the engine of one shard as the topology says. ``known``: whether control has told the topology yet."""
+    """Keeps one shard's engine in line with the topology. ``known``: whether that has arrived."""
 
     def __init__(
         self,
@@ -66,22 +69,22 @@ class DeclaredQueues:
         self._reconciled: dict[str, Group] = {}
         """Groups here that have been compared with the topology since they came."""
         self._current: dict[str, tuple[Group, int]] = {}
-        """Replicated groups led here, by which election, for which the topology is as new as it has to be."""
+        """Replicated groups led here, with the election, for which the topology is new enough."""
         self._asking: dict[str, tuple[Group, int]] = {}
-        """Those for which that is being found out."""
+        """Groups for which a topology that new has been requested."""
         self._ending: set[str] = set()
-        """Queues with deletions under way that were asked for here."""
+        """Queues with pending deletions that were requested here."""
         self._said: set[str] = set()
-        """Queues of which it was said that the settings file has them in another group."""
+        """Queues already logged as being in another group than the settings file says."""
         self._left: dict[str, float] = {}
-        """Queues that the engine has no longer and the topology still has, and when that is looked at."""
+        """Queues that only the topology still has, and when to check them again."""
         self._idle: dict[str, float] = {}
-        """Queues that nobody uses any more and control could not be told of, and when it is tried again."""
+        """Unused queues that control could not be told of, and when to retry."""
         queues.service.deleted = self._deleted
         queues.service.unused = self._unused
 
     def changed(self, rows: Iterable[Row]) -> None:
-        """The topology has these rows now (None: no longer); the copy has taken them already."""
+        """Follow rows of the topology that changed (None: removed); the copy is up to date."""
         topology = self._topology()
         affected: dict[tuple[str, str], None] = {}
         vhosts: set[str] = set()
@@ -90,7 +93,7 @@ class DeclaredQueues:
             if row.kind == QUEUE:
                 affected[vhost, str(row.key[1])] = None
                 if row.row is None:
-                    # Also where it is declared again in the same breath: that is another queue.
+                    # Also if it is declared again at once: that is another queue.
                     self._forget(vhost, str(row.key[1]))
             elif row.kind in (POLICY, VHOST):
                 vhosts.add(vhost)
@@ -106,7 +109,7 @@ class DeclaredQueues:
         self._routes_changed()
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Compare and retry what is due; called every tenth of a second."""
         self._reconcile()
         now = self._now()
         for internal in [name for name, at in self._left.items() if at <= now]:
@@ -117,10 +120,10 @@ class DeclaredQueues:
             if self._is_idle(internal):
                 self._unused(internal)
 
-    # What the topology says
+    # From topology to engine
 
     def declare(self, queue: Queue) -> None:
-        """Know a queue, and make it where its group is here."""
+        """Register a queue, and make it if its group is here."""
         config = self.config_of(queue)
         names = self._queues.names
         internal = config.name
@@ -128,7 +131,9 @@ class DeclaredQueues:
         before = names.find(internal)
         known = names.owner_of(internal)
         if known and known != queue.owner:
-            self._forget(queue.vhost, queue.name)  # another owner's of this name is another queue
+            self._forget(
+                queue.vhost, queue.name
+            )  # another owner's queue of this name is another queue
         if queue.owner:
             names.set_owner(internal, queue.owner)
         self._name(name, config)
@@ -139,21 +144,24 @@ class DeclaredQueues:
         state = group.machine.queue(internal)
         arrived = state is not None and is_meant_to_arrive(queue, state)
         if not arrived and not self.is_current(group):
-            return  # and as soon as it is certain that it is to be
+            return  # and as soon as it is certain that it should exist
         if state is not None and state.config.type != config.type:
-            self._end(group, internal)  # one of its name that went while this shard was away
+            self._end(
+                group, internal
+            )  # an earlier queue of its name that ended while this shard was away
         elif state is not None and queue.owner and not known:
-            # Clients of MQTT made one in memory by using its address: what is in it, and who consumes it, is not the owner's.
+            # MQTT clients made one in memory by its address: its messages and consumers are not the
+            # owner's.
             self._delete(group, internal, if_empty=False)
         if internal in self._ending:
             return  # it is made as soon as the one before it has gone
         if state is not None and is_arriving(state) and not is_meant_to_arrive(queue, state):
-            return  # what is left of another of its name, which goes first
+            return  # a remnant of another queue of its name, which goes first
         if state is None or state.config != config or is_arriving(state):
             group.declare(config, lambda _result: self._declared(group, internal))
 
     def _follow_moves(self, queue: Queue, name: str, before: QueueInfo | None) -> None:
-        """A queue is in a group, and perhaps on its way to another; ``before``: what was known of it."""
+        """Follow a queue's group and its moves; ``before`` is what was known of it."""
         if queue.origin == ORIGIN_SETTINGS and not queue.moving_to:
             self._compare_with_file(queue.internal_name, name)
         if queue.moving_to:
@@ -167,16 +175,17 @@ class DeclaredQueues:
         self._queues.names.declare(QueueInfo(config.name, group, config.type, topics), config)
 
     def _declared(self, group: Group, internal: str) -> None:
-        """A queue was made, which may be wanted no longer by now."""
+        """Handle a queue that was made, but may have been deleted meanwhile."""
         state = group.machine.queue(internal)
         if self._topology().queue(*public_name(internal)) is None:
             self._end(group, internal)
         elif state is not None and group is self._queues.service.ephemeral:
-            # Others may have heard of the end of one before it only now; of those on disk the service tells.
+            # Others may hear of the end of an earlier one only now; the service announces those on
+            # disk.
             self._queues.service.told(internal, state.config)
 
     def _compare_with_file(self, internal: str, group: str) -> None:
-        """Say that the settings file has a queue in another group than the one it is in; each node says so once."""
+        """Log, once per node, a queue that is in another group than the settings file says."""
         wanted = self._queues.names.group_of_settings(internal)
         if self._queues.shard or wanted == group or internal in self._said:
             return
@@ -188,7 +197,7 @@ class DeclaredQueues:
         )
 
     def config_of(self, queue: Queue) -> QueueConfig:
-        """What the engine is told of a queue: of one of the settings file only what policies say besides."""
+        """Return a queue's configuration; for one of the settings file only policies add to it."""
         values = queue_settings(
             queue, effective(self._topology(), queue), self._consumer_timeout_us
         )
@@ -197,19 +206,19 @@ class DeclaredQueues:
             return replace(base, **values)
         if queue.group.startswith(EPHEMERAL):
             values["type"] = QueueType.EPHEMERAL
-        # A header's value is a producer of its own, and a bulk publisher is one for every few thousand messages.
+        # Each value of a header is a producer, and a bulk publisher one per few thousand messages.
         values["deduplication_producers"] = PRODUCERS_MAX
         return QueueConfig(queue.internal_name, **values)
 
     def _group_here(self, name: str) -> Group | None:
-        """A group that this shard hosts, opened when it is first needed."""
+        """Return a group that this shard hosts, opening it on first use."""
         queues = self._queues
         found = queues.service.find(name)
         places = queues.places
-        # Of other nodes' own groups this node has no place.
+        # This node has no place for other nodes' own groups.
         here = queues.is_member(name) and places.shard_of(name) == queues.shard
         here = here and not places.is_moving(name)
-        # One that has left is here by the placement until it is decided where it goes.
+        # By the placement, a group that has left is here until its new place is decided.
         here = here and name not in queues.handovers.departed
         if found is not None or not here or name.startswith(EPHEMERAL):
             return found
@@ -223,7 +232,7 @@ class DeclaredQueues:
         return queues.service.find(name)
 
     def _forget(self, vhost: str, name: str) -> None:
-        """There is no such queue any more."""
+        """Forget a queue that no longer exists."""
         internal = Queue(vhost, name).internal_name
         self._left.pop(internal, None)
         names = self._queues.names
@@ -238,18 +247,18 @@ class DeclaredQueues:
             self._end(group, internal)
 
     def _end(self, group: Group, internal: str) -> None:
-        """Delete a queue from a group here, unless that is under way; then make the one that is declared by now."""
+        """Delete a queue from a group here, unless pending; then make the one declared by now."""
         state = group.machine.queue(internal)
         if state is None or internal in self._ending or is_arriving(state):
             return
         if group.absent:
-            return  # whoever leads it does that
+            return  # its leader does that
         of_settings = not of_clients(state.config) and not state.closed
         if of_settings and not self._is_in_another(group, internal):
             return
         if self._is_leaving(group) or not self.is_current(group):
             return
-        # Of one of the settings that is elsewhere an empty one may have been made here by a file that says so.
+        # If one of the settings is elsewhere, an outdated file may have made an empty one here.
         self._delete(group, internal, if_empty=of_settings)
 
     def _delete(self, group: Group, internal: str, if_empty: bool) -> None:
@@ -268,13 +277,13 @@ class DeclaredQueues:
         group.delete(internal, False, if_empty, ended)
 
     def _is_in_another(self, group: Group, internal: str) -> bool:
-        """Whether the topology has a queue in another replicated group."""
+        """Return whether the topology has a queue in another replicated group."""
         row = self._topology().queue(*public_name(internal))
         wanted = "" if row is None else self._queues.names.own_name(row.group)
         return group.replicated and wanted not in ("", group.name)
 
     def led(self) -> Iterator[tuple[Group, int]]:
-        """Replicated groups led here of which the topology here decides, and by which election they are."""
+        """Yield replicated groups led here for which the topology is new enough, with elections."""
         for hosted in list(self._queues.service.groups.values()):
             group = hosted.group
             here = group.replicated and not group.closed and not group.leaving
@@ -282,13 +291,13 @@ class DeclaredQueues:
                 yield group, hosted.keeper.elections
 
     def _is_leaving(self, group: Group) -> bool:
-        """Whether a group is about to move: nothing may be asked of it, and it is compared again where it comes to rest."""
+        """Return whether a group is about to move: it is compared again where it comes to rest."""
         if group.leaving:
             self._reconciled.pop(group.name, None)
         return group.leaving
 
     def is_current(self, group: Group) -> bool:
-        """Whether what this shard knows of the topology may decide about a group that is led here; asks if need be."""
+        """Return whether this topology may decide about a group led here; ask control if not."""
         if not group.replicated:
             return True
         hosted = self._queues.service.groups.get(group.name)
@@ -306,14 +315,15 @@ class DeclaredQueues:
             if self._asking.get(name) == led:
                 del self._asking[name]
                 if refusal is None:
-                    self._current[name] = led  # else it is asked again, with the next look
+                    self._current[name] = led  # otherwise the next pass asks again
 
-        # Nobody is called so, so this changes nothing: it is answered when the copy here has what there was at the time.
+        # No owner has this name: nothing changes, and the answer means that the copy here is
+        # current.
         self._change([DropOwner("")], answered)
         return self._current.get(name) == led
 
     def _reconcile(self) -> None:
-        """Groups that came here hold what the topology says, and nothing else of clients' queues."""
+        """Make groups that came here match the topology, without any other queues of clients."""
         if not self._known():
             return
         compared = 0
@@ -348,7 +358,9 @@ class DeclaredQueues:
                 self._end(group, state.name)
 
     def _declare_arrived(self, group: Group) -> None:
-        """Queues that have moved to a group are there: by the name of the move that is certain, however old the row is."""
+        """Declare queues that have moved to a group: the move's name proves it, however old the
+        row.
+        """
         for queue_id in list(group.machine.closed):
             state = group.machine.queues[queue_id]
             row = self._topology().queue_called(state.name)
@@ -358,8 +370,9 @@ class DeclaredQueues:
                 self.declare(row)
 
     def _is_meant(self, queue: Queue | None, group: str, state: State) -> bool:
-        """Whether a queue of the engine is the one that the topology has under its name. An outbox is none of its business: it
-        goes when its queue is known to have gone, not where that is not known yet."""
+        """Return whether a queue of the engine is the topology's of that name. Outboxes always are:
+        they end when their queue is known to have ended, not while that is unknown.
+        """
         if self._queues.names.is_hidden(state.name):
             return True
         if queue is None:
@@ -371,24 +384,23 @@ class DeclaredQueues:
             and TYPES[queue.type] == state.config.type
         )
 
-    # What the engine ends by itself
+    # From engine to topology
 
     def _deleted(self, internal: str) -> None:
-        """A queue has gone from a group here."""
+        """Handle a queue that has ended in a group here."""
         found = self._topology().queue(*public_name(internal))
         if found is None or found.origin == ORIGIN_SETTINGS:
             return
         if internal in self._ending:
-            return  # gone is the one before it
+            return  # that was the one before it
         if self.config_of(found).expires:
             self._leave(internal)
         else:
-            # Somebody asked for that, who has it taken out of the topology: doing it here as well might hit
-            # one that is declared behind that.
+            # The requester removes it from the topology: doing so here might hit its successor.
             self._left[internal] = self._now() + LEFT_SECONDS
 
     def _leave(self, internal: str) -> None:
-        """Take a queue out of the topology that the engine has no longer; looked at again, since that may fail."""
+        """Remove a queue that has ended from the topology; checked again, since that may fail."""
         vhost, name = public_name(internal)
         found = self._topology().queue(vhost, name)
         if found is None:
@@ -397,16 +409,16 @@ class DeclaredQueues:
         if group is None or group.machine.queue(internal) is not None:
             return  # it is not here to say, or there again
         if not self._is_decided_here(group):
-            return  # whoever leads the group says so
+            return  # the group's leader does that
         self._left[internal] = self._now() + LEFT_SECONDS
         self._change([DeleteQueue(vhost, name, by_broker=True)], _ignore)
 
     def _is_decided_here(self, group: Group) -> bool:
-        """Whether what a group here has, or has no longer, is what all its members have."""
+        """Return whether the queues of a group here are those of all its members."""
         return not group.replicated or (group.keeper.leading and self.is_current(group))
 
     def _unused(self, internal: str) -> None:
-        """The last consumer of a queue has gone."""
+        """Report that the last consumer of a queue has left."""
         vhost, name = public_name(internal)
         found = self._topology().queue(vhost, name)
         if found is None or not found.auto_delete:
@@ -419,7 +431,7 @@ class DeclaredQueues:
         self._change([QueueUnused(vhost, name)], answered)
 
     def _is_idle(self, internal: str) -> bool:
-        """Whether a queue is here, and still without consumers."""
+        """Return whether a queue is here, and still without consumers."""
         info = self._queues.names.find(internal)
         group = self._queues.service.find(info.group) if info is not None else None
         state = group.machine.queue(internal) if group is not None else None
@@ -427,17 +439,18 @@ class DeclaredQueues:
 
 
 def of_clients(config: QueueConfig) -> bool:
-    """Whether a client declared a queue, so that it ends when the topology has it no longer.
+    """Return whether a client declared a queue, so that it ends when the topology no longer has it.
 
-    One of the settings file, and a dead-letter queue of one, stays until it is deleted; no settings say so many retries.
+    A queue of the settings file, and a dead-letter queue of one, stays until it is deleted; no
+    settings allow that many retries.
     """
     return config.max_retries == COUNT_MAX or public_name(config.name)[0] != DEFAULT_VHOST
 
 
 def is_meant_to_arrive(queue: Queue, state: State) -> bool:
-    """Whether what arrives in a group is what the topology has under its name, by the same move."""
+    """Return whether a queue arriving in a group is the topology's of its name, by its move."""
     return bool(queue.migration) and arrives_by(state, int(queue.migration, 16))
 
 
 def _ignore(_answer: object) -> None:
-    """Nobody waits for this."""
+    """Ignore an answer."""

@@ -1,6 +1,6 @@
-"""What a shard tells and does for ``fluxmqctl``: its queues, connections, channels and consumers, row by row.
+"""Answers ``fluxmqctl`` for a shard: queues, connections, channels and consumers, row by row.
 
-Columns are named as ``rabbitmqctl`` names them; one that is asked for and not known is left out of the row.
+Columns have the names of ``rabbitmqctl``; an unknown requested column is left out of the row.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class ShardDesk:
         migration: Callable[[str], str],
         end_session: Callable[[str, Callable[[int], None]], None],
     ) -> None:
-        """`end_session` ends a session of MQTT, and tells how many there were when that is on disk."""
+        """`end_session` ends an MQTT session and calls back with the count once that is on disk."""
         self._migration = migration
         self._end_session = end_session
         self._broker = broker
         self._queues = queues
 
     def rows(self, wanted: RowsWanted, done: Callable[[Page | Failure], None]) -> None:
-        """Tell rows, with the columns that were asked for."""
+        """Return rows with the requested columns."""
         if wanted.what == CONNECTIONS:
             found = self._connections()
         elif wanted.what == CHANNELS:
@@ -137,7 +137,7 @@ class ShardDesk:
         for connection in list(self._broker.reactor.connections.values()):
             client = connection.identity
             if isinstance(client, Client):
-                # One that is over may be there for a moment longer, for its last bytes to be read.
+                # A closed connection may linger until its last bytes are read.
                 if client.entered and client.stage is not Stage.CLOSED:
                     yield _connection_row(client)
             elif isinstance(client, MqttClient) and connection.open:
@@ -166,7 +166,7 @@ class ShardDesk:
                 }
 
     def _active(self, channel: Channel, consumer: Consumer) -> bool | None:
-        """Whether a consumer is given messages; None where another shard has the queue and decides."""
+        """Return whether a consumer is active; None if another shard has the queue and decides."""
         if not _is_single_active(consumer.queue):
             return True
         queue = consumer.queue
@@ -182,7 +182,7 @@ class ShardDesk:
         return first is not None and first.member == member
 
     def _activity(self, consumer: Consumer, active: bool | None) -> str | None:
-        """The same in RabbitMQ's words."""
+        """Return a consumer's activity status as RabbitMQ names it."""
         if not _is_single_active(consumer.queue):
             return "up"
         return {True: "single_active", False: "waiting", None: None}[active]
@@ -190,7 +190,7 @@ class ShardDesk:
     def close_connections(
         self, wanted: CloseConnections, done: Callable[[Count | Failure], None]
     ) -> None:
-        """Close connections of AMQP, by their pid, their vhost, or all."""
+        """Close AMQP connections by pid, by vhost, or all."""
         count = 0
         for client in list(self._broker.handler.clients):
             meant = wanted.pid in (None, client.owner)
@@ -279,7 +279,7 @@ def _connection_row(client: Client) -> TableRow:
 
 
 def state_of(client: Client) -> str:
-    """How far a connection is, in RabbitMQ's words: one of ``AMQP_STATES``."""
+    """Return a connection's state in RabbitMQ's words: one of ``AMQP_STATES``."""
     if client.stage is not Stage.RUNNING:
         return "closing" if client.stage in (Stage.CLOSING, Stage.CLOSED) else "starting"
     if client.blocked:

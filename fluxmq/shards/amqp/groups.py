@@ -1,7 +1,9 @@
-"""Which group holds a queue that a client declares: one in memory, one of the node's own, or one of the cluster's.
+"""Choice of the group of a declared queue: in memory, one of the node's own, or one of the
+cluster's.
 
-A group that every node has of its own is written with the node's name behind it (``local-3@node1``), since the row is read
-by all nodes: the queue is where its declarer was connected. `QueueNames.own_name` takes that off again on the node itself.
+A group that every node has of its own is written with the node's name behind it
+(``local-3@node1``), since all nodes read the row: the queue is on the node where its declarer was
+connected. `QueueNames.own_name` strips the name again on that node.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ def group_for(
     queue: tuple[str, bool, bool, str],
     arguments: Mapping[str, Any],
 ) -> str:
-    """The group of a new queue, given as name, durable, exclusive and type. `plans` are those of a cluster.
+    """Return the group of a new queue, given as name, durable, exclusive and type. `plans` are
+    those of a cluster.
 
-    Replicated are durable queues of the types quorum and stream, and those that name a group; a quorum queue that wants
-    to have one copy only is not. Raises `Refusal` 406 for a group there is none of.
+    Durable queues of the types quorum and stream are replicated, and so are those that name a
+    group; a quorum queue with an initial group size of 1 is not. Raises `Refusal` 406 for an
+    unknown group.
     """
     name, durable, exclusive, kind = queue
     wanted = arguments.get(GROUP_KEY, "")

@@ -1,18 +1,20 @@
-"""Moves queues to other replication groups, as the topology says: carried out by the shard that leads the group a queue is in.
+"""Moves queues to other replication groups as the topology demands, carried out by the leader of
+the source group.
 
-A move is a fact of the topology (`routing/topology/migrations`): the queue's row says where to. Nothing of it is only in memory,
-so that whoever leads next goes on with it::
+A move is a fact of the topology (`routing/topology/migrations`): the queue's row names the target.
+Nothing about it is only in memory, so the next leader continues it::
 
-    copying    the batches are imported there, at their own offsets, while the queue is used here as ever
-    fencing    as soon as all are there or on their way, the queue is closed here; appends and consumers wait
+    copying    batches are imported by the target at their own offsets; the queue stays in use
+    fencing    once all batches are there or in flight, the queue is closed; clients wait
     draining   what came meanwhile is copied, no more than a window
-    installing everything else that the queue is: what is settled, who died, cursors, producers
-    deciding   the row names the other group; there is one owner before and one after, and no way back
-    over       appends and consumers that waited go there (`cluster/leader_host`); what is left here is deleted
+    installing the rest of the queue's state: settlements, x-death, cursors, producers
+    deciding   the row names the target: one owner before and one after, and no way back
+    over       waiting appends and consumers go there (`cluster/leader_host`); the rest is deleted
 
-Until it is decided the queue here is whole, so an abort, or a fence that lasts too long, just opens it again. What arrives there
-is nobody's until the row says so, and is deleted when no row speaks of it. A second write of publishes to both groups, which
-would keep the pause as short, is not needed: what is left to be copied behind the fence is bounded.
+Until the decision the source queue is whole, so an abort, or a fence that lasts too long, just
+reopens it. What arrives at the target belongs to nobody until the row says so, and is deleted when
+no row mentions it. Writing publishes to both groups would keep the pause as short, but is not
+needed: what remains to be copied behind the fence is bounded.
 """
 
 from __future__ import annotations
@@ -36,23 +38,27 @@ from fluxmq.shards.queues.cutting import cut
 from fluxmq.shards.queues.group import Group
 
 WINDOW_BYTES: Final = 1 << 20
-"""Batches on their way to the other group: what has to be copied behind the fence is no more than this and what comes until
-it is closed, some milliseconds' worth."""
+"""Batches in flight to the target: behind the fence no more than this and what comes until it
+closes has to be copied, some milliseconds' worth.
+"""
 STATE_BYTES_MAX: Final = 3 << 20
-"""What is known of a queue beside its batches (unsettled ranges, producers): it is one command, and so has to fit into an
-entry. A queue with more is not moved, and stays as it is."""
+"""Maximum size of a queue's state without its batches (unsettled ranges, producers): it is one
+command, and has to fit into an entry. A queue with more is not moved, and stays as it is.
+"""
 FENCED_SECONDS_MAX: Final = 0.4
-"""After which a queue that could not be handed over is opened again: publishers and consumers wait half a second at most."""
+"""Time after which a fenced queue that could not be handed over is reopened: publishers and
+consumers wait half a second at most.
+"""
 AGAIN_SECONDS: Final = 1.0
-"""Time until a step that failed is tried again."""
+"""Time before a failed step is retried."""
 LATER_SECONDS: Final = 5.0
-"""Time until a queue is fenced again that had to be opened."""
+"""Time before a queue that had to be reopened is fenced again."""
 
 _log = get_logger("fluxmq.queues")
 
 
 class Carrier(Protocol):
-    """Who leads the group that a queue goes to."""
+    """The leader of the target group."""
 
     def carry(self, group: str, queue: str, kind: int, body: bytes, done: Done) -> None:
         """Carry out a command about the queue there."""
@@ -73,10 +79,10 @@ class Move:
         self.row = row
         self.group = group
         self.led = led
-        """In which election the group came to be led here."""
+        """The election by which the group came to be led here."""
         self.phase = "copying"
         self.position: int = -1
-        """The offset of the next batch to send; -1 until it is known what is there."""
+        """Offset of the next batch to send; -1 until the target's content is known."""
         self._name = row.internal_name
         self._number = int(row.migration, 16)
         self._carrier = carrier
@@ -84,21 +90,21 @@ class Move:
         self._now = now
         self._sent_bytes = 0
         self._sent = 0
-        """Batches not answered, and their bytes."""
+        """Unanswered batches; `_sent_bytes` counts their bytes."""
         self._asking = False
-        """Whether something is asked of which there is one at a time."""
+        """True while a request is pending of which there is one at a time."""
         self._failed = False
         self._not_before = 0.0
         self._calm_until = 0.0
-        """When it may be fenced again."""
+        """Time from which it may be fenced again."""
         self._fenced_at: float | None = None
-        """When it was fenced, from here."""
+        """Time at which it was fenced from here."""
         self._decided = False
-        """Whether the decision was asked for: then the queue is not opened again from here."""
+        """True once the decision was requested: then the queue is not reopened from here."""
 
     @property
     def progress(self) -> str:
-        """How far it is, for people."""
+        """Progress, for display."""
         state = self._state
         if state is None or self.position < 0:
             return self.phase
@@ -107,7 +113,7 @@ class Move:
 
     @property
     def over(self) -> bool:
-        """Whether the group is led elsewhere, or has been since."""
+        """True if this node no longer leads the source group, or the group has failed."""
         return not self.group.keeper.leading or bool(self.group.failed)
 
     @property
@@ -118,7 +124,7 @@ class Move:
         """Do what can be done now."""
         state, now = self._state, self._now()
         if state is None or self.over or self._decided or migration.is_arriving(state):
-            return  # one that has not arrived by the move before is closed, and not by a fence
+            return  # a queue still arriving by an earlier move is closed, but not by a fence
         if self._is_late(now):
             self._open(now)
             return
@@ -132,8 +138,8 @@ class Move:
         self._hand_over(state, now)
 
     def _hand_over(self, state: State, now: float) -> None:
-        """Go on when everything was copied, or is on its way."""
-        # What was sent may have been answered at once, and that may have led on.
+        """Fence or install when everything was copied, or is in flight."""
+        # Answers may have come at once, and the move may have advanced.
         if self._asking or self._failed or self.position < state.next_offset:
             return
         if not state.closed:
@@ -145,7 +151,7 @@ class Move:
     # Copying
 
     def _adopt(self, state: State) -> None:
-        """Find out what is there, and begin where it ends."""
+        """Ask for the target's content, and begin where it ends."""
         try:
             base = self._first(state)
         except FluxmqError as problem:
@@ -164,13 +170,13 @@ class Move:
         self._ask(Kind.ADOPT, body, adopted)
 
     def _first(self, state: State) -> int:
-        """Where the oldest batch begins of which something is needed."""
+        """Return the base offset of the oldest batch of which anything is needed."""
         if state.kept >= state.next_offset:
             return state.next_offset
         return self.group.logs[state.id].read(state.kept).base_offset
 
     def _copy(self, state: State) -> None:
-        """Send batches while there is room for them."""
+        """Send batches while the window has room."""
         carrier = self._carrier(self.row.moving_to)
         if carrier is None:
             self._fail("nobody leads the other group")
@@ -192,7 +198,7 @@ class Move:
                 return
 
     def _skip(self, state: State) -> None:
-        """What comes next was consumed meanwhile: begin behind it; fenced, if it is little, since that might go on so."""
+        """Begin behind messages consumed meanwhile; fence if little is left, as that may recur."""
         self._failed = True
         little = state.size <= WINDOW_BYTES
         if little and not state.closed and self._now() >= self._calm_until:
@@ -229,12 +235,12 @@ class Move:
         self.group.fence(self._name, fenced)
 
     def _is_late(self, now: float) -> bool:
-        """Whether publishers and consumers have waited for too long."""
+        """Return whether publishers and consumers have waited for too long."""
         at = self._fenced_at
         return at is not None and now - at > FENCED_SECONDS_MAX
 
     def _open(self, now: float) -> None:
-        """Let the queue go on, and try again later. Nothing is decided, nor will be by what was asked so far."""
+        """Reopen the queue, and try again later. Earlier requests decide nothing any more."""
         self._fenced_at, self.phase = None, "copying"
         self._calm_until = now + LATER_SECONDS
         self._failed = True
@@ -275,7 +281,7 @@ class Move:
             self._fail(refusal.text)
 
     def _decide(self) -> None:
-        """Have the row name the other group. From here on only what becomes of that counts."""
+        """Request that the row name the target group. From here on only that outcome counts."""
         self.phase = "deciding"
         self._decided = True
         row = self.row
@@ -283,14 +289,14 @@ class Move:
         def decided(refusal: Refusal | None) -> None:
             if refusal is not None and refusal.code != PRECONDITION_FAILED:
                 self._decided = (
-                    False  # nobody knows: what is asked again is installed again, as it is
+                    False  # outcome unknown: a repeated request installs the state again, unchanged
                 )
                 self._fenced_at = None
                 self._fail(refusal.text)
 
         self._change([FinishMigration(row.vhost, row.name, row.migration)], decided)
 
-    # Asking
+    # Requests
 
     def _ask(self, kind: int, body: bytes, done: Done) -> None:
         carrier = self._carrier(self.row.moving_to)
@@ -306,7 +312,7 @@ class Move:
         _carry(carrier, self.row, kind, body, answered)
 
     def _fail(self, why: str) -> None:
-        """Find out anew what is there, after a while."""
+        """Ask again for the target's content, after a while."""
         self._failed = True
         wait = FENCED_SECONDS_MAX / 8 if self._fenced_at is not None else AGAIN_SECONDS
         self._not_before = self._now() + wait
@@ -324,10 +330,11 @@ def _carry(carrier: Carrier | Group, row: Queue, kind: int, body: bytes, done: D
 
 
 class Migrations:
-    """All moves of queues whose groups are led by this shard, and what they have left behind.
+    """All moves of queues whose groups this shard leads, and their remnants.
 
-    ``led``: the replicated groups led here, of which it is certain that the topology here is as new as their lead, and by
-    which election; ``declare`` declares a queue of the topology where its group is here.
+    ``led``: the replicated groups led here for which the topology here is certainly as new as the
+    leadership, with the election; ``declare`` declares a queue of the topology if its group is
+    here.
     """
 
     def __init__(
@@ -349,10 +356,10 @@ class Migrations:
         """Queues that the topology has moving, by vhost and name."""
         self._moves: dict[str, Move] = {}
         self._clearing: set[tuple[str, int]] = set()
-        """What is being opened or deleted, by group and queue id."""
+        """Queues being reopened or deleted, by group and queue id."""
 
     def changed(self, rows: Iterable[Row]) -> None:
-        """The topology has these rows now."""
+        """Follow rows of the topology that have changed."""
         told = False
         for row in rows:
             if row.kind == QUEUE:
@@ -366,12 +373,12 @@ class Migrations:
             self.step()
 
     def progress(self, queue: str) -> str:
-        """How far a queue's move is, as far as this shard knows; empty for none."""
+        """Return a queue's progress, as far as this shard knows; empty if it is not moving."""
         move = self._moves.get(queue)
         return "" if move is None else move.progress
 
     def step(self) -> None:
-        """Look after everything that moves: a tenth of a second has passed, or the topology is another."""
+        """Advance all moves; called every tenth of a second, and when the topology changes."""
         led = list(self._led())
         for group, _ in led:
             for queue_id in list(group.machine.closed):
@@ -400,9 +407,9 @@ class Migrations:
             move.step()
 
     def _clear(self, group: Group, queue_id: int) -> None:
-        """See to what is closed, and of no move: it is opened where the queue is, and deleted where it is not.
+        """Reopen a closed queue without a move if it belongs here, and delete it if not.
 
-        That is not believed before the topology here is as new as what was found: the row may have changed since.
+        The topology here has to be as new as that finding first: the row may have changed since.
         """
         state = group.machine.queues.get(queue_id)
         key = (group.name, queue_id)
@@ -417,11 +424,12 @@ class Migrations:
             else:
                 self._end(group, state, lambda _answer: self._clearing.discard(key))
 
-        # Nobody is called so: nothing changes, and it is answered when this copy has what there was at the time.
+        # No owner has this name: nothing changes, and the answer means that the copy here is
+        # current.
         self._change([DropOwner("")], current)
 
     def _belongs(self, group: Group, state: State) -> bool:
-        """Whether what is closed is so because of a move, or else is about to be declared."""
+        """Return whether a queue is closed because of a move, or is about to be declared."""
         row = self._topology().queue_called(state.name)
         if row is None:
             return False
@@ -434,7 +442,7 @@ class Migrations:
         return row.moving_to == group.name and is_meant_to_arrive(row, state)
 
     def _end(self, group: Group, state: State, done: Callable[[object], None]) -> None:
-        """Open a queue that stays, delete what is of none."""
+        """Reopen a queue that stays, delete one that belongs to no move."""
         row = self._topology().queue_called(state.name)
         here = row is not None and row.group == group.name
         if here and not migration.is_arriving(state):
@@ -451,4 +459,4 @@ class Migrations:
 
 
 def _ignore(_answer: object) -> None:
-    """Nobody waits for this."""
+    """Ignore an answer."""

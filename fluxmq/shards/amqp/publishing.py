@@ -1,9 +1,10 @@
-"""What an AMQP publish leads to: queues by exchanges and bindings, and MQTT's subscribers where topics are meant.
+"""Effects of an AMQP publish: queues by exchanges and bindings, and MQTT subscribers for topics.
 
-A run becomes batches once, whatever the number of queues. ``amq.topic`` of the first vhost and the topics of MQTT are
-one space: a run published there reaches the subscribers and capturing queues of the topic as well, and what MQTT
-clients publish reaches the queues bound to that exchange (`MqttBindings`). Topics that begin with ``$`` are not part of
-that space: write permission on the exchange is no permission for ``$queue/...`` and ``$dlq/...``.
+A run is encoded into batches once, whatever the number of queues. ``amq.topic`` of the default
+vhost and the topics of MQTT are one space: a run published there reaches the subscribers and
+capturing queues of the topic as well, and MQTT publishes reach the queues bound to that exchange
+(`MqttBindings`). Topics that begin with ``$`` are not part of that space: write permission on the
+exchange is no permission for ``$queue/...`` and ``$dlq/...``.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from fluxmq.shards.queues.sinks import QueueSink
 TOPIC_EXCHANGE = "amq.topic"
 """The exchange whose routing keys are MQTT's topics."""
 QUEUE_PREFIX = "$queue/"
-"""A routing key of the default exchange that begins so is an address as MQTT's."""
+"""Prefix of routing keys of the default exchange that are addresses, as in MQTT."""
 BROKERS_OWN = b"$"
-"""Topics that begin so address queues or belong to the broker: only bindings of the exchange lead from one space to the other."""
+"""Prefix of topics that address queues or belong to the broker: only bindings of the exchange lead
+from one space to the other.
+"""
 MQTT_5 = 5
 DEDUPLICATION_KEY = "x-deduplication-header"
-"""The argument of a queue that keeps each value of a header once."""
+"""Argument of a queue that keeps each value of a header once."""
 
 
 Place = tuple[str, str]
@@ -46,7 +49,7 @@ Place = tuple[str, str]
 
 
 class Way(NamedTuple):
-    """How a queue gets a run: after how many milliseconds, and by which header it knows what it has had."""
+    """Terms for a queue: delay in milliseconds, and the header that identifies duplicates."""
 
     delay_ms: int
     deduplicates: str
@@ -54,7 +57,7 @@ class Way(NamedTuple):
 
 AT_ONCE = Way(0, "")
 _UNNAMED = (0, 0)
-"""Producer and sequence of a message that no queue recognises."""
+"""Producer and sequence of a message without deduplication."""
 
 
 class Publishing:
@@ -88,7 +91,7 @@ class Publishing:
         properties: Mapping[str, object] | None,
         identity: tuple[int, int] | None = None,
     ) -> int:
-        """Route and store a run; to how many queues and subscribers it went. See ``ports.Broker.publish``."""
+        """Route and store a run; return the number of receivers. See ``ports.Broker.publish``."""
         topology = self._topology()
         found: dict[Place, Way] = {}
         topics: list[bytes] = []
@@ -128,7 +131,7 @@ class Publishing:
         headers: Mapping[str, object] | None,
         properties: Mapping[str, object] | None,
     ) -> bool:
-        """Whether a queue that is reached refuses messages beyond its limits, one of a run and not another."""
+        """Return whether a queue that it reaches may reject some messages of a run."""
         topology = self._topology()
         return any(
             effective(topology, queue).get("overflow", "").startswith("reject")
@@ -142,7 +145,7 @@ class Publishing:
         return self._clients.names.group_of(name, queue.group), name
 
     def _route_of(self, topic: bytes) -> Route | None:
-        """Where a topic leads, from the routes of MQTT's publishers."""
+        """Return a topic's route, from the routes of MQTT's publishers."""
         known = self._reactor.routes.get(topic)
         return known if known is not None else self._mqtt_route(topic)
 
@@ -157,7 +160,7 @@ class Publishing:
         expiry_ms: int | None,
         identity: tuple[int, int] | None,
     ) -> None:
-        """Append a run to queues; its batches are built once for all that get them alike."""
+        """Append a run to queues; batches are built once for all queues with the same terms."""
         now = self._clock()
         expiry = now + max(expiry_ms * 1000, 1) if expiry_ms is not None else 0
         built: dict[tuple[int, int, int], list[bytes]] = {}
@@ -170,7 +173,8 @@ class Publishing:
             batches = built.get((way.delay_ms, producer, sequence))
             if batches is None:
                 delay = now + way.delay_ms * 1000 if way.delay_ms else 0
-                # All messages of a run have the same headers: the others are duplicates of the first.
+                # All messages of a run have the same headers: the others are duplicates of the
+                # first.
                 source = _first_of(run) if producer else run
                 batches = built[way.delay_ms, producer, sequence] = build_amqp_batches(
                     source, key.encode(), block, now, expiry, delay, producer, sequence
@@ -193,7 +197,7 @@ class Publishing:
         confirmation: Confirming | None,
         expiry_ms: int | None,
     ) -> None:
-        """Give a run to MQTT's subscribers, here and on other shards."""
+        """Deliver a run to MQTT subscribers, here and on other shards."""
         reactor = self._reactor
         qos = 1 if confirmation is not None else 0
         properties = from_block(block, reserved=False)
@@ -204,7 +208,7 @@ class Publishing:
                 for made in delivery_runs(
                     batch, 0, batch.count, MQTT_5, topic, properties, None, qos
                 ):
-                    if expiry_ms is not None:  # 0 is for who is there now
+                    if expiry_ms is not None:  # 0 means for present subscribers only
                         made.deadline = reactor.tally.now + max(expiry_ms, 1) / 1000
                     reactor.deliver(made, each)
                     for link in each.links:
@@ -218,20 +222,20 @@ class Publishing:
 
 
 def _topic_of(key: str) -> list[bytes]:
-    """The topic that a routing key of ``amq.topic`` is; none for one that would begin with ``$``."""
+    """Return the topic for a routing key of ``amq.topic``; none if it would begin with ``$``."""
     topic = routing_key_to_topic(key.encode())
     return [] if topic.startswith(BROKERS_OWN) else [topic]
 
 
 class MqttBindings:
-    """Queues that what MQTT clients publish goes to because of bindings."""
+    """Queues that MQTT publishes reach by bindings."""
 
     def __init__(self, topology: Callable[[], Topology], sink: Callable[[str], QueueSink]) -> None:
         self._topology = topology
         self._sink = sink
 
     def sinks(self, topic: bytes) -> list[QueueSink]:
-        """The queues bound to ``amq.topic`` for a topic; none for those of the broker's own kinds (``$...``)."""
+        """Return the queues bound to ``amq.topic`` for a topic; none for ``$...``."""
         if topic.startswith(BROKERS_OWN):
             return []
         try:
@@ -243,16 +247,17 @@ class MqttBindings:
 
 
 def _taken(reactor: Reactor) -> Ticket | None:
-    """The ticket that whoever took up the last run may hold."""
+    """Take the ticket left by the receivers of the last run, if any."""
     ticket = reactor.ticket
     reactor.ticket = None
     return ticket
 
 
 def value_identity(header: str, value: object) -> tuple[int, int]:
-    """Producer and sequence that a header's value stands for, where a queue is to keep each value once.
+    """Return producer and sequence for a header's value, for queues that keep each value once.
 
-    Each value is a producer of its own: of those a queue forgets the one unused for longest, of one's sequences the lowest.
+    Each value is a producer of its own: a queue forgets the producer unused for longest, but the
+    lowest sequence of one producer.
     """
     text = value if isinstance(value, bytes) else str(value).encode()
     named = header.encode() + b"\0" + text
@@ -274,6 +279,6 @@ def _first_of(run: PublishRun) -> PublishRun:
 
 
 def _deduplicates(queue: Queue) -> str:
-    """The header by whose value a queue knows messages it has had, empty for none."""
+    """Return the header by which a queue deduplicates, empty for none."""
     header = queue.arguments.get(DEDUPLICATION_KEY)
     return header if isinstance(header, str) else ""

@@ -1,6 +1,7 @@
-"""Direct replies: addresses that stand for a channel, known to every shard by themselves.
+"""Direct replies: addresses that stand for a channel, and that any shard can resolve.
 
-An address names its shard and a number there, and ends in a secret that nobody guesses. Between shards goes::
+An address names its shard and a number there, and ends in an unguessable secret. Frames between
+shards::
 
     REPLY    u8 kind, u16 length of the address, address, batch
 
@@ -21,13 +22,13 @@ from fluxmq.sessions.amqp091.ports import ConsumerPort
 
 HEAD = struct.Struct("<BH")
 ASKED_MAX = 65_536
-"""Questions to other shards that may be open; further ones are answered with no."""
+"""Maximum number of open questions to other shards; the answer to more is no."""
 WAIT_SECONDS = 5.0
-"""How long another shard's answer is waited for."""
+"""Time to wait for another shard's answer."""
 
 
 class Replies:
-    """The addresses of one shard, and the ways to those of others."""
+    """The addresses of one shard, and the links to those of others."""
 
     def __init__(
         self,
@@ -47,17 +48,17 @@ class Replies:
         self._asked: dict[int, Callable[[bool], None]] = {}
 
     def open(self, port: ConsumerPort) -> str:
-        """A new address."""
+        """Return a new address."""
         address = f"{self._shard}.{self._unique()}"
         self._ports[address] = port
         return address
 
     def close(self, address: str) -> None:
-        """The address is used no longer."""
+        """Close an address."""
         self._ports.pop(address, None)
 
     def send(self, address: str, run: PublishRun, block: bytes) -> bool:
-        """Send a run to an address; False: there is none as far as is known here."""
+        """Send a run to an address; return False if it is not known here to exist."""
         shard = shard_in(address)
         if shard == self._shard:
             port = self._ports.get(address)
@@ -77,7 +78,7 @@ class Replies:
         return True
 
     def exists(self, address: str, done: Callable[[bool], None]) -> None:
-        """Whether somebody waits at an address, wherever."""
+        """Ask whether a consumer waits at an address, on any shard."""
         shard = shard_in(address)
         if shard == self._shard:
             done(address in self._ports)
@@ -99,7 +100,7 @@ class Replies:
     # From other shards
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"reply asked": self._on_asked, "reply told": self._on_told}
 
     def _on_asked(self, link: Link, number: int, address: str) -> None:
@@ -109,12 +110,12 @@ class Replies:
         self._answered(number, there)
 
     def received(self, frame: bytes) -> None:
-        """A REPLY frame has come."""
+        """Handle a REPLY frame."""
         _, length = HEAD.unpack_from(frame)
         at = HEAD.size + length
         port = self._ports.get(frame[HEAD.size : at].decode())
         if port is None:
-            return  # whoever asked has gone
+            return  # the requester has gone
         try:
             batch = parse(frame[at:])
         except BatchError:
@@ -123,6 +124,6 @@ class Replies:
 
 
 def shard_in(address: str) -> int:
-    """The shard that an address names, -1 for text that is no address."""
+    """Return the shard that an address names, -1 for text that is no address."""
     number, dot, _ = address.partition(".")
     return int(number) if dot and number.isascii() and number.isdigit() and len(number) < 6 else -1

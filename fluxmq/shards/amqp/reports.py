@@ -1,7 +1,7 @@
-"""What a shard tells of AMQP as metrics: connections, channels, messages, errors, and its copy of the topology.
+"""A shard's AMQP metrics: connections, channels, messages, errors, and its copy of the topology.
 
-Messages are counted by the sessions, once per run or batch, in the shard's ``Tally``; all else is read where it is when
-somebody asks. Connections are gone through some at a time, so that many of them delay nobody.
+Sessions count messages, once per run or batch, in the shard's ``Tally``; everything else is read on
+demand. Connections are counted some at a time, so that many of them delay nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CENSUS_STEP: Final = 2000
 
 @dataclass(slots=True)
 class AmqpCount:
-    """Sums over all connections. ``states``: connections by state; ``unsettled``: deliveries not acknowledged."""
+    """Sums over all connections. ``states``: connections by state; ``unsettled``: unacked."""
 
     states: Counter[str] = field(default_factory=Counter)
     channels: int = 0
@@ -45,7 +45,7 @@ class AmqpCensus:
         self.result = AmqpCount()
 
     def step(self) -> None:
-        """Count on; after the last connection the count becomes the result."""
+        """Continue counting; after the last connection the count becomes the result."""
         if not self._left:
             self._left = list(self._broker.handler.clients)
             self._count = AmqpCount()
@@ -72,7 +72,7 @@ class AmqpReports:
         self.census = AmqpCensus(broker)
 
     def samples(self) -> Iterator[Sample]:
-        """Every metric of AMQP but those of messages."""
+        """Yield every metric of AMQP but those of messages."""
         broker = self._broker
         if len(broker.handler.clients) <= CENSUS_STEP:
             self.census.step()
@@ -94,7 +94,7 @@ class AmqpReports:
 
 
 def topology_samples(topology: Topology) -> Iterator[Sample]:
-    """What this shard's copy of the topology holds."""
+    """Yield the size of this shard's copy of the topology."""
     vhosts = topology.vhosts()
     numbers = dict.fromkeys(("vhost", "exchange", "queue", "binding", "policy"), 0)
     numbers["vhost"] = len(vhosts)
@@ -111,7 +111,7 @@ def topology_samples(topology: Topology) -> Iterator[Sample]:
 
 
 def message_samples(tally: Tally) -> Iterator[Sample]:
-    """Messages of AMQP clients."""
+    """Yield the message counts of AMQP clients."""
     yield "fluxmq_amqp_published_total", {}, tally.amqp_published
     yield "fluxmq_amqp_published_bytes_total", {}, tally.amqp_published_bytes
     yield "fluxmq_amqp_returned_total", {}, tally.amqp_returned
@@ -132,6 +132,6 @@ def message_samples(tally: Tally) -> Iterator[Sample]:
 
 @cache
 def method_name(name: str) -> str:
-    """A method as the specification writes it: ``BasicGet`` is ``basic.get``, ``QueueDeclareOk`` ``queue.declare-ok``."""
+    """Return a method as the specification writes it, such as ``queue.declare-ok``."""
     first, *others = re.findall("[A-Z][a-z]*", name)
     return f"{first.lower()}.{'-'.join(each.lower() for each in others)}"

@@ -35,14 +35,14 @@ from fluxmq.shards.queues.names import EPHEMERAL
 from fluxmq.shards.queues.wiring import Queues, microseconds_now
 
 WIRE = 1
-"""What a connection of AMQP 0.9.1 is to the reactor."""
+"""The reactor's protocol number of AMQP 0.9.1."""
 
 
 class ShardHandler(Handler):
-    """The sessions' handler, which learns here who a client of TLS is."""
+    """The sessions' handler, which also identifies TLS clients."""
 
     def protocol_header(self, connection: Connection, header: bytes) -> None:
-        """The first bytes: the handshake of TLS is over by now."""
+        """Handle the first bytes; the TLS handshake is over by now."""
         stream = connection.stream
         if isinstance(stream, TlsStream):
             identity = stream.peer_identity()
@@ -122,16 +122,16 @@ class Amqp:
 
     @property
     def orders(self) -> dict[str, Order]:
-        """What control may order."""
+        """The handlers of control's orders by kind."""
         return {**self.topology.orders, **orders_of(self.desk)}
 
     @property
     def known(self) -> bool:
-        """Whether this shard knows what there is."""
+        """True once this shard knows the topology."""
         return self.topology.known
 
     def adopt(self, connection: Connection, peer: str, seconds: float) -> None:
-        """Make a new connection one of AMQP, which has to be open in so many seconds."""
+        """Make a new connection an AMQP one, which has to be open within ``seconds``."""
         sock = socket.socket(fileno=connection.fd)
         try:
             host, port = sock.getsockname()[:2]
@@ -148,7 +148,7 @@ class Amqp:
         self.broker.schedule(client, client.deadline)
 
     def _changed(self, delta: Delta) -> None:
-        """The copy of the topology is another."""
+        """Follow a change of the topology."""
         self.declared.changed(delta.rows)
         self.migrations.changed(delta.rows)
         topology = self.topology.topology
@@ -161,7 +161,7 @@ class Amqp:
         self._reactor.routes.clear()
 
     def users_changed(self) -> None:
-        """Clients whose user may not be here any more are disconnected."""
+        """Disconnect clients whose user no longer has access."""
         for client in list(self.handler.clients):
             if not client.user:
                 continue
@@ -175,7 +175,7 @@ class Amqp:
     def _dead_letter_route(
         self, vhost: str, exchange: str, routing_key: str, headers: Mapping[str, object]
     ) -> Sequence[str] | None:
-        """Internal names of the queues that a dead letter goes to; None: there is no such exchange."""
+        """Return internal names of a dead letter's queues; None if the exchange does not exist."""
         topology = self.topology.topology
         if topology.exchange(vhost, exchange) is None:
             return None
@@ -183,7 +183,7 @@ class Amqp:
         return [queue.internal_name for queue in (*routed.queues, *routed.delayed)]
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         self.broker.run_timers()
         self.topology.tick()
         self.entered.tick()
@@ -198,11 +198,11 @@ class Amqp:
             blocking.unblock(self.handler)
 
     def configure(self, settings: Settings) -> None:
-        """Take new settings."""
+        """Apply new settings."""
         self.broker.configure(settings)
 
     def shut_down(self) -> None:
-        """Tell every client that the node ends."""
+        """Tell every client that the node shuts down."""
         for connection in list(self._reactor.connections.values()):
             if isinstance(connection.identity, Client):
                 text = "broker forced connection closure with reason 'shutdown'"

@@ -1,1 +1,1 @@
-"""A shard among the shards of other nodes: where groups are led, and what crosses to there."""
+"""A shard's part in the cluster: which shard leads each group, and the traffic between nodes."""

@@ -1,7 +1,8 @@
-"""Comparing the copies of the groups of one shard with those of other nodes, as long as they run.
+"""Continuous comparison of the copies of a shard's groups with those on other nodes.
 
-Who follows tells the leader its rolling hash at the newest index noted, once a second. A copy that differs from the majority's is
-quarantined: it takes and gives nothing any more, until it has been fetched anew.
+Each follower sends the leader its rolling hash at the newest index it has noted, once a second. A
+copy that differs from the majority's is quarantined: it neither accepts nor delivers messages until
+it has been fetched anew.
 """
 
 from __future__ import annotations
@@ -21,43 +22,43 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.replica import Replica
 
 AUDIT_SECONDS = 1.0
-"""Time between two comparisons of a group."""
+"""Interval between two comparisons of a group."""
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Audit:
-    """One group's audit on this shard. ``quarantine`` is told why this copy is not to be trusted."""
+    """One group's audit on this shard. ``quarantine`` gets the reason not to trust this copy."""
 
     def __init__(self, hosted: Hosted, own: int, quarantine: Callable[[str], None]) -> None:
         self.hashes = Hashes()
         self.comparison = Comparison()
         self.mismatches = 0
-        """How often a copy was found to differ."""
+        """Number of times a copy was found to differ."""
         self._hosted = hosted
         self._own = own
         self._quarantine = quarantine
         self._links: dict[int, FrameLink] = {}
 
     def applied(self) -> None:
-        """An entry was applied."""
+        """Note the hash after an entry was applied."""
         group = self._hosted.group
         self.hashes.note(group.applied_index, group.machine.state_hash())
 
     def tell(self, leader: FrameLink) -> None:
-        """Tell who leads."""
+        """Send this copy's hash to the leader."""
         newest = self.hashes.newest
         rolling = self.hashes.at(newest)
         if rolling is not None:
             leader.send_control("audit", self._hosted.group.name, self._own, newest, rolling)
 
     def told(self, link: FrameLink, member: int, index: int, rolling: int) -> None:
-        """A member tells its hash."""
+        """Record a member's hash."""
         self._links[member] = link
         self.comparison.told(member, index, rolling)
 
     def compare(self, voters: Iterable[int]) -> None:
-        """This node leads: have those quarantined that differ."""
+        """Quarantine the members whose copies differ, as leader."""
         for member in self.comparison.deviating(self._own, self.hashes, voters):
             self.comparison.forget(member)
             self.found(member, self._links.get(member))
@@ -65,7 +66,7 @@ class Audit:
                 return
 
     def found(self, member: int, link: FrameLink | None) -> None:
-        """A member's copy differs: it is quarantined, over a link to its node."""
+        """Quarantine a member whose copy differs, over a link to its node."""
         name = self._hosted.group.name
         self.mismatches += 1
         _log.error("copies of a group differ", extra={"group": name, "member": member})
@@ -75,14 +76,14 @@ class Audit:
             link.send_control("quarantine", name)
 
     def at(self, index: int) -> int | None:
-        """This copy's hash at an index; None when it is not there yet, or is forgotten."""
+        """Return this copy's hash at an index; None if it is not there yet, or has forgotten it."""
         group = self._hosted.group
         if group.applied_index == index:
             return group.machine.state_hash()
         return self.hashes.recent(index)
 
     def lose(self) -> None:
-        """This node leads no longer: what others told belongs to that leadership."""
+        """Discard what members reported to this node as leader, which it no longer is."""
         self.comparison = Comparison()
         self._links.clear()
 
@@ -99,27 +100,29 @@ class Audits:
         cluster.orders.serve_member(HASH, ordered.hash)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"audit": self._on_audit, "quarantine": self._on_quarantine}
 
     def add(self, hosted: Hosted, own: int) -> Audit:
-        """A group was opened, of which this node is member `own`."""
+        """Start auditing a group that was opened; this node is its member `own`."""
         name = hosted.group.name
         audit = self.of[name] = Audit(hosted, own, lambda why: self.quarantine(name, why))
         return audit
 
     def remove(self, group: str) -> None:
-        """A group is hosted here no longer."""
+        """Stop auditing a group that is no longer hosted here."""
         self.of.pop(group, None)
 
     def lose(self, group: str) -> None:
-        """A group is led here no longer."""
+        """Discard what members reported about a group that is no longer led here."""
         audit = self.of.get(group)
         if audit is not None:
             audit.lose()
 
     def housekeeping(self, now: float) -> None:
-        """A tenth of a second has passed; once in a while every group is compared, or tells who leads what it is."""
+        """Compare groups led here and report hashes to other leaders; called every tenth of a
+        second.
+        """
         if now < self._next:
             return
         self._next = now + AUDIT_SECONDS
@@ -150,14 +153,14 @@ class Audits:
         self.quarantine(group, "it differs from what who leads holds")
 
     def quarantine(self, group: str, why: str) -> None:
-        """A copy here is not to be trusted: it takes and gives nothing any more."""
+        """Stop using a copy here that is not to be trusted, and fetch it anew."""
         replica = self._cluster.replicas.get(group)
         if replica is not None and not replica.hosted.group.failed:
             self.give_up(replica, why)
             self._cluster.snapshots.refetch(group)
 
     def give_up(self, replica: Replica, why: str) -> None:
-        """Have a copy take and give nothing until it was replaced; if it led, nobody is known to lead."""
+        """Stop using a copy until it is replaced; if it led, announce that it no longer does."""
         hosted = replica.hosted
         name = hosted.group.name
         _log.error("a copy is quarantined", extra={"group": name, "why": why})

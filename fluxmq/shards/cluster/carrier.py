@@ -1,7 +1,8 @@
-"""The Raft messages of one group, on the group's own address: served by the shard that hosts the group.
+"""Transport of one group's Raft messages, at the group's own address, in the shard that hosts it.
 
-One stream joins two members, dialled by the one whose name is smaller. A stream that ends loses what was under way, which
-Raft allows for; the leader is told, and sends again what was not answered.
+One stream joins two members, dialled by the one whose name is smaller. A stream that ends loses
+what was in flight, which Raft tolerates; the leader is notified and resends what was not
+acknowledged.
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ _VOTES = frozenset(
 
 
 class Carrier:
-    """Carries one group's messages. ``step`` takes messages of a member, ``unreachable`` a member whose stream has ended,
-    ``failed`` what kept ``acquaintances`` from remembering who was met. Members that these do not believe are sent
-    nothing, and nothing of them is taken."""
+    """Transports one group's messages. ``step`` takes messages of a member; ``unreachable`` is
+    called with a member whose stream has ended, ``failed`` with the error that kept
+    ``acquaintances`` from saving the members it met. Messages to and from members that
+    ``acquaintances`` does not believe are dropped.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Carrier:
     ) -> None:
         self.plan = plan
         self.heard: dict[int, float] = {}
-        """When each member was last heard of, monotonic seconds."""
+        """Time each member was last heard from, monotonic seconds."""
         self.sent_bytes = 0
         self.received_bytes = 0
         self._step = step
@@ -76,7 +79,7 @@ class Carrier:
 
     @property
     def hello(self) -> Hello:
-        """What this side says it is."""
+        """The greeting of this side."""
         return self._own
 
     async def start(self) -> None:
@@ -87,7 +90,7 @@ class Carrier:
             dialer.start()
 
     def follow(self, members: Collection[int]) -> None:
-        """Have streams to these members, as far as it is for this one to dial them."""
+        """Maintain streams to these members, dialling those that this member has to dial."""
         for member in self.plan.nodes:
             wanted = member.number in members and self._own.node < member.node
             if wanted and member.number not in self.dialers:
@@ -111,7 +114,7 @@ class Carrier:
         await asyncio.gather(self._endpoint.stop(), *dialers, *self._ending)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Send messages to who can be reached."""
+        """Send messages to the members that can be reached, and drop the others."""
         met = self._acquaintances
         abstains = met.abstains
         reached: list[Connection] = []
@@ -135,7 +138,7 @@ class Carrier:
             connection.send(frame)
 
     def reaches(self, member: int) -> bool:
-        """Whether there is a stream to a member."""
+        """Return whether there is a stream to a member."""
         return member in self._connections
 
     def _accept(self, hello: Hello) -> str:
@@ -147,10 +150,10 @@ class Carrier:
             return f"{self._own.node} dials {hello.node}, not the other way round"
         return ""
 
-    # The streams
+    # Streams
 
     def connected(self, connection: Connection) -> None:
-        """A stream is there."""
+        """Register a new stream and greet the member."""
         if self._acquaintances.closed:
             connection.close()
             return
@@ -171,10 +174,10 @@ class Carrier:
             self._failed(str(problem))
 
     def received(self, connection: Connection, records: Sequence[bytes]) -> None:
-        """Messages have come."""
+        """Handle records that a stream has delivered."""
         number = self._numbers[connection.hello.node]
         if self._connections.get(number) is not connection:
-            return  # what an earlier stream brought late is of an earlier life, perhaps
+            return  # late records of an earlier stream may be of the member's earlier life
         self.heard[number] = self._now()
         try:
             self._take(number, records)
@@ -204,7 +207,7 @@ class Carrier:
             self._step(messages)
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A stream has ended."""
+        """Unregister a stream that has ended."""
         number = self._numbers[connection.hello.node]
         if self._connections.get(number) is connection:
             del self._connections[number]
@@ -212,5 +215,5 @@ class Carrier:
 
 
 def purpose_of(group: str) -> str:
-    """What a stream for a group's messages says of itself."""
+    """Return the purpose that a stream for a group's messages states in its greeting."""
     return f"group:{group}"

@@ -1,8 +1,9 @@
-"""What nodes tell each other of their clocks, over the links between their shards, and what a node makes of it.
+"""Exchange of clock readings between nodes, over the links between their shards.
 
-A link begins with a telling, before anything that depends on what time it is, and goes on with one now and then. Each
-carries when it was sent and which telling of the other side came last, how long ago: that gives the round trip, as NTP
-measures it. What the tellings come to is decided by `fluxmq.cluster.clocks`.
+Each side sends a reading when a link comes up, before anything that depends on the time, and every
+few seconds after that. A reading carries the time it was sent, and which reading of the other side
+came last, how long ago: that gives the round trip, as NTP measures it. `fluxmq.cluster.clocks`
+decides what follows from the readings.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from fluxmq.shards.cluster.node_links import NodeLink
 from fluxmq.shards.steady import NodeClock
 
 TELL_US: Final = 5_000_000
-"""Between two tellings over a link: a clock that was set is noticed within it, and it is a frame of a few dozen bytes."""
+"""Interval between two readings over a link: a clock that was set is noticed within it, and a
+reading is a frame of a few dozen bytes.
+"""
 
 _log = get_logger("fluxmq.clock")
 
 
 class ClockLinks:
-    """Tells other nodes of this process's clocks, hears of theirs, and steers by them."""
+    """Sends clock readings to other nodes, takes theirs, and steers this process's clock."""
 
     def __init__(
         self, clock: NodeClock, nodes: int, links: Callable[[], Iterator[NodeLink]]
@@ -32,16 +35,16 @@ class ClockLinks:
         self._links = links
         self.peers = PeerClocks(nodes)
         self._heard: dict[int, tuple[int, int]] = {}
-        """By peer: when it sent the last telling by its own clock, and when that came by this one's."""
+        """By peer: its last reading's send time by its clock, and arrival time by this node's."""
         self._told_at = 0
         clock.target = self._target
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"clock": self._on_clock}
 
     def tell(self, link: NodeLink) -> None:
-        """Tell a shard of another node, if it understands that."""
+        """Send a reading to a shard of another node, if it understands readings."""
         if not link.tells_time:
             return
         clock, elapsed = self._clock, self._clock.elapsed()
@@ -50,11 +53,11 @@ class ClockLinks:
         link.send_control("clock", elapsed, sent, elapsed - came, *showing)
 
     def lost(self, link: NodeLink) -> None:
-        """A link is down; what is still on its way says nothing about round trips of the next one."""
+        """Forget a link that is down: late readings say nothing of the next one's round trips."""
         self._heard.pop(link.peer, None)
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Send readings when due, log clocks that drift apart; called every tenth of a second."""
         elapsed = self._clock.elapsed()
         self._settle(elapsed)
         if elapsed - self._told_at < TELL_US:
@@ -74,11 +77,11 @@ class ClockLinks:
 
     @property
     def apart(self) -> int:
-        """How many nodes' clocks differ from this one's by more than is good."""
+        """Number of nodes whose clocks differ from this one's by more than the tolerance."""
         return len(self.peers.apart(self._clock.elapsed()))
 
     def samples(self) -> Iterator[Sample]:
-        """Metrics of other nodes' clocks."""
+        """Return metrics of other nodes' clocks."""
         elapsed = self._clock.elapsed()
         for node, reading in sorted(self.peers.fresh(elapsed).items()):
             yield "fluxmq_cluster_clock_offset_seconds", {"node": node}, reading.wall / 1_000_000
@@ -94,7 +97,7 @@ class ClockLinks:
         wall: int,
         settled: bool,
     ) -> None:
-        """Another node tells of its clocks."""
+        """Take another node's reading."""
         clock, elapsed = self._clock, self._clock.elapsed()
         self._heard[link.peer] = (sent, elapsed)
         round_trip = elapsed - echo - held if echo else 0
@@ -105,7 +108,7 @@ class ClockLinks:
         self._settle(elapsed)
 
     def _settle(self, elapsed: int) -> None:
-        """Believe others once, if this process has just started and they can be believed."""
+        """Adopt other nodes' time once, if this process has just started and can trust them."""
         clock = self._clock
         if clock.settled:
             return

@@ -1,17 +1,21 @@
-"""Copies that are damaged: who opens one begins anew as a member that has lost its directory, and is filled by the others.
+"""Damaged copies: a node that opens one restarts as a member that has lost its directory, and the
+other members fill it.
 
-Found when a group is opened: its part of the shard's log, its snapshots, what a snapshot promises of segments. What there
-is of the group is set aside (`storage.set_aside`), and a new member record takes its place, of another incarnation, with
-what the old one remembered of others. **This node is no voter in it**, whatever the settings say: damage may be on several
-nodes at once, and an empty group must never come out of that. So it waits for a leader that remembers it, which sees that
-it has lost what it promised, takes it out, and fills it (see ``incarnation``); without one the group stands still, and
-all that was set aside is there.
+Damage found when a group is opened is in its part of the shard's log, its snapshots, or the
+segments that a snapshot refers to. The files of the group are set aside (`storage.set_aside`), and
+a new member record takes their place, with a new incarnation and with what the old one remembered
+of others. **This node is no voter in it**, whatever the settings say: several nodes may be damaged
+at once, and that must never produce an empty group. So it waits for a leader that remembers it,
+notices that it has lost what it promised, removes it, and fills it (see ``incarnation``). Without
+such a leader the group makes no progress, and everything that was set aside is kept.
 
-A shard's log belongs to all its groups. It is set aside only when no group of this node alone is in it: of those there is
-no other copy, and the shard refuses to start as it would alone.
+A shard's log belongs to all its groups. It is set aside only when it holds no group that exists on
+this node alone: such a group has no other copy, so the shard refuses to start, as a single node
+would.
 
-Found while a group is used, in a segment that is read: the member keeps its promises, which are in the log, and fetches the
-segments anew (`Snapshots`). If it led, another member does meanwhile.
+Damage found while a group is in use is in a segment that was read: the member keeps its promises,
+which are in the log, and fetches the segments anew (`Snapshots`). If it led, it hands leadership to
+another member meanwhile.
 """
 
 from __future__ import annotations
@@ -45,13 +49,13 @@ _log = get_logger("fluxmq.cluster")
 
 
 class Damages:
-    """What is done about damaged copies of one shard's groups."""
+    """Handling of damaged copies of one shard's groups."""
 
     def __init__(
         self, cluster: Cluster, files: Files, paths: DataPaths, service: QueueService
     ) -> None:
         self.found: Counter[str] = Counter()
-        """How often a copy of a group was found damaged."""
+        """By group, the number of times a copy was found damaged."""
         self._cluster = cluster
         self._files = files
         self._paths = paths
@@ -61,9 +65,9 @@ class Damages:
     # When a group is opened
 
     def mend(self, group: str, damage: Corruption) -> bool:
-        """Have a group that cannot be opened, and is not open, begin anew; whether it may be tried again.
+        """Reset a group that cannot be opened, and is not open; return whether to try again.
 
-        False when nobody else has it, or what is wrong is not in the files. Raises StorageError.
+        False when no other node has it, or the fault is not in the files. Raises StorageError.
         """
         others = self._others(group)
         if not others or isinstance(damage, Misfit):
@@ -79,7 +83,7 @@ class Damages:
         return True
 
     def _mend_log(self, directory: str, damage: Corruption) -> bool:
-        """The shard's log is damaged: all its groups begin anew, if others have every one of them."""
+        """Reset all groups of the shard's damaged log, if other nodes have every one of them."""
         found = groups_in_log(self._files, directory)
         here = {name for name in found.names | self._directories() if self._is_placed_here(name)}
         others = {name: self._others(name) for name in here}
@@ -90,7 +94,7 @@ class Damages:
                 extra={"problem": str(damage), "groups": alone or ["a name is lost"]},
             )
             return False
-        # The log goes last: until then it is found damaged again, and what is done already is not done twice.
+        # The log goes last: until then it is found damaged again, and resets are not repeated.
         for name in sorted(here):
             self._begin_anew(name, others[name], damage)
         kept = set_log_aside(self._files, directory)
@@ -108,7 +112,7 @@ class Damages:
         return not buffered and self._cluster.place_of(group) == self._cluster.shard
 
     def _others(self, group: str) -> tuple[int, ...]:
-        """The members but this one that a group begins with; none for a group of this node alone."""
+        """Return the other members that a group begins with; none for this node's own groups."""
         if group.startswith(OWN_GROUP_PREFIXES):
             return ()
         try:
@@ -117,12 +121,12 @@ class Damages:
             return ()
         own = member_number(self._cluster.node)
         if self._voters(group) == (own,):
-            return ()  # the others were taken out of it
+            return ()  # the others were removed from it
         members = plan.members if plan.own else plan.nodes
         return tuple(each.number for each in members if each.number != own)
 
     def _voters(self, group: str) -> tuple[int, ...]:
-        """Who votes in a group by the newest of its snapshots that can be read; empty if there is none."""
+        """Return a group's voters by its newest readable snapshot; empty if there is none."""
         found = find_snapshots(self._files, self._paths.snapshots(group))
         try:
             return GroupState.decode(found.valid[0].content).voters if found.valid else ()
@@ -130,7 +134,7 @@ class Damages:
             return ()
 
     def _begin_anew(self, group: str, others: tuple[int, ...], damage: Corruption) -> None:
-        """Set aside what there is of a group, and be another member of it. Raises StorageError."""
+        """Set a group's files aside and become a new member of it. Raises StorageError."""
         before, raw = self._record(group)
         fresh = MemberRecord(
             int.from_bytes(os.urandom(8), "big") >> 1,
@@ -141,7 +145,7 @@ class Damages:
             known={} if before is None else before.known,
             floor=(0, 0) if before is None else before.floor,
         )
-        # From here on it says that it has lost what it promised, whatever is still there.
+        # From here on it states that it has lost what it promised, whatever files are left.
         write_record(self._files, self._paths, group, fresh)
         kept = set_group_aside(self._files, self._paths, group, raw)
         self.found[group] += 1
@@ -151,7 +155,7 @@ class Damages:
         )
 
     def _record(self, group: str) -> tuple[MemberRecord | None, bytes]:
-        """What this node was as a member, and the file that says so."""
+        """Return this node's member record and the raw bytes of its file."""
         try:
             raw = self._files.read_file(record_path(self._paths, group))
         except FileMissing:
@@ -161,10 +165,10 @@ class Damages:
         except Corruption:
             return None, raw
 
-    # While it is used
+    # While a group is in use
 
     def met(self, group: str, why: str) -> None:
-        """What was read of a copy here is damaged. A group that failed for it is quarantined, another one goes on."""
+        """Fetch a copy anew that proved damaged when read; quarantine it if its group failed."""
         replica = self._cluster.replicas.get(group)
         if replica is None or not self._cluster.snapshots.refetch(group):
             return

@@ -1,7 +1,8 @@
-"""A consumer that stays attached to a replicated group while leadership moves, and while its queue moves to another group.
+"""A consumer that stays attached to a replicated group while leadership moves, and while its queue
+moves to another group.
 
-It is attached anew to whoever leads; what it held is given again, and what it settles meanwhile is refused, never applied
-here.
+It is reattached to each new leader. Its unacked messages are redelivered, and what it settles in
+between is refused, never applied here.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Attaching = Callable[[Attached, Held | None], None]
 
 
 class FollowingHeld:
-    """A consumer that stays attached while leadership moves: ``Held`` to who asked, ``ConsumerPort`` to who leads."""
+    """A consumer that follows leadership: its client's ``Held``, its leader's ``ConsumerPort``."""
 
     def __init__(
         self,
@@ -53,12 +54,12 @@ class FollowingHeld:
         self._held: Held | None = None
         self._limit: int | None = None
         self._life = 0
-        """Counts attachments: what an earlier one says does not concern this one."""
+        """Number of attachments so far: calls from an earlier one are ignored."""
         self._stopped = False
         self._last = -1
         """The highest offset that was delivered."""
         self.waiting = True
-        """Whether nobody has it, or is asked to take it."""
+        """True while it is neither attached nor asking a leader to attach it."""
 
     @property
     def queue(self) -> str:
@@ -66,18 +67,18 @@ class FollowingHeld:
         return self._wanted.queue
 
     def overdue(self, now: float) -> bool:
-        """Whether who asked has waited long enough for a first answer."""
+        """Return whether the client has waited long enough for a first answer."""
         return self.waiting and self._done is not None and now >= self._deadline
 
     def give_up(self) -> None:
-        """Nobody has taken it in time."""
+        """Refuse the attachment, which no leader has accepted in time."""
         self._host.forget(self)
         done, self._done = self._done, None
         if done is not None:
             done(Attached(_REFUSED, outcome=Outcome.UNAVAILABLE), None)
 
     def attach(self, target: QueueHost) -> None:
-        """Ask who leads now."""
+        """Ask the current leader to attach it."""
         self.waiting = False
         self._life += 1
         life = self._life
@@ -91,18 +92,18 @@ class FollowingHeld:
 
         wanted = self._wanted
         if wanted.temporary and self._last >= 0:
-            # Its group went with the leader that it was attached to.
+            # Its group went away with the leader that it was attached to.
             wanted = replace(wanted, start=("offset", self._last + 1))
         target.attach(wanted, link, attached)
 
     def ask_anew(self) -> None:
-        """Leadership has moved: whoever was asked to take it may never answer."""
+        """Ask again after a change of leadership: the former leader may never answer."""
         if self._held is None and not self.waiting:
             self._life += 1
             self.waiting = True
 
     def rehost(self, host: LeaderHost) -> None:
-        """The queue is in another group now."""
+        """Follow the queue into another group."""
         self._life += 1
         self._host = host
         self.waiting = True
@@ -120,7 +121,7 @@ class FollowingHeld:
             if done is not None:
                 done(replace(answer, reason=_told(answer.reason)), None)
             else:
-                self._port.cancelled()  # it was there, and the new leader does not take it
+                self._port.cancelled()  # it was attached before, and the new leader refuses it
             return
         self._held = held
         if self._limit is not None:
@@ -131,18 +132,18 @@ class FollowingHeld:
     def _host_may_change(self) -> bool:
         return self._done is None or self._host.now() < self._deadline
 
-    # From who leads
+    # Called by the leader
 
     def deliver(
         self, life: int, batch: Batch, first: int, count: int, attempts: int, committed: int
     ) -> None:
-        """Messages have come."""
+        """Deliver messages to the client, unless they come from an earlier attachment."""
         if life == self._life:
             self._last = max(self._last, batch.base_offset + first + count - 1)
             self._port.deliver(batch, first, count, attempts, committed)
 
     def cancelled(self, life: int) -> None:
-        """Who had it has let it go."""
+        """Handle a cancellation by the leader: reattach, unless the client has stopped."""
         if life != self._life:
             return
         self._life += 1
@@ -153,12 +154,12 @@ class FollowingHeld:
             return
         self.waiting = True  # if the queue is gone, the next answer says so
 
-    # From who asked
+    # Called by the client
 
     def settle(
         self, verb: int, ranges: Sequence[Range], delay: int, reason: bytes, done: Answer | None
     ) -> None:
-        """Settle messages: refused while nobody leads, since what is settled is decided there."""
+        """Settle messages; refused while there is no leader, which alone decides about them."""
         if self._held is not None:
             self._held.settle(verb, ranges, delay, reason, _telling(done))
         elif done is not None:
@@ -172,26 +173,26 @@ class FollowingHeld:
             done(_REFUSED)
 
     def set_limit(self, limit: int) -> None:
-        """At most so many unsettled messages from now on."""
+        """Set the maximum number of unacked messages."""
         self._limit = limit
         if self._held is not None:
             self._held.set_limit(limit)
 
     def take(self, done: Taken) -> None:
-        """One message now."""
+        """Take one message now."""
         if self._held is not None:
             self._held.take(done)
         else:
             done(False, 0)
 
     def stop(self) -> None:
-        """Be given nothing more."""
+        """Stop deliveries."""
         self._stopped = True
         if self._held is not None:
             self._held.stop()
 
     def detach(self) -> None:
-        """Go."""
+        """Detach."""
         self._life += 1
         self.waiting = False
         self._host.forget(self)
@@ -201,7 +202,7 @@ class FollowingHeld:
 
 
 def _told(reason: int) -> int:
-    """What a client is told: nobody can say what became of what it asked, and it is not asked again."""
+    """Return the reason for the client: an unknown outcome is a refusal, as nothing is retried."""
     return _REFUSED if reason in (MOVED, FENCED) else reason
 
 
@@ -210,7 +211,7 @@ def _telling(done: Answer | None) -> Answer | None:
 
 
 class _LeaderPort:
-    """Where one leader delivers."""
+    """The port that one leader delivers to."""
 
     __slots__ = ("_consumer", "_life")
 
@@ -221,9 +222,9 @@ class _LeaderPort:
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Messages have come."""
+        """Pass messages on."""
         self._consumer.deliver(self._life, batch, first, count, attempts, committed)
 
     def cancelled(self) -> None:
-        """The consumer was let go of."""
+        """Pass a cancellation on."""
         self._consumer.cancelled(self._life)

@@ -1,4 +1,4 @@
-"""Who stands for a group on this shard: whoever leads it, or the node's own copy for those who read."""
+"""The queue hosts of groups on this shard: a group's leader, or the node's own copy for readers."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ _log = get_logger("fluxmq.cluster")
 
 
 class For(IntEnum):
-    """Whose appends a host takes. Names of appends differ by it, but for those that have one already."""
+    """Origin of a host's appends; part of the names generated for unnamed ones."""
 
     CLIENTS = 0
     QUEUES = 1
-    """What queues themselves send is forwarded, whatever clients are told."""
+    """Messages that queues themselves send: always forwarded, whatever the policy for clients."""
     OUTBOXES = 2
-    """What was kept here is acknowledged: it is asked for until it is taken, and nobody is kept waiting by it."""
+    """Batches from outboxes here: already acknowledged, retried until accepted, never awaited."""
 
 
 class GroupHosts:
-    """The hosts of groups that are not this node's own. ``copy_of`` gives what this shard has of a group that is led
-    elsewhere, ``is_member`` whether this node has it; ``epoch``: a number of this shard's life; ``local_max_bytes``: what an
-    outbox may hold."""
+    """The hosts of groups that are not this node's own. ``copy_of`` returns this shard's copy of a
+    group that is led elsewhere, ``is_member`` whether this node has a group; ``epoch`` is a number
+    of this shard's life; ``local_max_bytes`` limits an outbox.
+    """
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class GroupHosts:
         local_max_bytes: int,
     ) -> None:
         self.explanations = Explanations()
-        """What is told with refusals."""
+        """Texts that go with refusals."""
         self.refused = RateLimited(_log, per_second=1.0, burst=5)
         self._node = node
         self._epoch = epoch
@@ -75,7 +76,7 @@ class GroupHosts:
         self._numbers = itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._hosts: dict[tuple[str, For], LeaderHost] = {}
         self._local: dict[str, LocalHost] = {}
-        """By group, where appends are kept on this node while another one leads."""
+        """By group, the hosts that keep appends on this node while another one leads."""
         self.outboxes = Outboxes(
             epoch.to_bytes(8, "little"),
             local_max_bytes,
@@ -92,18 +93,18 @@ class GroupHosts:
         remote: RemoteHosts,
         node_of: Callable[[int], str],
     ) -> None:
-        """Use links to other shards; ``node_of`` gives the node of a shard elsewhere, empty for one that is not."""
+        """Use links to other shards; ``node_of`` returns a remote shard's node, or empty."""
         self._shard_links = shard_links
         self._remote = remote
         self._node_of = node_of
 
     def own_name(self, group: str) -> str:
-        """A group's name on this node, where others add the node's name to it."""
+        """Return a group's name on this node, without the node's name that others append to it."""
         name, at, node = group.partition("@")
         return name if at and node == self._node else group
 
     def host(self, group: str) -> QueueHost | None:
-        """Who stands for a group that this node does not host alone; None for a group of its own."""
+        """Return the host of a group that this node does not host alone; None for its own."""
         found = self._local.get(group) or self._hosts.get((group, For.CLIENTS))
         if found is not None:  # as for every publish but the first
             return found
@@ -117,7 +118,7 @@ class GroupHosts:
         return self._local[group]
 
     def sender(self, group: str) -> QueueHost | None:
-        """As `host`, for what queues themselves send: it is forwarded, whatever clients are told."""
+        """Return the host for messages sent by queues: like `host`, but always forwarding."""
         if "@" in group or not self._plans.replicated(group):
             return None
         if self.policy(group) == "forward":
@@ -125,7 +126,7 @@ class GroupHosts:
         return self._hosts.get((group, For.QUEUES)) or self._new(group, For.QUEUES)
 
     def _carried(self, queue: str) -> QueueHost | None:
-        """Who takes what was kept for a queue; None while it is not known here, nobody leads it, or too much is under way."""
+        """Return the host for kept appends of a queue; None while it cannot take any."""
         info = self._service.names.find(queue)
         if info is None:
             return None
@@ -136,37 +137,37 @@ class GroupHosts:
         return None if host.crowded or not host.led else host
 
     def _is_clear(self, queue: str) -> bool:
-        """Whether clients of this shard have nothing under way to a queue's leader."""
+        """Return whether clients of this shard have no appends in flight to a queue's leader."""
         info = self._service.names.find(queue)
         host = None if info is None else self._hosts.get((info.group, For.CLIENTS))
         return host is None or not host.owes(queue)
 
     def _undeclared(self, queue: str) -> None:
-        """It is decided that a queue is no more."""
+        """Forget a queue that has been deleted."""
         self.outboxes.deleted(queue)
         for host in self._hosts.values():
             host.forget_queue(queue)
 
     def _withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
-        """What was kept for a queue is asked for by somebody else from now on, or by nobody."""
+        """Stop sending a queue's kept appends: another shard sends them now, or none does."""
         for (_, whose), host in self._hosts.items():
             if whose == For.OUTBOXES:
                 host.withdraw(queue, origins)
 
     def moved(self, queue: str, before: str, after: str) -> None:
-        """A queue is in another group from now on."""
+        """Move a queue's appends and consumers to its new group."""
         for whose in For:
             source = self._hosts.get((before, whose))
             if source is not None and self._plans.replicated(after):
                 source.hand_over(queue, self._hosts.get((after, whose)) or self._new(after, whose))
 
     def carrier(self, group: str) -> Group | Once | None:
-        """Who leads a group, for what is carried to it of a queue that moves; None while nobody is known."""
+        """Return the target for a moving queue's content; None while its group has no leader."""
         target = self.target(group, self._leaders.of(group))
         return target if isinstance(target, Group | Once) else None
 
     def policy(self, group: str) -> str:
-        """What becomes of appends of clients while another node leads a group (`write_policy`)."""
+        """Return what happens to clients' appends while another node leads (`write_policy`)."""
         try:
             return "forward" if "@" in group else self._plans.of(group).write_policy
         except UnknownGroup as problem:
@@ -190,9 +191,11 @@ class GroupHosts:
         return host
 
     def _refusal(self, group: str, leader: Leader) -> int:
-        """Why an append is not taken here (`write_policy: reject`); 0 where the group is led on this node.
+        """Return the reason to refuse an append here (`write_policy: reject`); 0 if the group is
+        led on this node.
 
-        PUBACK has no code that names another server, and no property but a text (MQTT 5, sections 3.4.2.1 and 3.4.2.2).
+        PUBACK has no code that names another server, and no property but a text (MQTT 5, sections
+        3.4.2.1 and 3.4.2.2).
         """
         if self.is_here(leader):
             return 0
@@ -205,7 +208,7 @@ class GroupHosts:
         return self.explanations.reason(Reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
     def target(self, group: str, leader: Leader) -> QueueHost | None:
-        """Who leads a group; None while nobody is known, or can be reached."""
+        """Return the leader of a group; None while it is unknown or cannot be reached."""
         if leader.peer is None:
             return None
         if leader.peer == OWN:
@@ -217,7 +220,7 @@ class GroupHosts:
         return None if host is None or not host.serving else Once(host)
 
     def _reader(self, group: str, leader: Leader, queue: str) -> QueueHost | None:
-        """Who gives messages to consumers here: the node's own copy, where that is wanted and somebody else leads."""
+        """Return the host that delivers here: the leader, or the node's own copy if so planned."""
         target = self.target(group, leader)
         if target is None or "@" in group or self.is_here(leader):
             return target
@@ -227,30 +230,30 @@ class GroupHosts:
         return self._copy_of(group) or self._once(self._places.shard_of(group))
 
     def is_here(self, leader: Leader) -> bool:
-        """Whether it is a shard of this node."""
+        """Return whether the leader is a shard of this node."""
         return leader.peer is not None and (leader.peer == OWN or leader.peer in self._shard_links)
 
     @property
     def crowded(self) -> bool:
-        """Whether more is unanswered than is good."""
+        """True while unacknowledged appends exceed the high watermark."""
         return any(host.crowded for host in self._waited_for())
 
     @property
     def idle(self) -> bool:
-        """Whether everything that clients asked is answered."""
+        """True when all requests of clients are answered."""
         return all(host.idle for host in self._waited_for())
 
     def _waited_for(self) -> Iterator[LeaderHost]:
-        """Hosts whose answers somebody waits for."""
+        """Return the hosts on whose answers clients or queues wait."""
         return (host for (_, whose), host in self._hosts.items() if whose != For.OUTBOXES)
 
     @property
     def timeouts(self) -> int:
-        """Appends refused because nobody had answered in time."""
+        """Number of appends refused because no leader answered in time."""
         return sum(host.timeouts for host in self._hosts.values())
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         for host in self._hosts.values():
             host.housekeeping()
         self.outboxes.housekeeping()

@@ -1,28 +1,34 @@
-"""Whether a member is the one that it was: its directory may have been lost, or an old one may be back.
+"""Recognition of members: a member's directory may have been lost, or an old one may be back.
 
-A member's promises (votes, acknowledgements) are on its disk. One that comes back without them has broken them, and may
-together with a member that was away make a majority which knows nothing of what an earlier one has acknowledged. So every
-member has an *incarnation*, a random number made with its directory, and counts its *lives*, the times that the directory
-was opened, each with a random number of its own; all are in ``groups/<group>/member``, durable before anything is said. The members remember these of each
-other, durably, before they take a message from a stream, and so does a leader what a member had acknowledged when its
-stream ended. Who comes with another incarnation, an earlier life, or a log that ends too soon is **not believed**: nothing
-is sent to it and nothing of it is taken, so its votes and acknowledgements do not count, and while anybody says so it
-votes for nobody. Once it is committed that it is no voter, nothing that was promised for it counts for anything: any
-majority of the voters without it meets each majority with it in a member that keeps its promises. Then whoever leads, and
-has heard from a majority that it does, takes it back as it is now, and it is filled anew. Others believe it when they hear
-of that. Some of them may not know yet that it is no voter, and ask for its vote; so it is given a *floor*, the leader's
-term and what is committed there: it keeps that durably, and votes as one whose log ends with it, for nobody who knows less.
+A member's promises (votes, acknowledgements) are on its disk. A member that returns without them
+has broken them; together with a member that was away it may form a majority that knows nothing of
+acknowledged entries. So every member has an *incarnation*, a random number made with its directory,
+and counts its *lives*, the times that the directory was opened, each with a random number of its
+own. All are in ``groups/<group>/member``, durable before the member sends anything. Members save
+these numbers of each other before they accept a message from a stream, and a leader also saves what
+a member had acknowledged when its stream ended. A member with another incarnation, an earlier life,
+or a log that ends too soon is **not believed**: nothing is sent to it and nothing is accepted from
+it, so its votes and acknowledgements do not count, and while any member doubts it, it votes for
+nobody. Once it is committed that it is no voter, its earlier promises no longer matter: any
+majority of the voters without it meets each majority with it in a member that keeps its promises. A
+leader that a majority has confirmed then readmits it in its present state and fills it anew. Others
+believe it when they hear of that. Some of them may not know yet that it is no voter, and ask for
+its vote; so it gets a *floor*, the leader's term and commit index, which it keeps durably: it votes
+as if its log ended there, for no candidate that knows less.
 
-A group whose majority is lost for good may be *forced*: an operator says that one copy is the truth (``storage.force``). The
-record counts that, with a random number, and so do greetings. Who meets a member that was forced more often is *superseded*:
-it believes nobody and votes for nobody, and its copy is retired. Who was forced more often believes nobody that was left behind.
+A group whose majority is lost for good may be *forced*: an operator declares one copy the truth
+(``storage.force``). The record counts that, with a random number, and so do greetings. A member
+that meets one that was forced more often is *superseded*: it believes nobody and votes for nobody,
+and its copy is retired. The other one does not believe those left behind.
 
-What nobody remembers cannot be recognised: of three, a member that has never met another does not know that other's
-successor for one. Then one directory is lost while the only other member that has the group is down.
+A member that nobody remembers cannot be recognised: of three, a member that never met another
+cannot tell it from its successor. This takes the loss of one directory while the only other member
+that has the group is down.
 
-A control record begins with `GREETING`, where a Raft message has its version, and is a map in MessagePack:
-``incarnation, life, mark, persisted, known, forced`` as a stream's first, ``doubt`` whenever what is thought of the other changes,
-``floor`` with ``incarnation`` and ``life`` to who is taken back, ``news`` to the others.
+A control record begins with `GREETING`, where a Raft message has its version, and is a map in
+MessagePack: ``incarnation, life, mark, persisted, known, forced`` as a stream's first record,
+``doubt`` whenever the verdict on the other changes, ``floor`` with ``incarnation`` and ``life`` to
+a readmitted member, ``news`` to the others.
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ from fluxmq.storage.files import Files
 
 GREETING: Final = 0xFE
 GREETING_BYTES_MAX: Final = 16 << 10
-"""What a member knows of `MEMBERS_MAX` others takes a third of it."""
+"""Maximum size of a control record: the state of `MEMBERS_MAX` members takes a third of it."""
 DOUBT_CHARACTERS_MAX: Final = 200
 FILE_NAME: Final = "member"
 NEVER_FORCED: Final = (0, 0)
@@ -51,8 +57,9 @@ _OF_MET: Final = frozenset(("doubt", "news", "floor"))
 
 
 class Known(NamedTuple):
-    """What is remembered of a member. ``mark``: the random number of its life. ``held``: committed entries that it had on disk; ``since``: the index that was
-    committed where it was believed anew, after it had lost its promises; 0 if it never did."""
+    """Saved facts about a member. ``mark``: the random number of its life; ``held``: committed
+    entries on its disk; ``since``: the commit index at its last readmission, 0 if there was none.
+    """
 
     incarnation: int
     life: int
@@ -63,10 +70,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberRecord:
-    """This node as a member of a group, as it is in the group's directory.
+    """This node as a member of a group, as stored in the group's directory.
 
-    ``hosted``: whether it is a member; False after it was removed. ``voters`` and ``learners``: the membership that its
-    log begins with.
+    ``hosted``: True while it is a member, False after it was removed. ``voters`` and ``learners``:
+    the membership that its log begins with.
     """
 
     incarnation: int
@@ -77,18 +84,18 @@ class MemberRecord:
     learners: tuple[int, ...] = ()
     known: Mapping[int, Known] = field(default_factory=dict)
     floor: tuple[int, int] = (0, 0)
-    """Term and index of the last entry that it votes as if it held."""
+    """Term and index of the last entry that it is assumed to hold when it votes."""
     forced: tuple[int, int] = NEVER_FORCED
-    """How often a copy of the group was declared the truth, and the random number of the last time."""
+    """Number of times a copy was declared the truth, and the random number of the last time."""
 
 
 def record_path(paths: DataPaths, group: str) -> str:
-    """The file of a group's member record."""
+    """Return the path of a group's member record."""
     return f"{paths.group(group)}/{FILE_NAME}"
 
 
 def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecord) -> None:
-    """Replace the record; durable when it returns. Raises StorageError."""
+    """Replace the record; durable on return. Raises StorageError."""
     content: dict[str, object] = {
         "incarnation": record.incarnation,
         "life": record.life,
@@ -107,7 +114,7 @@ def write_record(files: Files, paths: DataPaths, group: str, record: MemberRecor
 
 
 def read_record(files: Files, paths: DataPaths, group: str) -> MemberRecord | None:
-    """What was written last, None if nothing was. Raises Corruption, StorageError."""
+    """Return the record written last, None if there is none. Raises Corruption, StorageError."""
     path = record_path(paths, group)
     try:
         data = files.read_file(path)
@@ -139,7 +146,7 @@ def _check(content: Mapping[str, object]) -> str:
 
 
 class Standing(NamedTuple):
-    """Where a group stands for this member: what is committed, who votes by that, and who by what is in its log."""
+    """A group's state for this member: commit index, committed voters, voters by its log."""
 
     commit: int
     committed_voters: tuple[int, ...]
@@ -148,7 +155,7 @@ class Standing(NamedTuple):
 
 @dataclass(slots=True)
 class _Met:
-    """The other end of a stream: what it said of itself, and what the two think of each other."""
+    """The other end of a stream: its greeting, and the doubts of each side about the other."""
 
     incarnation: int
     life: int
@@ -160,13 +167,14 @@ class _Met:
 
 
 class Acquaintances:
-    """The members of one group whom this one has met, and whether it believes them.
+    """The members of one group that this one has met, and whether it believes them.
 
-    ``save`` makes a record durable, ``persisted`` gives up to which entry the own log is. ``standing`` is where the group
-    stands, ``acknowledged`` up to which committed entry a member has acknowledged to this node as leader, 0 for unknown.
-    ``say`` sends a control record to a member. ``readmit`` is called with a member that has lost its promises and may be
-    taken back: it calls `take_back` when this node leads for certain. ``start_over`` is called with a member that is another
-    one than it was, before it is believed. ``hold`` is given a floor: what votes are weighed by from then on.
+    ``save`` makes a record durable, ``persisted`` returns the last index of the own log on disk,
+    ``standing`` the group's state, ``acknowledged`` the last committed index that a member has
+    acknowledged to this node as leader, 0 for unknown. ``say`` sends a control record to a member.
+    ``readmit`` is called with a member that may be readmitted: it calls `take_back` once a majority
+    has confirmed this node as leader. ``start_over`` is called with a member whose incarnation has
+    changed, before it is believed. ``hold`` gets the floor by which votes are weighed from then on.
     """
 
     def __init__(
@@ -192,21 +200,23 @@ class Acquaintances:
         self._hold = hold
         self._met: dict[int, _Met] = {}
         self.superseded = NEVER_FORCED
-        """The number of the copy that was declared the truth while this one was away; `NEVER_FORCED` if none was."""
+        """Number of the copy declared the truth while this one was away; `NEVER_FORCED` if none
+        was.
+        """
         self.closed = False
-        """Whether the group is hosted here no longer: another shard may have its record now."""
+        """True once the group is no longer hosted here: another shard may have its record now."""
 
-    # What Raft's carrier asks
+    # Called by the transport
 
     def believed(self, member: int) -> bool:
-        """Whether messages to and from a member are messages."""
+        """Return whether messages to and from a member count."""
         met = self._met.get(member)
         return (
             met is not None and not met.doubt and not met.doubts and self.superseded == NEVER_FORCED
         )
 
     def doubt(self, member: int) -> str:
-        """Why a member is not believed, or does not believe this one; empty when all is well, or nothing is known."""
+        """Return why a member is not believed, or does not believe this one; empty otherwise."""
         met = self._met.get(member)
         if met is None:
             return ""
@@ -214,7 +224,7 @@ class Acquaintances:
 
     @property
     def abstains(self) -> bool:
-        """Whether this member votes for nobody, itself included: somebody remembers it otherwise, or it is superseded."""
+        """True while this member votes for nobody, itself included: it is doubted or superseded."""
         if self.superseded != NEVER_FORCED:
             return True
         for met in self._met.values():  # noqa: SIM110 (asked with every message)
@@ -230,7 +240,7 @@ class Acquaintances:
     # Streams
 
     def greeting(self) -> bytes:
-        """The first record of a stream."""
+        """Return the first record of a stream."""
         record = self.record
         return _encode(
             {
@@ -244,7 +254,7 @@ class Acquaintances:
         )
 
     def take(self, member: int, frame: bytes) -> None:
-        """A control record of a member has come. Raises MalformedMessage; StorageError when it cannot be remembered."""
+        """Handle a member's control record. Raises MalformedMessage, StorageError."""
         if self.closed:
             return
         content = _decode(frame)
@@ -260,7 +270,7 @@ class Acquaintances:
         )
         told = _known(content)
         before = self._met.get(member)
-        if before is not None:  # it has greeted again, and is to hear what changes by that
+        if before is not None:  # it has greeted again, and has to hear what changes by that
             met.doubt, met.doubts = before.doubt, before.doubts
         if met.forced[0] > self.record.forced[0]:
             self._met[member] = met
@@ -276,7 +286,7 @@ class Acquaintances:
     def _yield(self, member: int, met: _Met) -> None:
         """Give way to a copy that was declared the truth. Raises StorageError.
 
-        An empty copy has promised nothing, and is one of the new group as soon as it says so.
+        An empty copy has promised nothing, and joins the new group as soon as it has said so.
         """
         if self._persisted():
             self.superseded = met.forced
@@ -288,7 +298,7 @@ class Acquaintances:
         self._judge(member, met)
 
     def _take_of_met(self, member: int, content: Mapping[str, Any]) -> None:
-        """What only a member says that has greeted."""
+        """Handle a record that only a member that has greeted may send."""
         met = self._met.get(member)
         if met is None:
             raise MalformedMessage("a verdict before the greeting")
@@ -308,7 +318,7 @@ class Acquaintances:
             self._hold(*floor)
 
     def gone(self, member: int) -> None:
-        """The stream to a member has ended. Raises StorageError when what it holds cannot be remembered."""
+        """Forget a stream that has ended, and save what the member held. Raises StorageError."""
         if self._met.pop(member, None) is None or self.closed:
             return
         held = self._acknowledged(member)
@@ -317,7 +327,7 @@ class Acquaintances:
             self._remember({member: known._replace(held=held)})
 
     def look_again(self) -> None:
-        """The group may stand otherwise now. Raises StorageError."""
+        """Judge doubted members again: the group's state may have changed. Raises StorageError."""
         for member in self.doubted:
             met = self._met[member]
             self._judge(member, met)
@@ -325,8 +335,9 @@ class Acquaintances:
                 self._readmit(member)
 
     def take_back(self, member: int, term: int) -> None:
-        """A member that may be taken back is believed as it is now: this node leads the term, and a majority has said so
-        since the member came. Raises StorageError."""
+        """Believe a readmissible member in its present state; a majority has confirmed this
+        leader's term since the member came. Raises StorageError.
+        """
         met = self._met.get(member)
         if met is None or not met.doubt or not self._may_be_readmitted(member, met):
             return
@@ -344,14 +355,13 @@ class Acquaintances:
                 self._say(other, news)
 
     def _may_be_readmitted(self, member: int, met: _Met) -> bool:
-        """Whether it is committed that a member is no voter, nothing is under way that makes it one, and it is not left
-        behind."""
+        """Return whether a member is no voter, committed or pending, and is not left behind."""
         if met.forced != self.record.forced:
             return False
         standing = self._standing()
         return member not in standing.committed_voters and member not in standing.voters
 
-    # Judging
+    # Verdicts
 
     def _judge(self, member: int, met: _Met) -> None:
         known = self.record.known.get(member)
@@ -365,7 +375,7 @@ class Acquaintances:
             self._say(member, _encode({"doubt": why}))
 
     def _left_behind(self, met: _Met) -> str:
-        """Why another's copy is not of the group as it was last forced; empty if it is."""
+        """Return why another's copy is not of the group as last forced; empty if it is."""
         if met.forced == self.record.forced:
             return ""
         if met.forced[0] == self.record.forced[0]:
@@ -383,7 +393,7 @@ class Acquaintances:
         return ""
 
     def _learn(self, teller: int, told: Mapping[int, Known]) -> None:
-        """What a member that is believed knows of others: whom it believed anew more lately, they are as it says."""
+        """Merge a believed member's knowledge of others; its more recent readmissions win."""
         news: dict[int, Known] = {}
         for member, theirs in told.items():
             if member in (teller, 0):
@@ -414,7 +424,7 @@ class Acquaintances:
 
 
 def is_control(frame: bytes) -> bool:
-    """Whether a frame of a Raft stream is a control record."""
+    """Return whether a frame of a Raft stream is a control record."""
     return bool(frame) and frame[0] == GREETING
 
 
@@ -455,7 +465,7 @@ def _pair(value: Sequence[Any]) -> tuple[int, int]:
 
 
 def _forced(content: Mapping[str, Any]) -> tuple[int, int]:
-    """How often the other's group was forced; one of an earlier version says nothing of it."""
+    """Return how often the other's group was forced; earlier versions omit that."""
     value = content.get("forced", list(NEVER_FORCED))
     if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)):
         raise MalformedMessage("a greeting with a forced that is none")

@@ -1,9 +1,9 @@
-"""A replicated group as its clients on this shard see it, whichever node leads it.
+"""A replicated group as seen by its clients on this shard, whichever node leads it.
 
-What is asked goes to the leader. Appends are kept until they are answered: when leadership moves they are sent again, in
-order, since nobody can say what became of them; they are refused when nobody has answered within the group's
-`ack_timeout`. Consumers are attached anew when another node leads; what they held is given again, and what they settle
-meanwhile is refused, never applied here.
+Requests go to the leader. Appends are kept until they are answered: when leadership moves they are
+resent, in order, since their outcome is unknown; they are refused when no leader has answered
+within the group's `ack_timeout`. Consumers are reattached when another node leads; their unacked
+messages are redelivered, and what they settle in between is refused, never applied here.
 """
 
 from __future__ import annotations
@@ -30,18 +30,23 @@ from fluxmq.shards.queues.ports import (
 )
 
 NUMBERS_APART = 1 << 20
-"""From one append's number to the next: the pieces it may be taken apart into have the numbers between."""
+"""Distance between the numbers of two appends: the pieces that an append may be split into take the
+numbers between.
+"""
 WAITING_BYTES_MAX = 16 << 20
-"""Batches kept for a leader that has not answered; publishers pause above it, and are refused at four times as much."""
+"""Bytes of batches kept for a leader that has not answered; publishers pause above it, and are
+refused above four times as much.
+"""
 _REFUSED = Reason.IMPLEMENTATION_SPECIFIC_ERROR
 
 _PARKED = -1
 
 
 class _Append:
-    """An append that is not answered, given up at a time. ``sent``: which sending of it counts, 0 while it is with nobody,
-    `_PARKED` while its queue moves to another group. ``identity``: the one that it came with, if it has one. ``by_address``:
-    as in `QueueHost.append`."""
+    """An unanswered append, with the deadline at which it is given up. ``sent``: the number of its
+    valid sending, 0 while it is unsent, `_PARKED` while its queue moves to another group.
+    ``identity``: the one that it came with, if any. ``by_address``: as in `QueueHost.append`.
+    """
 
     __slots__ = ("batch", "by_address", "deadline", "done", "identity", "queue", "sent")
 
@@ -66,11 +71,13 @@ class _Append:
 class LeaderHost:
     """Implements ``QueueHost`` for one replicated group.
 
-    ``reader`` gives who hands messages of a queue to consumers here. ``target`` gives who leads it now, None when nobody is
-    known: a host that answers `MOVED` when it cannot say what became of what it was asked, and keeps nothing itself.
-    ``ack_timeout`` tells how long a queue's appends wait, in seconds, ``refusal`` the reason for which appends are not
-    taken now, 0 when they are (``write_policy: reject``). ``origin``: a number of this shard's life, with which ``numbers``
-    makes names of appends: hosts with one origin have one ``numbers``, so that an append keeps its name when its queue moves.
+    ``target`` returns the group's leader, None while it is unknown: a host that answers `MOVED`
+    when it cannot tell the outcome of a request, and keeps nothing itself. ``reader`` returns the
+    host that delivers a queue's messages to consumers here. ``ack_timeout`` returns how long a
+    queue's appends wait, in seconds, ``refusal`` the reason to refuse appends now, 0 if there is
+    none (``write_policy: reject``). ``origin`` is a number of this shard's life, which ``numbers``
+    completes to names of appends: hosts with one origin share one ``numbers``, so that an append
+    keeps its name when its queue moves.
     """
 
     def __init__(
@@ -93,48 +100,50 @@ class LeaderHost:
         self._origin = origin
         self._numbers = numbers or itertools.count(NUMBERS_APART, NUMBERS_APART)
         self._appends: dict[int, _Append] = {}
-        """Not answered, in the order made."""
+        """Unanswered appends, in the order they were made."""
         self._deadlines: dict[float, deque[tuple[float, int]]] = {}
-        """When appends are given up and their numbers, by how long they wait."""
+        """Deadlines and numbers of appends, by how long they wait."""
         self._sendings = itertools.count(1)
         self._bytes = 0
         self._unsent = 0
-        """How many of them are with nobody."""
+        """Number of unsent appends."""
         self._fenced: dict[str, None] = {}
-        """Queues that move to another group: of each the first append is asked for now and then, the others are parked."""
+        """Queues that move to another group: their first appends are retried, the others parked."""
         self._away: dict[str, LeaderHost] = {}
-        """Queues that have moved to another group, and who stands for that."""
+        """Queues that have moved to another group, and that group's host."""
         self._consumers: dict[FollowingHeld, None] = {}
         self.timeouts = 0
-        """Appends refused because nobody had answered in time."""
+        """Number of appends refused because no leader answered in time."""
         leader.listeners.append(self._led)
 
     @property
     def target(self) -> QueueHost | None:
-        """Who leads the group now."""
+        """The leader of the group."""
         return self._target_of(self._leader)
 
     def reader(self, queue: str) -> QueueHost | None:
-        """Who gives a queue's messages to consumers of this shard: who leads, or a copy on this node."""
+        """Return the host that delivers a queue's messages here: the leader, or a copy on this
+        node.
+        """
         return self._reader_of(self._leader, queue)
 
     @property
     def led(self) -> bool:
-        """Whether anybody is known to lead it."""
+        """True while the group has a known leader."""
         return self._leader.peer is not None
 
     @property
     def crowded(self) -> bool:
-        """Whether more is unanswered than is good."""
+        """True while unacknowledged appends exceed the high watermark."""
         return self._bytes > WAITING_BYTES_MAX
 
     @property
     def idle(self) -> bool:
-        """Whether everything is answered."""
+        """True when all appends are answered."""
         return not self._appends
 
     def owes(self, queue: str) -> bool:
-        """Whether appends to a queue are not answered."""
+        """Return whether appends to a queue are unanswered."""
         return any(append.queue == queue for append in self._appends.values())
 
     # Appends
@@ -147,8 +156,9 @@ class LeaderHost:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch. It gets an identity of this shard's own unless it has one, so that it takes effect once when it is
-        sent again."""
+        """Append a batch, under an identity of this shard unless it has one: resent, it counts
+        once.
+        """
         if self._away and queue in self._away:
             return self._away[queue].append(queue, batch, done, identity, by_address)
         refused = self._refusal() if self._refusal is not None else 0
@@ -194,7 +204,7 @@ class LeaderHost:
     def _answered(self, number: int, sending: int, reason: int) -> None:
         append = self._appends.get(number)
         if append is None or (reason and append.sent != sending):
-            return  # that it is durable counts whoever says so; what else a former leader says does not
+            return  # acknowledgements count from any leader, anything else from the current one
         if reason == MOVED:
             append.sent = 0
             self._unsent += 1
@@ -210,7 +220,7 @@ class LeaderHost:
             append.done(reason)
 
     def _unpark(self, queue: str) -> None:
-        """A queue takes appends again: those that were held up follow, in order."""
+        """Send the parked appends of a queue that accepts appends again, in order."""
         del self._fenced[queue]
         for append in self._appends.values():
             if append.sent == _PARKED and append.queue == queue:
@@ -219,14 +229,14 @@ class LeaderHost:
         self._send_again()
 
     def _probe(self) -> None:
-        """Ask for the first append of every queue that moves: perhaps it stays."""
+        """Retry the first append of every moving queue: the move may have been called off."""
         for queue in list(self._fenced):
             number = self._first_of(queue)
             target = self.target
             if not number:
                 self._fenced.pop(queue, None)
             elif self._appends[number].sent == _PARKED and target is not None:
-                self._unsent += 1  # `_send` takes it off again
+                self._unsent += 1  # `_send` subtracts it again
                 self._send(target, number, self._appends[number])
 
     def _first_of(self, queue: str) -> int:
@@ -236,7 +246,7 @@ class LeaderHost:
         return 0
 
     def withdraw(self, queue: str, origins: AbstractSet[int]) -> None:
-        """Ask no more for appends to a queue that came with names of these origins; nobody is answered."""
+        """Drop the appends to a queue with names of these origins without calling back."""
         for number, append in list(self._appends.items()):
             own = append.identity
             if own is not None and own.origin in origins and append.queue == queue:
@@ -249,7 +259,7 @@ class LeaderHost:
             self._unsent -= 1
 
     def _send_again(self) -> None:
-        """What is with nobody goes to who leads now, in the order it was made."""
+        """Send the unsent appends to the current leader, in the order they were made."""
         for number, append in list(self._appends.items()):
             target = self.target
             if target is None or not self._unsent:
@@ -263,10 +273,10 @@ class LeaderHost:
             unsent = self._unsent
             self._send(target, number, append)
             if self._unsent >= unsent:
-                return  # it came back at once, and what was made later stays behind it
+                return  # it came back at once; later appends stay behind it
 
     def _give_up(self) -> None:
-        """Refuse what nobody has answered in time; it may still take effect."""
+        """Refuse appends that were not answered in time; they may still take effect."""
         now = self.now()
         for waiting in self._deadlines.values():
             while waiting and (waiting[0][0] <= now or waiting[0][1] not in self._appends):
@@ -282,7 +292,7 @@ class LeaderHost:
     # Consumers
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
-        """Attach a consumer, to whoever leads; ``done`` is called when somebody has taken it."""
+        """Attach a consumer to the leader; ``done`` is called once it is accepted or refused."""
         if self._away and wanted.queue in self._away:
             self._away[wanted.queue].attach(wanted, port, done)
             return
@@ -294,7 +304,7 @@ class LeaderHost:
             consumer.attach(target)
 
     def forget(self, consumer: FollowingHeld) -> None:
-        """A consumer has gone."""
+        """Forget a consumer that has gone."""
         self._consumers.pop(consumer, None)
 
     # Queues
@@ -308,7 +318,7 @@ class LeaderHost:
             target.status(queue, done)
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready."""
+        """Drop the ready messages."""
         target = self._target_for(queue)
         if target is None:
             done(Status(Outcome.UNAVAILABLE))
@@ -329,9 +339,10 @@ class LeaderHost:
     # Moving to another group
 
     def hand_over(self, queue: str, other: LeaderHost) -> None:
-        """A queue is in another group now, for which ``other`` stands: it gets what is not answered, and the consumers.
+        """Hand a queue's unanswered appends and its consumers to the host of the group that it is
+        in now.
 
-        What had taken effect here is known there by its name.
+        That group knows the names of the appends that took effect here.
         """
         self._fenced.pop(queue, None)
         other._away.pop(queue, None)
@@ -347,11 +358,11 @@ class LeaderHost:
         other._retry()
 
     def forget_queue(self, queue: str) -> None:
-        """A queue is no more: one declared again under its name may be in this group."""
+        """Forget where a deleted queue went: one declared again may be in this group."""
         self._away.pop(queue, None)
 
     def _take_over(self, queue: str, appends: dict[int, _Append]) -> None:
-        """Ask for these appends as well, in the order in which all were made."""
+        """Adopt these appends and keep all in the order in which they were made."""
         patience = self._ack_timeout(queue)
         deadlines = [*self._deadlines.get(patience, ())]
         for number, append in appends.items():
@@ -365,11 +376,12 @@ class LeaderHost:
     # Leadership and time
 
     def _led(self) -> None:
-        """Somebody else leads, or nobody."""
+        """Handle a new leader, or the loss of one."""
         for consumer in list(self._consumers):
             consumer.ask_anew()
         if self.led:
-            # Also what a former leader has not answered: behind what comes now it would be out of order.
+            # Resend what a former leader left unanswered as well: behind newer appends it would be
+            # out of order.
             for append in self._appends.values():
                 append.sent = 0
             self._unsent = len(self._appends)
@@ -384,7 +396,7 @@ class LeaderHost:
                 consumer.attach(target)
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         self._give_up()
         if self._fenced:
             self._probe()

@@ -1,7 +1,8 @@
-"""Where each replicated group is led, as far as this shard knows.
+"""The leader of each replicated group, as far as this shard knows.
 
-Whoever begins to lead says so to every shard of every node, with its term; who ends says that as well. Of several the one
-of the greatest term is believed. A shard that cannot be reached any more leads nothing.
+A new leader announces itself to every shard of every node, with its term, and so does one that
+steps down. The leader of the highest term wins. A shard that can no longer be reached leads
+nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 OWN = -1
-"""Stands for this shard where others have their number."""
+"""Stands for this shard in place of a peer number."""
 
 
 @dataclass(slots=True)
 class Leader:
-    """Who leads a group: in which term, and which shard; None while nobody is known."""
+    """The leader of a group: its term and its shard; None while it is unknown."""
 
     term: int = 0
     peer: int | None = None
     listeners: list[Callable[[], None]] = field(default_factory=list)
-    """Told when it is somebody else, or nobody."""
+    """Called when the leader changes or is lost."""
 
 
 class Leaders:
@@ -30,32 +31,32 @@ class Leaders:
         self._leaders: dict[str, Leader] = {}
 
     def of(self, group: str) -> Leader:
-        """The leader of a group; it changes."""
+        """Return the leader of a group; the object changes with it."""
         return self._leaders.setdefault(group, Leader())
 
     def leads(self, group: str, term: int, peer: int) -> None:
-        """A shard leads a group from now on."""
+        """Record that a shard leads a group."""
         leader = self.of(group)
         if term > leader.term or (term == leader.term and leader.peer is None):
             leader.term, leader.peer = term, peer
             _tell(leader)
 
     def ends(self, group: str, term: int, peer: int) -> None:
-        """A shard leads a group no longer."""
+        """Record that a shard no longer leads a group."""
         leader = self.of(group)
         if leader.peer == peer and term >= leader.term:
             leader.peer = None
             _tell(leader)
 
     def lost(self, peer: int) -> None:
-        """A shard cannot be reached any more."""
+        """Drop the leaderships of a shard that can no longer be reached."""
         for leader in list(self._leaders.values()):
             if leader.peer == peer:
                 leader.peer = None
                 _tell(leader)
 
     def all(self) -> dict[str, Leader]:
-        """Every group that was heard of, and its leader."""
+        """Return every group seen so far with its leader."""
         return self._leaders
 
 

@@ -1,4 +1,6 @@
-"""A replicated group whose appends are kept on this node while another one leads it (`write_policy: local`)."""
+"""A replicated group whose appends are kept on this node while another node leads it
+(`write_policy: local`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from fluxmq.shards.queues.ports import Answer, ConsumerPort, Told, Wanted
 
 
 class LocalHost:
-    """Implements ``QueueHost``: as the ``leader``'s host, but for appends. ``is_here``: whether this node leads the group."""
+    """Delegates to ``leader``, except that appends are kept unless ``is_here`` returns True."""
 
     def __init__(self, leader: LeaderHost, outboxes: Outboxes, is_here: Callable[[], bool]) -> None:
         self._leader = leader
@@ -28,11 +30,11 @@ class LocalHost:
         identity: Identity | None = None,
         by_address: bool = False,
     ) -> bool:
-        """Store a batch where it belongs if that is here, and nothing is kept that came before it; else keep it."""
+        """Append a batch if the group is led here and no earlier batch is kept; else keep it."""
         if self._is_here() and self._outboxes.is_empty(queue):
             return self._leader.append(queue, batch, done, identity, by_address)
         if by_address and is_reserved(queue):
-            # Refused by whoever leads: once it were kept here, nobody would know how it came.
+            # The leader refuses it: once kept here, its origin would be lost.
             return self._leader.append(queue, batch, done, identity, by_address)
         kept = self._outboxes.append(queue, batch, done)
         if kept is not None:
@@ -40,7 +42,7 @@ class LocalHost:
         return self._leader.append(queue, batch, done, identity, by_address)
 
     def attach(self, wanted: Wanted, port: ConsumerPort, done: Attaching) -> None:
-        """Attach a consumer, to whoever leads."""
+        """Attach a consumer to the leader."""
         self._leader.attach(wanted, port, done)
 
     def status(self, queue: str, done: Told) -> None:
@@ -48,9 +50,9 @@ class LocalHost:
         self._leader.status(queue, done)
 
     def purge(self, queue: str, done: Told) -> None:
-        """Drop what is ready at the leader."""
+        """Drop the ready messages at the leader."""
         self._leader.purge(queue, done)
 
     def delete(self, queue: str, if_unused: bool, if_empty: bool, done: Told) -> None:
-        """Delete a queue; what is kept for it goes when that is known."""
+        """Delete a queue; what is kept for it goes when the deletion is known."""
         self._leader.delete(queue, if_unused, if_empty, done)

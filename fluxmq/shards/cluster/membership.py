@@ -1,8 +1,10 @@
-"""Who belongs to the replicated groups of a shard: members that come, catch up, go, or have lost what they promised.
+"""Membership of a shard's replicated groups: members that join, catch up, leave, or have lost what
+they promised.
 
-A group's members are what its log says. Its leader carries changes out one at a time: it makes a learner of a voter that is
-not believed (see ``incarnation``), a voter of a learner that has caught up, tells nodes that they are members and were not
-(they open the group, and are filled by the log or a snapshot), or that they are members no longer (they close it).
+A group's members are those in its log. Its leader makes changes one at a time: it demotes a voter
+that is not believed to a learner (see ``incarnation``), promotes a learner that has caught up to a
+voter, tells nodes that have become members (they open the group, and the log or a snapshot fills
+them) and nodes that were removed (they close it).
 """
 
 from __future__ import annotations
@@ -50,19 +52,21 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
 
 LOOK_SECONDS: Final = 0.2
-"""Time between two looks at who belongs to the groups here."""
+"""Interval between two checks of the memberships here."""
 TELL_SECONDS: Final = 1.0
-"""Time between two attempts to tell a node that it is a member, or is none."""
+"""Interval between two attempts to tell a node that it is a member, or was removed."""
 CAUGHT_UP_ENTRIES: Final = 1000
-"""A learner that lacks no more than this is as good as caught up: a voter so far behind commits soon."""
+"""A learner with at most this lag counts as caught up: as a voter it commits soon."""
 CAUGHT_UP_SECONDS: Final = 1.0
-"""For so long it must have been: one that falls behind again under load would slow a majority down."""
+"""Time that a learner has to stay caught up: one that falls behind again under load would slow a
+majority down.
+"""
 
 _log = get_logger("fluxmq.cluster")
 
 
 class GroupMembers:
-    """The memberships of one shard's groups. ``opens``: has a group hosted here, ``closes``: no longer."""
+    """The memberships of one shard's groups. ``opens`` starts hosting a group, ``closes`` stops."""
 
     def __init__(
         self,
@@ -81,38 +85,40 @@ class GroupMembers:
         cluster.orders.serve(MEMBER_CHANGE, self._change)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"member": self._on_member, "removed": self._on_removed}
 
     # This node as a member
 
     def record(self, group: str) -> MemberRecord | None:
-        """What this node is in a group, as its directory says; None if it says nothing. Raises StorageError."""
+        """Return this node's record as a member of a group, None if none. Raises StorageError."""
         replica = self._cluster.replicas.get(group)
         if replica is not None:
             return replica.acquaintances.record
         return read_record(self._files, self._paths, group)
 
     def is_member(self, plan: GroupPlan) -> bool:
-        """Whether this node is to have a group: as was decided last, else as the group begins. Raises StorageError, but not for a damaged record."""
+        """Return whether this node is to host a group: by its record, or else by the group's
+        initial members. Raises StorageError, but not for a damaged record.
+        """
         try:
             record = self.record(plan.name)
         except Corruption:
-            record = None  # who opens the group says so, and has it mended
+            record = None  # opening the group reports the damage and has it mended
         return bool(plan.own) if record is None else record.hosted
 
     def left(self, group: str) -> bool:
-        """Whether this node was a member, and is none any more. Raises StorageError."""
+        """Return whether this node was a member and was removed. Raises StorageError."""
         record = self.record(group)
         return record is not None and not record.hosted
 
     def begins_with(self, plan: GroupPlan) -> tuple[int, ...]:
-        """The voters that the group's log begins with. Raises StorageError."""
+        """Return the voters that the group's log begins with. Raises StorageError."""
         record = self.record(plan.name)
         return record.voters if record is not None else tuple(each.number for each in plan.members)
 
     def live(self, plan: GroupPlan) -> MemberRecord:
-        """Begin another life as a member, the first if there was none; durable when it returns. Raises StorageError."""
+        """Begin another life as a member, or the first; durable on return. Raises StorageError."""
         record = read_record(self._files, self._paths, plan.name)
         if record is None:
             record = MemberRecord(_random(), 0, 0, True, self.begins_with(plan))
@@ -123,7 +129,7 @@ class GroupMembers:
     def acquaintances(
         self, replica: Callable[[], Replica], record: MemberRecord, name: str
     ) -> Acquaintances:
-        """Who this node meets as a member of a group. ``replica`` gives it, once it is there."""
+        """Return a member's acquaintances. ``replica`` returns its replica once that exists."""
 
         def save(changed: MemberRecord) -> None:
             write_record(self._files, self._paths, name, changed)
@@ -172,7 +178,7 @@ class GroupMembers:
         )
 
     def _take_back(self, replica: Replica, number: int) -> None:
-        """This node leads, as a majority has said: a member that had lost what it promised begins anew."""
+        """Readmit a member that had lost its promises; a majority has confirmed this leader."""
         try:
             replica.acquaintances.take_back(number, replica.hosted.keeper.node.term)
         except StorageError as problem:
@@ -186,7 +192,7 @@ class GroupMembers:
     # Time
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Check memberships when due; called every tenth of a second."""
         now = self._cluster.now()
         if now < self._next_look:
             return
@@ -207,7 +213,7 @@ class GroupMembers:
         status = _status(replica)
         members = {*status.membership.voters, *status.membership.learners}
         forced = replica.acquaintances.record.forced != NEVER_FORCED
-        # Those that were left behind have to hear of it, or two of them would go on by themselves.
+        # Copies that were left behind have to hear of it, or two of them would go on by themselves.
         replica.carrier.follow({each.number for each in replica.plan.nodes} if forced else members)
         if not replica.hosted.keeper.leading:
             replica.caught_up.clear()
@@ -223,9 +229,9 @@ class GroupMembers:
             self._tell(replica, members)
 
     def _retire(self, replica: Replica) -> None:
-        """Put a copy aside that was left behind when another was declared the truth, and be no member any more."""
+        """Set aside a copy that was left behind by a forced one, and leave the group."""
         if replica.hosted.checkpointing:
-            return  # it is looked at again
+            return  # it is checked again
         group, record = replica.plan.name, replica.acquaintances.record
         fresh = MemberRecord(
             _random(), 0, 0, False, record.voters, forced=replica.acquaintances.superseded
@@ -245,7 +251,7 @@ class GroupMembers:
         )
 
     def _caught_up(self, replica: Replica, status: Status, now: float) -> set[int]:
-        """Learners that have been close to the log's end for long enough."""
+        """Return the learners that have been close to the log's end for long enough."""
         near = {
             number
             for number, peer in status.progress.items()
@@ -280,7 +286,7 @@ class GroupMembers:
         return False
 
     def _tell(self, replica: Replica, members: Collection[int]) -> None:
-        """Nodes learn that they are members, or are none any more."""
+        """Tell nodes that they are members, or were removed."""
         group, keeper = replica.plan.name, replica.hosted.keeper
         membership = committed_membership(replica)
         known = replica.acquaintances.record.known
@@ -298,7 +304,7 @@ class GroupMembers:
         for link in self._cluster.links.of(node)[:1]:
             link.send_control(what, *arguments)
 
-    # What is asked for
+    # Requested changes
 
     def _change(self, replica: Replica, body: Body, answered: Answered) -> None:
         wanted = MemberChange.from_body(body)
@@ -328,7 +334,7 @@ class GroupMembers:
             self._cluster.orders.wait(done, late, answered)
 
     def _problem(self, replica: Replica, wanted: MemberChange, found: GroupMember | None) -> str:
-        """Why a change is not tried."""
+        """Return why a change is not tried; empty if nothing is against it."""
         status = _status(replica)
         if found is None:
             nodes = ", ".join(each.node for each in replica.plan.nodes)
@@ -343,12 +349,12 @@ class GroupMembers:
             return f"{wanted.node} is a learner already, and will be a voter when it has caught up"
         return "" if self._cluster.links.of(wanted.node) else f"{wanted.node} is not connected"
 
-    # What leaders on other nodes say
+    # Announcements of leaders on other nodes
 
     def _on_member(
         self, link: FrameLink, group: str, voters: list[int], learners: list[int]
     ) -> None:
-        """This node is a member of a group, says who leads it."""
+        """Join a group of which this node is a member, as its leader announces."""
         cluster = self._cluster
         if self._elsewhere(group, "member", group, voters, learners) or group in cluster.hosted:
             return
@@ -376,7 +382,7 @@ class GroupMembers:
         _log.info("a group is joined", extra={"group": plan.name})
 
     def _clear(self, group: str) -> None:
-        """What is left of an earlier stay gives way to what the members have now."""
+        """Delete what is left of an earlier membership, to be replaced by the current state."""
         for parent in (self._paths.queues(group),):
             if self._files.exists(parent):
                 for name in self._files.listdir(parent):
@@ -385,17 +391,17 @@ class GroupMembers:
             delete_directory(self._files, self._paths.snapshots(group))
         installing = TransferPaths(self._paths, group).installing
         if self._files.exists(installing):
-            forget_install(self._files, self._paths, group)  # what it speaks of is gone
+            forget_install(self._files, self._paths, group)  # it refers to files that are gone
         clean(self._files, self._paths, group)
 
     def _on_removed(self, _link: FrameLink, group: str, term: int) -> None:
-        """This node is no member of a group any more, says who leads it."""
+        """Leave a group from which this node was removed, as its leader announces."""
         cluster = self._cluster
         if self._elsewhere(group, "removed", group, term):
             return
         replica = cluster.replicas.get(group)
         if replica is None or replica.hosted.checkpointing:
-            return  # it is told again
+            return  # the leader repeats it
         if replica.hosted.keeper.node.term > term or replica.hosted.keeper.leading:
             return
         record = replica.acquaintances.record
@@ -408,7 +414,7 @@ class GroupMembers:
         _log.warning("a group is left: this node was removed from it", extra={"group": group})
 
     def _elsewhere(self, group: str, what: str, *arguments: object) -> bool:
-        """Whether another shard of this node hosts the group, or would; it is told."""
+        """Return whether another shard of this node has the group, and forward to it."""
         cluster = self._cluster
         shard = cluster.place_of(group)
         if shard == cluster.shard:
@@ -422,8 +428,9 @@ class GroupMembers:
 def next_change(
     status: Status, committed: Membership, doubted: Collection[int], caught_up: Collection[int]
 ) -> MembershipChange | None:
-    """The change that a leader makes by itself: of what is not believed a learner, of who has caught up a voter. One at a
-    time, and none while another is under way."""
+    """Return the change that a leader makes on its own: demote a voter that is not believed to a
+    learner, promote a learner that has caught up. One at a time, and none while another is pending.
+    """
     membership = status.membership
     if committed != membership:
         return None
@@ -437,14 +444,14 @@ def next_change(
 
 
 def standing_of(replica: Replica) -> Standing:
-    """Where a group stands, as this node's copy has it."""
+    """Return a group's state by this node's copy."""
     status = _status(replica)
     committed = committed_membership(replica)
     return Standing(status.commit, committed.voters, status.membership.voters)
 
 
 def committed_membership(replica: Replica) -> Membership:
-    """The membership that cannot be undone any more."""
+    """Return the latest committed membership."""
     node = replica.hosted.keeper.node
     return node.membership_at(node.status().commit)
 

@@ -1,7 +1,9 @@
-"""Links to the shards of other nodes: one stream for each pair of shards, with what queues say to each other.
+"""Links to the shards of other nodes: one stream for each pair of shards, for the traffic between
+queues.
 
-Of two nodes the one whose name is smaller dials. Shard 0 of a node is dialled first; it says how many shards there are. A
-stream that ends takes with it what was under way; the next one begins with everything that the other side has to know.
+Of two nodes the one whose name is smaller dials. Shard 0 of a node is dialled first; its greeting
+contains the number of shards. A stream that ends loses what was in flight; the next one begins with
+everything that the other side has to know.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _log = get_logger("fluxmq.cluster")
 
 
 class NodeLink:
-    """Frames to and from a shard of another node. ``up``: there is a stream."""
+    """Frames to and from a shard of another node."""
 
     def __init__(self, peer: int, node: str, shard: int) -> None:
         self.peer = peer
@@ -37,12 +39,12 @@ class NodeLink:
 
     @property
     def up(self) -> bool:
-        """Whether what is sent has a way to go."""
+        """True while there is a stream."""
         return self.connection is not None and self.connection.open
 
     @property
     def tells_time(self) -> bool:
-        """Whether the other side understands what is said of clocks; nodes of earlier programs do not."""
+        """True if the other side understands clock readings; nodes of earlier versions do not."""
         return self.connection is not None and self.connection.hello.tells_time
 
     @property
@@ -55,7 +57,7 @@ class NodeLink:
         self.send_frame(frames.encode_control(name, *arguments))
 
     def send_frame(self, frame: bytes) -> None:
-        """Send a whole frame; without a stream nobody waits for it."""
+        """Send a whole frame; without a stream it is dropped."""
         if self.connection is not None:
             self.sent_bytes += len(frame)
             self.connection.send(frame)
@@ -64,8 +66,9 @@ class NodeLink:
 class NodeLinks:
     """This shard's links to other nodes.
 
-    ``added`` is told of a link before its first frame, ``came`` when it is up, ``gone`` when it is not; ``handlers`` take control
-    frames, ``received`` all others; ``wake`` has the shard's tick end after frames were taken.
+    ``added`` is called with a link before its first frame, ``came`` when it is up, ``gone`` when it
+    goes down; ``handlers`` take control frames, ``received`` all others; ``wake`` ends the shard's
+    tick after frames were received.
     """
 
     def __init__(
@@ -94,11 +97,11 @@ class NodeLinks:
         self._wake = wake
         self._dialers: dict[tuple[str, int], Dialer] = {}
         self.malformed = RateLimited(_log, per_second=1.0, burst=5)
-        # Each shard of a node has a port of its own, one after another.
+        # Each shard of a node has its own port, one after another.
         self._endpoint = Endpoint(security, shifted(address, own.shard), own, self, self._accept)
 
     async def start(self) -> None:
-        """Listen, and dial who is to be dialled. Raises EndpointError."""
+        """Listen, and dial the nodes that this one has to dial. Raises EndpointError."""
         await self._endpoint.start()
         for node in self._peers:
             if self._own.node < node:
@@ -111,7 +114,7 @@ class NodeLinks:
         await self._endpoint.stop()
 
     def of(self, node: str) -> list[NodeLink]:
-        """The links to a node that are up."""
+        """Return the links to a node that are up."""
         return [link for link in self.links.values() if link.node == node and link.up]
 
     def _dial(self, node: str, shard: int) -> None:
@@ -130,10 +133,10 @@ class NodeLinks:
             return f"{self._own.node} dials {hello.node}, not the other way round"
         return "" if 0 <= hello.shard < SHARDS_MAX else f"there is no shard {hello.shard}"
 
-    # The streams
+    # Streams
 
     def connected(self, connection: Connection) -> None:
-        """A stream is there."""
+        """Register a new stream."""
         hello = connection.hello
         peer = self._numbers[hello.node] * SHARDS_MAX + hello.shard
         link = self.links.get(peer)
@@ -151,7 +154,7 @@ class NodeLinks:
         self._wake()
 
     def received(self, connection: Connection, records: Sequence[bytes]) -> None:
-        """Frames have come."""
+        """Handle frames that a stream has delivered."""
         link = self._link_of(connection)
         if link is None:
             return
@@ -159,7 +162,7 @@ class NodeLinks:
             for frame in records:
                 link.received_bytes += len(frame)
                 self._take(link, frame)
-        except Exception as error:  # noqa: BLE001 (what another node sends must not end this one)
+        except Exception as error:  # noqa: BLE001 (input of another node must not end this one)
             self.malformed.event(
                 logging.WARNING,
                 link.node,
@@ -178,7 +181,7 @@ class NodeLinks:
             self._received(link, frame)
 
     def lost(self, connection: Connection, why: str) -> None:
-        """A stream has ended."""
+        """Unregister a stream that has ended."""
         link = self._link_of(connection)
         if link is not None:
             _log.info("connection lost", extra={"node": link.node, "shard": link.shard, "why": why})

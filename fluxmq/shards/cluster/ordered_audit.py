@@ -1,7 +1,8 @@
-"""Comparing the copies of a group because somebody asks: the rolling hashes of all members at one index, now.
+"""Comparison of a group's copies on request: the rolling hashes of all members at one index, now.
 
-The leader takes the index it has applied last, and asks every member for its hash there; a member answers when it has
-come that far. What is found counts as what the continuous comparison finds.
+The leader takes its last applied index and asks every member for its hash there; a member answers
+once it has applied that index. A difference has the same effect as one found by the continuous
+comparison.
 """
 
 from __future__ import annotations
@@ -37,27 +38,29 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.replica import Replica
 
 MEMBER_SECONDS_MAX: Final = 1.0
-"""How long a member takes to come to the index before it says that it is behind."""
+"""Time that a member takes to reach the index before it answers that it is behind."""
 AUDIT_SECONDS_MAX: Final = 1.3
-"""How long the leader waits for all of them: longer than each of them takes, less than an order may."""
+"""Time that the leader waits for all members: longer than each of them takes, less than an order
+may take.
+"""
 
 Answers = dict[int, int | str]
-"""What each member has answered: its hash, or why there is none."""
+"""The answer of each member: its hash, or why there is none."""
 
 
 class Refetching(Protocol):
-    """Has a group's copy replaced by what its leader has."""
+    """Replaces a group's copy by the leader's."""
 
     def refetch(self, group: str) -> None:
         """Fetch it anew."""
 
 
 class Audited(Protocol):
-    """What audits know of a shard's part in the cluster (`Cluster`)."""
+    """The part of a shard's `Cluster` that audits use."""
 
     @property
     def now(self) -> Callable[[], float]:
-        """Monotonic seconds."""
+        """Clock in monotonic seconds."""
 
     @property
     def replicas(self) -> Mapping[str, Replica]:
@@ -65,7 +68,7 @@ class Audited(Protocol):
 
     @property
     def leaders(self) -> Leaders:
-        """Who leads what."""
+        """The leaders of groups."""
 
     @property
     def links(self) -> NodeLinks:
@@ -77,24 +80,24 @@ class Audited(Protocol):
 
     @property
     def snapshots(self) -> Refetching:
-        """What comes from other members."""
+        """Snapshots fetched from other members."""
 
     def link_to(self, peer: int) -> FrameLink | None:
-        """The way to a shard of this node, or of another."""
+        """Return the link to a shard of this node, or of another."""
 
     def place_of(self, group: str) -> int:
-        """The shard of this node that has a group."""
+        """Return the shard of this node that hosts a group."""
 
 
 class OrderedAudits:
-    """One shard's part in audits that are asked for. ``of``: the audits of the groups here."""
+    """One shard's part in requested audits. ``of``: the audits of the groups here."""
 
     def __init__(self, cluster: Audited, of: Mapping[str, Audit]) -> None:
         self._cluster = cluster
         self._of = of
 
     def audit(self, replica: Replica, _body: Body, answered: Answered) -> None:
-        """Have the copies of a group that is led here compared."""
+        """Compare the copies of a group that is led here."""
         cluster = self._cluster
         group = replica.hosted.group
         own = replica.plan.own or replica.hosted.keeper.node.status().id
@@ -138,7 +141,7 @@ class OrderedAudits:
         return AuditListing(replica.plan.name, tuple(sorted(rows, key=lambda row: row.node)))
 
     def hash(self, body: Body, answered: Answered) -> None:
-        """Answer with the hash of the copy that this node has, once it has come so far."""
+        """Answer with the hash of this node's copy, once it has reached the index."""
         cluster = self._cluster
         wanted = HashWanted.from_body(body)
         replica = cluster.replicas.get(wanted.group)
@@ -188,8 +191,9 @@ def _read(answer: Body | Failure) -> int | str:
 
 
 def deviating(own: int, membership: Membership, answers: Mapping[int, int | str]) -> list[int]:
-    """Members whose hash is not the one that a majority of the voters has; not the leader's (`own`), where none has a
-    majority: nobody can say then who is right. Pure."""
+    """Return the members whose hash differs from that of a majority of the voters, or from the
+    leader's (`own`) if no hash has a majority: then it is undecidable which one is right. Pure.
+    """
     votes = Counter(
         answer
         for number, answer in answers.items()

@@ -1,7 +1,9 @@
-"""What people ask of replicated groups, and order: answered by the shard that leads the group, whichever is asked.
+"""Operators' questions and orders about replicated groups, answered by the shard that leads the
+group, whichever is asked.
 
-Whoever is asked about a group that is led elsewhere passes the question on. What takes a moment (a transfer, a change of
-members) is answered when it has happened, or when it has not within `ORDER_SECONDS_MAX`.
+A shard passes on questions about a group that is led elsewhere. Orders that take a moment (a
+transfer, a change of members) are answered when they have taken effect, or have not within
+`ORDER_SECONDS_MAX`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
 
 ORDER_SECONDS_MAX = 1.5
-"""How long an order may take before it has failed: less than a question is waited for."""
+"""Time after which an order has failed: less than the asker waits for an answer."""
 
 Answer = Body | Failure
 Verb = Callable[["Replica", Body, Answered], None]
@@ -56,7 +58,7 @@ Verb = Callable[["Replica", Body, Answered], None]
 
 @dataclass(slots=True)
 class Waiting:
-    """An order under way: ``outcome`` gives its answer once there is one, ``late`` is the answer when there is none in time."""
+    """An order under way: ``outcome`` returns its answer, if any, ``late`` answers a timeout."""
 
     deadline: float
     outcome: Callable[[], Answer | None]
@@ -65,7 +67,7 @@ class Waiting:
 
 
 class ClusterOrders:
-    """Answers for one shard."""
+    """Answers questions and orders for one shard."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -79,7 +81,7 @@ class ClusterOrders:
         self._of_members: dict[str, Order] = {}
 
     def orders(self) -> dict[str, Order]:
-        """What control may ask and order."""
+        """Return the handlers of control's questions and orders by kind."""
         return {
             RAFT: self._on_raft,
             CAN_STOP: self._on_can_stop,
@@ -89,15 +91,15 @@ class ClusterOrders:
         }
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame of other shards."""
+        """Return the handlers of control frames of other shards by name."""
         return self._questions.handlers()
 
     def serve(self, kind: str, verb: Verb) -> None:
-        """Have a kind of question answered where a group is led."""
+        """Register a kind of question that the group's leader answers."""
         self._verbs[kind] = verb
 
     def serve_member(self, kind: str, order: Order) -> None:
-        """Have a kind of question of other shards answered by whoever is asked, leader or not."""
+        """Register a kind of question of other shards that any member answers, leader or not."""
         self._of_members[kind] = order
 
     def ask(self, link: FrameLink, kind: str, body: Body, answered: Answered) -> None:
@@ -105,16 +107,16 @@ class ClusterOrders:
         self._questions.ask(link, kind, body, answered)
 
     def wait(self, outcome: Callable[[], Answer | None], late: str, answered: Answered) -> None:
-        """Answer when there is something to answer, or when it is too late."""
+        """Answer when there is an outcome, or when it is too late."""
         deadline = self._cluster.now() + ORDER_SECONDS_MAX
         self._waiting.append(Waiting(deadline, outcome, Failure(ERROR_FAILED, late), answered))
 
     def lost(self, peer: int) -> None:
-        """A shard has gone."""
+        """Fail the questions to a shard that has gone."""
         self._questions.lost(peer)
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Answer orders that are done or late; called every tenth of a second."""
         self._questions.housekeeping()
         waiting, self._waiting = self._waiting, []
         now = self._cluster.now()
@@ -125,7 +127,7 @@ class ClusterOrders:
             else:
                 each.answered(answer or each.late)
 
-    # Where it goes
+    # Routing
 
     def _at_leader(self, kind: str, body: Body, answered: Answered) -> None:
         """Have the shard that leads a group answer."""
@@ -159,7 +161,7 @@ class ClusterOrders:
             return
         verb(replica, body, answered)
 
-    # How groups do
+    # Group status
 
     def _tell(self, replica: Replica, _body: Body, answered: Answered) -> None:
         answered(raft_row(self._cluster, replica).to_body())
@@ -219,7 +221,7 @@ class ClusterOrders:
         self.wait(outcome, f"group {group} was not taken over by {node} in time", answered)
 
     def _successor(self, replica: Replica, node: str) -> int:
-        """Who is to lead: the node that is named, else who is nearest to having everything. Raises ValueError."""
+        """Return the next leader: the node given, or the most advanced voter. Raises ValueError."""
         status = replica.hosted.keeper.node.status()
         reachable = {
             number: peer.match
@@ -240,7 +242,7 @@ class ClusterOrders:
     # Stopping
 
     def _on_can_stop(self, _body: Body, answered: Answered) -> None:
-        """Groups that would have no quorum any more if this node stopped, and why; of one where nothing is in the way, no why."""
+        """List the groups that vote here, with the reason, if any, why they need this node."""
         cluster = self._cluster
         outcomes: list[Outcome] = []
         waits = 1
@@ -274,11 +276,11 @@ class ClusterOrders:
 
 
 LAG_ENTRIES_MAX = 1000
-"""A member that is further behind than this does not count for those that could go on at once."""
+"""Maximum lag of a member that counts among those that could go on at once."""
 
 
 def quorum_problem(row: RaftRow, node: str, contact_seconds: float) -> str:
-    """Why a group could not go on without a node, as its leader tells; empty when it could."""
+    """Return why a group could not go on without a node, by its leader's row; empty if it could."""
     voters = [member for member in row.members if member.kind == VOTER]
     needed = len(voters) // 2 + 1
     others = [member for member in voters if member.node != node]
@@ -305,6 +307,6 @@ def _unfit(member: MemberRow, leader: str, contact_seconds: float) -> str:
 
 
 def _joined(own: RaftRow | None, answer: Body) -> RaftRow:
-    """What this node's copy tells, with the members as the leader sees them; the leader's row where there is no copy."""
+    """Return this node's row, or else the leader's, with the members as the leader sees them."""
     leader = RaftRow.from_body(answer)
     return leader if own is None else replace(own, members=leader.members)

@@ -1,14 +1,17 @@
-"""What publishers gave to this node while it does not lead: kept here, and taken to who does (`write_policy: local`).
+"""Appends that publishers gave to this node while it does not lead: kept here, and carried to the
+leader (`write_policy: local`).
 
-For each queue there is an outbox: a durable queue in one of this shard's own groups, that clients cannot name. What is
-kept is an envelope: one message with a whole batch in it, and the name (`queues.origins`) under which it is appended to the
-queue. So it takes effect there once, whoever asks for it how often; and a batch does not expire, wait or come apart before
-it is where its queue's rules hold. An envelope is let go of when its queue has the batch as surely as any; only when that is on the
-disk may the queue forget the name.
+Each queue has an outbox: a durable queue in one of this shard's own groups, which clients cannot
+name. It keeps envelopes: one message with a whole batch in it, and the name (`queues.origins`)
+under which the batch is appended to the queue. So a batch takes effect there once, however often
+and by whomever it is sent; and it does not expire, wait or come apart before it is where its
+queue's rules apply. An envelope is settled once its queue has acknowledged the batch as durably as
+any; only when the settlement is on disk may the queue forget the name.
 
-No name is used twice. The leader remembers names for the whole group, longer than a queue or an outbox lives, so every outbox
-has an origin of its own: one made again (its queue was deleted and declared again, its group went to another shard and came
-back) begins with a new one. Envelopes on the disk keep the origin they were written with.
+No name is used twice. The leader remembers names for the whole group, longer than a queue or an
+outbox lives, so every outbox has its own origin: one made again (its queue was deleted and declared
+again, or its group went to another shard and came back) begins with a new one. Envelopes on disk
+keep the origin they were written with.
 """
 
 from __future__ import annotations
@@ -37,29 +40,31 @@ from fluxmq.shards.queues.names import OUTBOX_PREFIX
 from fluxmq.shards.queues.ports import Answer, Attached, Held, QueueHost, Status, Wanted
 
 ENVELOPES_MAX = 64
-"""Envelopes of one outbox that are on their way to the leader, or settled and not yet known to be: each may be as large as
-an append, and a leader answers many in one round trip."""
+"""Maximum number of envelopes of one outbox that are in flight to the leader, or settled but not
+yet confirmed: each may be as large as an append, and a leader answers many in one round trip.
+"""
 WAITING_MAX = 4096
-"""Appends that wait for their outbox to be made, which takes a sync of the disk."""
+"""Maximum number of appends that wait for their outbox to be made, which takes a sync of the disk.
+"""
 RETRY_SECONDS = 1.0
-"""Time before an append that its queue has refused is asked for again."""
+"""Time before an append that its queue has refused is retried."""
 NEVER = 36_500 * DAY
-"""µs after which an envelope would be taken away from its carrier."""
+"""Visibility timeout in µs after which an envelope would be taken from its carrier."""
 
 _HEAD = struct.Struct("<QQ")
-"""In front of an envelope's batch: origin and number of its append."""
+"""Header of an envelope's batch: origin and number of its append."""
 _NO_PROPERTIES = encode([])
 
 _log = get_logger("fluxmq.cluster")
 
 
 def name_of(group: str, queue: str) -> str:
-    """The outbox in one of this node's own groups for a queue."""
+    """Return the name of a queue's outbox in one of this node's own groups."""
     return f"{OUTBOX_PREFIX}{group}/{queue}"
 
 
 def config_of(name: str, bytes_max: int) -> QueueConfig:
-    """An outbox as its group keeps it: nothing in it goes but to its carrier, and more than ``bytes_max`` are refused."""
+    """Return an outbox's configuration: at most ``bytes_max``, consumed by its carrier only."""
     return QueueConfig(
         name=name,
         max_message_size=1 << 30,
@@ -74,19 +79,19 @@ def config_of(name: str, bytes_max: int) -> QueueConfig:
 
 
 class OutboxCounts:
-    """What a shard counts of its outboxes."""
+    """A shard's counters of its outboxes."""
 
     def __init__(self) -> None:
         self.kept = 0
-        """Batches that were kept here and acknowledged."""
+        """Batches kept here and acknowledged."""
         self.carried = 0
-        """Batches that their queue's leader has taken."""
+        """Batches accepted by their queue's leader."""
         self.refused = 0
-        """Times that a batch was refused there, and is asked for again."""
+        """Number of times the leader refused a batch, which is then retried."""
 
 
 class _Envelope:
-    """One that was handed to the carrier. ``sent``: it is asked for; ``taken``: its queue has it."""
+    """An envelope delivered to the carrier. ``sent``: in flight; ``taken``: its queue has it."""
 
     __slots__ = ("batch", "number", "origin", "sent", "taken")
 
@@ -99,11 +104,11 @@ class _Envelope:
 
 
 class Carrying(NamedTuple):
-    """What outboxes of a shard need of it.
+    """The services of a shard that its outboxes use.
 
-    ``target`` gives who takes a queue's appends to its leader, None while nobody can; ``is_clear`` tells whether nothing is
-    under way that this shard's clients have asked of the queue's leader before; ``withdraw`` has whoever takes appends ask no
-    more for those of some origins.
+    ``target`` returns the host that takes a queue's appends to its leader, None while there is
+    none; ``is_clear`` returns whether clients of this shard have no earlier appends in flight to
+    the queue's leader; ``withdraw`` stops sending those of some origins.
     """
 
     target: Callable[[str], QueueHost | None]
@@ -113,8 +118,10 @@ class Carrying(NamedTuple):
 
 
 class Outbox:
-    """One queue's, in ``group``. ``new_origin`` gives an origin that no other outbox has; ``ended`` is called when the queue has
-    been deleted, this with it, and nobody has published to another one of its name meanwhile."""
+    """The outbox of one queue in ``group``. ``new_origin`` returns an origin that no other outbox
+    has; ``ended`` is called when the queue and its outbox have been deleted and nothing was
+    published to another queue of that name meanwhile.
+    """
 
     def __init__(
         self,
@@ -141,22 +148,22 @@ class Outbox:
         self._ended = ended
         self._waiting: deque[tuple[bytes, Answer | None]] = deque()
         self._ready = group.machine.queue(self.name) is not None
-        """Whether the queue that keeps is there, for the queue that there is now."""
+        """True while the outbox's queue exists and belongs to the present queue of this name."""
         self._making = False
         self._ending = False
-        """Whether what was kept for a deleted queue is being deleted; appends wait for that."""
+        """True while batches kept for a deleted queue are being deleted; appends wait for that."""
         self._appending = 0
         self._envelopes: dict[int, _Envelope] = {}
-        """By offset, in order: handed to the carrier, and not known to be settled."""
+        """By offset, in order: delivered to the carrier, and not known to be settled."""
         self._held: Held | None = None
         self._attaching = False
         self._settling = False
         self._again = 0.0
-        """When refused appends are asked for again; nothing passes them meanwhile."""
+        """Time at which refused appends are retried; nothing overtakes them meanwhile."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was kept is with its queue."""
+        """True when its queue has everything that was kept."""
         if self._envelopes or self._waiting or self._appending:
             return False
         state = self.group.machine.queue(self.name)
@@ -164,14 +171,14 @@ class Outbox:
 
     @property
     def depth(self) -> int:
-        """Batches that are kept."""
+        """Number of batches kept."""
         state = self.group.machine.queue(self.name)
         return 0 if state is None else state.depth
 
     # Keeping
 
     def append(self, batch: bytes, done: Answer | None) -> bool:
-        """Keep a batch; ``done`` gets 0 when this node's disk has it."""
+        """Keep a batch; ``done`` gets 0 once it is on this node's disk."""
         if self._ready:
             return self._keep(batch, done)
         if len(self._waiting) >= WAITING_MAX:
@@ -220,7 +227,7 @@ class Outbox:
     # Carrying
 
     def attach(self) -> None:
-        """Have what is kept handed out."""
+        """Consume the kept envelopes."""
         if self._attaching or self._held is not None or not self._ready:
             return
         self._attaching = True
@@ -235,7 +242,7 @@ class Outbox:
             held.detach()  # the queue has been deleted meanwhile
 
     def cancelled(self) -> None:
-        """The group has failed, or it has moved: whoever has it next begins anew, and only they ask for what is kept."""
+        """Forget the envelopes of a group that failed or moved: its next host alone sends them."""
         self._held = None
         asked = {each.origin for each in self._envelopes.values() if each.sent and not each.taken}
         self._envelopes.clear()
@@ -245,7 +252,7 @@ class Outbox:
     def deliver(
         self, batch: Batch, first: int, count: int, attempts: int, committed: int = -1
     ) -> None:
-        """Envelopes to be carried."""
+        """Take envelopes to be carried."""
         if not self._ready:
             return  # they are being deleted
         for index in range(first, first + count):
@@ -256,7 +263,7 @@ class Outbox:
         self.carry()
 
     def carry(self) -> None:
-        """Ask the queue's leader for what nobody has been asked for, in order."""
+        """Send the unsent envelopes to the queue's leader, in order."""
         if self._again or not self._is_clear(self.queue):
             return
         for offset, envelope in list(self._envelopes.items()):
@@ -292,7 +299,7 @@ class Outbox:
         self._again = self._now() + RETRY_SECONDS
 
     def _settle(self) -> None:
-        """Let go of what its queue has; one settlement at a time, so that what comes meanwhile is one."""
+        """Settle the envelopes that the queue has, in one settlement at a time to batch them."""
         if self._settling or self._held is None:
             return
         taken = [offset for offset, each in self._envelopes.items() if each.taken]
@@ -303,7 +310,7 @@ class Outbox:
         def settled(reason: int) -> None:
             self._settling = False
             if reason:
-                return  # the group has failed: the envelope comes again, under the name it has
+                return  # the group has failed: the envelope is redelivered with the same name
             for offset in taken:
                 self._envelopes.pop(offset, None)
             self._settle()
@@ -312,7 +319,7 @@ class Outbox:
         self._held.settle(Verb.ACK, [(offset, offset) for offset in taken], 0, b"", settled)
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         if self._again and self._again <= self._now():
             self._again = 0.0
         self.attach()
@@ -322,12 +329,13 @@ class Outbox:
     # Ending
 
     def end(self) -> None:
-        """Its queue has been deleted: what is kept for it goes, as what was in it. What is appended from now on is for
-        another queue of its name, and kept when nothing of this one is left."""
+        """Delete what is kept for a queue that was deleted. Later appends are for another queue of
+        its name, and are kept once nothing of this one is left.
+        """
         if self._held is not None:
             self._held.detach()
         self.cancelled()
-        # The group answers in the order in which it is asked: what is under way has its answer before the next queue is made.
+        # The group answers in order: pending appends are answered before the next queue is made.
         self._origin = self._new_origin(self.name)
         self._ready = False
         self._again = 0.0
@@ -357,29 +365,29 @@ class Outbox:
             self._ended(self)
 
     def leave(self) -> None:
-        """Its group is hosted elsewhere from now on, and has what is kept."""
+        """Let go of an outbox whose group is hosted elsewhere now, with everything it keeps."""
         self._ready = False
         self.cancelled()
 
 
 class Outboxes:
-    """Those of one shard. ``life``: bytes of this shard's life, in which names of appends differ from those of others."""
+    """The outboxes of one shard. ``life``: bytes unique to its life, for unique append names."""
 
     def __init__(self, life: bytes, bytes_max: int, carrying: Carrying) -> None:
         self.counts = OutboxCounts()
         self._life = life
         self._made = itertools.count(1)
-        """Outboxes of this life, each with an origin of its own."""
+        """Numbers the outboxes of this life, for an origin each."""
         self._bytes_max = bytes_max
         self._carrying = carrying
         self._groups: dict[str, Group] = {}
         """This shard's own groups that lead."""
         self._boxes: dict[str, dict[str, Outbox]] = {}
-        """By queue, and group: after groups have moved between shards there may be two of one queue."""
+        """By queue and group: a queue may have two after groups moved between shards."""
         self._homeless = RateLimited(_log, per_second=0.1, burst=1)
 
     def opened(self, group: Group, prefix: str) -> None:
-        """One of this node's own groups was opened; those whose names begin with ``prefix`` may hold outboxes."""
+        """Register an own group that was opened; names with ``prefix`` mark holders of outboxes."""
         if not group.name.startswith(prefix):
             return
         before = group.on_leading
@@ -398,7 +406,7 @@ class Outboxes:
                 self._make(state.name.removeprefix(beginning), group).attach()
 
     def closed(self, name: str) -> None:
-        """A group is hosted here no longer."""
+        """Forget a group that is no longer hosted here."""
         if self._groups.pop(name, None) is None:
             return
         for boxes in list(self._boxes.values()):
@@ -407,12 +415,12 @@ class Outboxes:
                 self._forget(boxes[name])
 
     def is_empty(self, queue: str) -> bool:
-        """Whether nothing is kept for a queue here."""
+        """Return whether nothing is kept for a queue here."""
         boxes = self._boxes.get(queue)
         return not boxes or all(box.is_empty for box in boxes.values())
 
     def append(self, queue: str, batch: bytes, done: Answer | None) -> bool | None:
-        """Keep a batch; whether there is room for more, None where there is no group that could hold it."""
+        """Keep a batch; return whether there is room for more, None if no group could hold it."""
         for name in sorted(self._groups):
             group = self._groups[name]
             if not (group.failed or group.leaving):
@@ -452,16 +460,16 @@ class Outboxes:
                 del self._boxes[box.queue]
 
     def deleted(self, queue: str) -> None:
-        """It is decided that a queue is no more."""
+        """End the outboxes of a queue that has been deleted."""
         for box in list(self._boxes.get(queue, {}).values()):
             box.end()
 
     def depths(self) -> list[int]:
-        """How many batches each outbox holds."""
+        """Return the number of batches in each outbox."""
         return [box.depth for boxes in self._boxes.values() for box in boxes.values()]
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         for boxes in list(self._boxes.values()):
             for box in list(boxes.values()):
                 box.housekeeping()

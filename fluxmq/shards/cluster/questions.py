@@ -1,7 +1,7 @@
-"""Questions from shard to shard, of this node and of others, about what only the one that is asked knows or may do.
+"""Questions from shard to shard, within this node and beyond, that only the shard asked can answer.
 
-A question is a kind and a body, as control's requests are; its answer is a body or a failure. A shard that goes away
-answers nothing more: its questions fail, and so do those that are not answered in time.
+A question is a kind and a body, like control's requests; its answer is a body or a failure.
+Questions to a shard that goes away fail, and so do those that are not answered in time.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from fluxmq.ipc.messages import ERROR_AWAY, ERROR_FAILED, Body, Failure, Message
 from fluxmq.net.links import FrameLink
 
 QUESTION_SECONDS_MAX = 2.0
-"""How long an answer is waited for: less than control waits for this shard's."""
+"""Time to wait for an answer: less than control waits for this shard's."""
 QUESTIONS_MAX = 1024
-"""Questions without an answer; more are refused at once."""
+"""Maximum number of open questions; more are refused at once."""
 
 Serve = Callable[[str, Body, Answered], None]
 
@@ -31,7 +31,7 @@ class _Question:
 
 
 class Questions:
-    """Asks other shards, and answers them by ``serve``, which raises MessageError for a body that is not understood."""
+    """Asks other shards, and answers theirs by ``serve``, which may raise MessageError."""
 
     def __init__(self, serve: Serve, now: Callable[[], float]) -> None:
         self._serve = serve
@@ -40,7 +40,7 @@ class Questions:
         self._open: dict[int, _Question] = {}
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"question": self._on_question, "answer": self._on_answer}
 
     def ask(self, link: FrameLink, kind: str, body: Body, answered: Answered) -> None:
@@ -56,11 +56,11 @@ class Questions:
             link.send_control("question", number, kind, dict(body))
 
     def lost(self, peer: int) -> None:
-        """A shard has gone."""
+        """Fail the questions to a shard that has gone."""
         self._fail(lambda each: each.peer == peer, "the shard that leads it has gone")
 
     def housekeeping(self) -> None:
-        """Time has passed."""
+        """Fail the questions that were not answered in time."""
         now = self._now()
         self._fail(lambda each: each.deadline <= now, "no answer in time")
 

@@ -1,4 +1,6 @@
-"""What single queues of the settings want of their replication: their group's plan with what they say themselves."""
+"""Replication plans of single queues of the settings: their group's plan with the queue's own
+values.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,13 @@ from fluxmq.shards.queues.waiting_answers import Wish
 
 
 class QueuePlans:
-    """The plans of queues. Those that clients declare have what their group has."""
+    """The plans of queues. Those that clients declare have their group's plan."""
 
     def __init__(self, settings: Settings, plans: GroupPlans) -> None:
         self._plans = plans
         self._ack_timeout = settings.cluster.raft.ack_timeout
         self._timeouts: dict[str, float] = {}
-        """What appends to queues without a plan of their own wait, by group, as far as it was asked for."""
+        """Append timeouts of queues without a plan of their own, cached by group."""
         self._own: dict[tuple[str, str], GroupPlan] = {}
         for queue in settings.queues:
             group = queue.replication_group(settings.cluster.raft)
@@ -22,11 +24,11 @@ class QueuePlans:
                 self._own[group, queue.name] = plans.of_queue(queue)
 
     def of(self, group: str, queue: str) -> GroupPlan:
-        """A queue's plan. Raises UnknownGroup."""
+        """Return a queue's plan. Raises UnknownGroup."""
         return self._own.get((group, queue)) or self._plans.of(group)
 
     def ack_timeout(self, group: str, queue: str) -> float:
-        """Seconds after which an append that nobody has answered is refused."""
+        """Return the seconds after which an unanswered append is refused."""
         own = self._own.get((group, queue))
         if own is not None:
             return own.ack_timeout
@@ -40,7 +42,8 @@ class QueuePlans:
         return found
 
     def reads_copies(self, group: str) -> bool:
-        """Whether consumers on other nodes wait for what their copy knows to be committed, of any queue of the group.
+        """Return whether consumers on other nodes depend on their copy's commit index, for any
+        queue of the group.
 
         Raises UnknownGroup.
         """
@@ -48,12 +51,12 @@ class QueuePlans:
         return any(plan.distribution_mode == "replicate" for plan in (self._plans.of(group), *own))
 
     def wishes(self, group: str) -> dict[str, Wish]:
-        """When the queues of a group want appends answered, by name."""
+        """Return when the queues of a group want appends acknowledged, by name."""
         return {name: wish_of(plan) for (of, name), plan in self._own.items() if of == group}
 
 
 def wish_of(plan: GroupPlan) -> Wish:
-    """When an append is answered by a plan: by default when a majority of the members has it on disk."""
+    """Return when a plan has appends acknowledged: by default once a majority has synced them."""
     if not plan.sync_mode:
         return Wish(early=True)
     majority = len(plan.members) // 2 + 1

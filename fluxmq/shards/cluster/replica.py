@@ -1,4 +1,4 @@
-"""A replicated group on a shard, with all that belongs to it there; and how fast its clock runs."""
+"""A replicated group on a shard with its parts there, and the rate of its clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fluxmq.shards.queues.hosted import Hosted
 from fluxmq.shards.queues.replica_host import ReplicaHost
 
 TICKS_PER_ELECTION = 20
-"""Ticks of a group's clock in its shortest election timeout: the finer, the seldomer two campaign at once."""
+"""Ticks of a group's clock in its shortest election timeout: the finer, the more seldom two members
+campaign at once.
+"""
 
 
 @dataclass(slots=True)
@@ -29,16 +31,16 @@ class Replica:
     starting: asyncio.Task[None] | None = None
     tick_seconds: float = 0.1
     caught_up: dict[int, float] = field(default_factory=dict)
-    """Since when learners are close to the log's end; where it is led."""
+    """On the leader: the time since when learners are close to the log's end."""
     next_tell: float = 0.0
-    """When nodes are told next that they are members, or are none."""
+    """Next time to tell nodes that they are members, or were removed."""
 
 
 def tick_seconds(plan: GroupPlan) -> float:
-    """How long a tick of a group's clock takes."""
+    """Return the duration of a tick of a group's clock, in seconds."""
     return plan.election_timeout / TICKS_PER_ELECTION
 
 
 def heartbeat_ticks(plan: GroupPlan) -> int:
-    """Ticks between two heartbeats."""
+    """Return the number of ticks between two heartbeats."""
     return min(max(1, int(plan.heartbeat_timeout / tick_seconds(plan))), TICKS_PER_ELECTION - 1)

@@ -1,4 +1,4 @@
-"""What a shard tells of the replicated groups it hosts, and of its streams to other nodes: to people, and as metrics."""
+"""Status and metrics of a shard's replicated groups and of its streams to other nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def raft_row(cluster: Cluster, replica: Replica) -> RaftRow:
-    """How a group does, seen from this shard's copy of it."""
+    """Return a group's status, seen from this shard's copy."""
     hosted = replica.hosted
     group, status = hosted.group, hosted.keeper.node.status()
     leader = leader_of(replica, status)
@@ -41,13 +41,13 @@ def raft_row(cluster: Cluster, replica: Replica) -> RaftRow:
 
 
 def leader_of(replica: Replica, status: Status | None = None) -> str:
-    """The node that leads a group, as far as its Raft node knows; empty for nobody."""
+    """Return the node that leads a group, as far as its Raft node knows; empty for none."""
     known = status or replica.hosted.keeper.node.status()
     return "" if replica.hosted.group.failed else name_of(replica, known.leader)
 
 
 def name_of(replica: Replica, number: int) -> str:
-    """The node of a member's number; the number where the settings know no such node; empty for 0."""
+    """Return a member's node; its number if the settings know no such node; empty for 0."""
     if not number:
         return ""
     names = (member.node for member in replica.plan.nodes if member.number == number)
@@ -55,7 +55,7 @@ def name_of(replica: Replica, number: int) -> str:
 
 
 def contact_seconds(cluster: Cluster, replica: Replica, number: int) -> float | None:
-    """Seconds since a member was last heard of; None before it was."""
+    """Return the seconds since a member was last heard from; None if it never was."""
     heard = replica.carrier.heard.get(number)
     return None if heard is None else max(0.0, cluster.now() - heard)
 
@@ -87,14 +87,14 @@ def _members(
 
 
 class ClusterReports:
-    """Reads one shard's part in the cluster when somebody asks."""
+    """Reads one shard's part in the cluster on demand."""
 
     def __init__(self, cluster: Cluster, guard: Guard) -> None:
         self._cluster = cluster
         self._guard = guard
 
     def samples(self) -> Iterator[Sample]:
-        """Every metric of replicated groups and of streams to other nodes."""
+        """Yield every metric of replicated groups and of streams to other nodes."""
         cluster = self._cluster
         replicas = list(cluster.replicas.values())
         for replica in replicas[:GROUP_SERIES_MAX]:
@@ -120,11 +120,11 @@ class ClusterReports:
 
     @property
     def clocks_apart(self) -> int:
-        """How many nodes' wall clocks differ from this one's by too much."""
+        """Number of nodes whose wall clocks differ from this one's by too much."""
         return self._cluster.clocks.apart
 
     def outboxes(self) -> list[int]:
-        """How many batches each outbox of this shard holds."""
+        """Return the number of batches in each outbox of this shard."""
         return self._cluster.hosts.outboxes.depths()
 
     def _group(self, replica: Replica) -> Iterator[Sample]:

@@ -1,8 +1,10 @@
-"""Reads sealed segments of replicated groups through, slowly and all the time, so that damage is found while others have copies.
+"""Reads sealed segments of replicated groups, slowly and continuously, so that damage is found
+while other nodes have copies.
 
-Nothing else looks at most of what a queue keeps before somebody wants it. Every pass takes each sealed segment of each group
-here once, batch by batch, in a thread that rests most of the time. What is damaged is fetched anew from whoever leads
-(`Damages`). A member that fetched a damaged segment from here says so, and that one is looked at next.
+Most of what a queue keeps is not read otherwise until a consumer wants it. Every pass reads each
+sealed segment of each group here once, batch by batch, in a thread that rests most of the time.
+Damaged segments are fetched anew from the leader (`Damages`). A member that fetched a damaged
+segment from here reports it, and that segment is checked next.
 """
 
 from __future__ import annotations
@@ -30,21 +32,23 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
 
 BYTES_PER_SECOND: Final = 8 << 20
-"""Read at most: little beside what disks give, and a terabyte in a day and a half."""
+"""Maximum read rate: little beside the throughput of disks, and a terabyte in a day and a half."""
 TURN_SECONDS: Final = 0.0005
-"""How long batches are looked at without a rest: the thread shares the interpreter with the shard's loop."""
+"""Time to check batches without a rest: the thread shares the interpreter with the shard's loop."""
 SHARE: Final = 50
-"""A rest is so many times as long as the turn: 2 % of a processor at most, however small the batches are."""
+"""Ratio of a rest to the turn before it: at most 2 % of a core, however small the batches are."""
 PASS_SECONDS: Final = 600.0
-"""Time between two passes over a group: one that is small is not read all the time."""
+"""Interval between two passes over a group: a small one is not read all the time."""
 LOOK_SECONDS: Final = 1.0
-"""Time between two looks at what is due."""
+"""Interval between two checks for groups that are due."""
 ASKED_MAX: Final = 64
-"""Segments that others found damaged and that are still to be looked at; the oldest of more are left to the next pass."""
+"""Maximum number of segments that others reported as damaged and that are still to be checked;
+beyond it the oldest are left to the next pass.
+"""
 
 
 class Sealed(NamedTuple):
-    """A sealed segment as it is to be: its queue and that one's directory, its file, its state."""
+    """A sealed segment as it should be: its queue, the queue's directory, its file, its state."""
 
     queue: str
     directory: str
@@ -53,7 +57,7 @@ class Sealed(NamedTuple):
 
 
 class Pacer:
-    """Says when who reads has to rest. ``clock``: seconds; ``rest``: waits for so long, and raises to end it all."""
+    """Paces the reader. ``clock``: seconds; ``rest``: waits for seconds, or raises to end it."""
 
     def __init__(self, clock: Callable[[], float], rest: Callable[[float], None]) -> None:
         self.bytes = 0
@@ -65,12 +69,12 @@ class Pacer:
         self._turn = 0.0
 
     def begin(self) -> None:
-        """Another file begins, and a turn."""
+        """Begin another file, and a turn."""
         self._position = self._turn_bytes = 0
         self._turn = self._clock()
 
     def read(self, position: int) -> None:
-        """A file was read up to a position."""
+        """Account for a file that was read up to a position, and rest if due."""
         size = position - self._position
         self._position = position
         self.bytes += size
@@ -85,7 +89,7 @@ class Pacer:
 
 
 class Scrub:
-    """Looks through the segments of one shard's groups."""
+    """Scrubs the segments of one shard's groups."""
 
     def __init__(self, cluster: Cluster, files: Files) -> None:
         self._cluster = cluster
@@ -99,11 +103,11 @@ class Scrub:
 
     @property
     def bytes(self) -> int:
-        """Bytes looked at so far."""
+        """Bytes checked so far."""
         return self._pacer.bytes
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"damaged": self._on_damaged}
 
     def start(self) -> None:
@@ -126,7 +130,7 @@ class Scrub:
     def _on_damaged(
         self, _link: FrameLink, group: str, _member: int, directory: str, file: str
     ) -> None:
-        """A member has fetched a segment from here that is damaged: it, or what the member has of it by now."""
+        """Note a segment fetched from here that a member found damaged, here or in its copy."""
         self._asked.append((group, directory, file))
 
     async def _run(self) -> None:
@@ -144,7 +148,7 @@ class Scrub:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, group: str, wanted: Callable[[Sealed], bool]) -> bool:
-        """Look through a group's segments, as far as they are wanted; whether it was in a state to be looked at."""
+        """Check a group's ``wanted`` segments; return whether its state allowed that."""
         replica = self._cluster.replicas.get(group)
         if replica is None or not _is_steady(replica):
             return False
@@ -159,7 +163,7 @@ class Scrub:
         return True
 
     def _check(self, segment: Sealed) -> str:
-        """What is wrong with a segment; empty if nothing is, or it has gone meanwhile."""
+        """Return the damage of a segment; empty if there is none, or the segment has gone."""
         path = f"{segment.directory}/{segment.file}"
         self._pacer.begin()
         try:
@@ -167,9 +171,7 @@ class Scrub:
         except Corruption as damage:
             return str(damage) if self._files.exists(path) else ""
         except (StorageError, _Stopped):
-            return (
-                ""  # it has gone, or cannot be read now: whoever wants it says what is the matter
-            )
+            return ""  # it has gone, or cannot be read now: the next reader reports the problem
         return ""
 
 
@@ -178,17 +180,17 @@ class _Stopped(Exception):  # noqa: N818 (the end of the thread's work, not an e
 
 
 def _is_file(directory: str, file: str, segment: Sealed) -> bool:
-    """Whether a segment is that of a queue's directory (its name alone) and file."""
+    """Return whether a segment has this queue directory (name only) and this file."""
     return segment.directory.endswith(f"/{directory}") and segment.file == file
 
 
 def _is_steady(replica: Replica) -> bool:
-    """Whether the files are what the log and the snapshot say."""
+    """Return whether the files match the log and the snapshot."""
     return not replica.hosted.group.failed and not replica.hosted.stores.recovering
 
 
 def sealed_segments(replica: Replica) -> Iterator[Sealed]:
-    """All sealed segments of a group; none if what was appended cannot be written."""
+    """Yield all sealed segments of a group; none if appended data cannot be written."""
     try:
         logs = live_logs(replica.hosted)
     except StorageError:

@@ -1,8 +1,10 @@
-"""Snapshots of groups between nodes: offered by who leads, fetched and put in place by who lags, or by a copy that differs.
+"""Snapshots of groups between nodes: offered by the leader, fetched and installed by a lagging
+member, or by a copy that differs.
 
-A leader that no longer has the entries a member needs offers its snapshot. The member fetches what it lacks of the
-leader's segments while its copy goes on answering, then closes the group, puts the snapshot in place, and opens it again: with its
-vote as it was, and its log beginning behind the snapshot. The leader hears that it is done, and goes on with entries.
+A leader that no longer has the entries a member needs offers its snapshot. The member fetches the
+segments it lacks while its copy keeps answering, then closes the group, installs the snapshot, and
+reopens it: with its previous vote, and a log that begins behind the snapshot. It reports that to
+the leader, which continues with entries.
 """
 
 from __future__ import annotations
@@ -36,36 +38,42 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
 
 UNHEARD_SECONDS: Final = 1.0
-"""After which a snapshot is offered again of which the member has not said a word: the offer was lost, or the member is
-reconnecting. One that fetches already takes no notice."""
+"""Time after which a snapshot is offered again if the member has not reacted: the offer was lost,
+or the member is reconnecting. A member that is fetching ignores it.
+"""
 SILENT_SECONDS: Final = 10.0
-"""How long a member that has said that it fetches may say nothing more before it is offered a snapshot again."""
+"""Time after which a member that reported fetching, and then fell silent, is offered a snapshot
+again.
+"""
 SAY_SECONDS: Final = 1.0
-"""Time between two words of a member that fetches."""
+"""Interval between two reports of a member that fetches."""
 AGAIN_SECONDS: Final = 2.0
-"""Time before a copy that is to be fetched anew tries again, and before a member says that it could not fetch one: it is
-offered the next at once."""
+"""Time before an untrusted copy is fetched again, and before a member reports that it failed to
+fetch one: it is then offered the next at once.
+"""
 HOLD_SECONDS: Final = 600.0
-"""How long a damaged copy takes no checkpoint while it is fetched: a newer one of its own would be in the way."""
+"""Time that a damaged copy takes no checkpoint while it is fetched: a newer one of its own would be
+in the way.
+"""
 WRITTEN_SECONDS_MAX: Final = 30.0
-"""How long the log may take to write what the group gave it, before the group is closed."""
+"""Time that the log may take to write the group's entries before the group is closed."""
 _STEP_SECONDS: Final = 0.005
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Snapshots:
-    """Snapshots of one shard's groups, both ways."""
+    """Snapshots of one shard's groups, in both directions."""
 
     def __init__(
         self, cluster: Cluster, security: Security, service: QueueService, settings: Settings
     ) -> None:
         self.installed = 0
-        """Snapshots of other members that were put in place here."""
+        """Number of other members' snapshots that were installed here."""
         self.fetching: dict[str, SnapshotTarget | None] = {}
-        """Groups that are being fetched, and how far, once that is known."""
+        """Groups that are being fetched, with their progress once it is known."""
         self._sources: dict[str, str] = {}
-        """From which node each of them is fetched."""
+        """The node from which each of them is fetched."""
         self._cluster = cluster
         self._security = security
         self._service = service
@@ -75,11 +83,11 @@ class Snapshots:
         self._reading = ThreadPoolExecutor(2, "snapshot-read")
         self._writing = ThreadPoolExecutor(1, "snapshot-write")
         self._offered: dict[tuple[str, int], float] = {}
-        """By group and member that was offered a snapshot: when it is offered one again, unless it says something."""
+        """By group and member with an offer: when to repeat it, unless the member reports."""
         self._unsaid: dict[str, tuple[str, int]] = {}
-        """By group: which node could not be told yet up to which entry its snapshot is in place; 0: it is not."""
+        """By group: the node yet to be told, and the snapshot index installed, 0 if none."""
         self._refetching: set[str] = set()
-        """Groups whose copy here is not to be trusted, and is fetched until it can be."""
+        """Groups whose copy here is not to be trusted, and is fetched until it is."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0.0
         self._closed = False
@@ -93,17 +101,17 @@ class Snapshots:
         )
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {"fetching": self._on_fetching, "fetched": self._on_fetched}
 
     def call_handlers(self, group: str) -> Mapping[str, CallHandler]:
-        """Who answers the calls of a group's other members."""
+        """Return the handlers of calls from a group's other members."""
         return self.calls.handlers(group)
 
-    # Who leads
+    # The leader's side
 
     def wanted(self, group: str, member: int) -> None:
-        """A member needs entries that are only in a snapshot any more."""
+        """Offer a snapshot to a member that needs entries which are no longer in the log."""
         replica = self._cluster.replicas.get(group)
         if replica is None:
             return
@@ -121,7 +129,7 @@ class Snapshots:
             self._offered[group, member] = self._cluster.now() + SILENT_SECONDS
 
     def _on_fetched(self, _link: FrameLink, group: str, member: int, index: int) -> None:
-        """A member has a snapshot up to an entry in place; 0: it has not."""
+        """Take a member's report of the snapshot index it has installed; 0 if it failed."""
         self._offered.pop((group, member), None)
         self._report(group, member, index)
 
@@ -132,13 +140,14 @@ class Snapshots:
         keeper = replica.hosted.keeper
         keeper.node.report_snapshot(member, index > 0)
         if index and keeper.leading:
-            # What it has is committed, so it is what is here as well: more than was offered, as a rule.
+            # The member has committed entries only, so they are here as well: usually more than was
+            # offered.
             own = replica.carrier.number
             told = Message(MessageKind.APPEND_ANSWER, member, own, keeper.node.term, index)
             keeper.step([told])
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Offer again and report when due; called every tenth of a second."""
         now = self._cluster.now()
         for (group, member), until in list(self._offered.items()):
             if now >= until:
@@ -154,10 +163,10 @@ class Snapshots:
             if group in self.fetching or self._say("fetched", group, node, index):
                 del self._unsaid[group]
 
-    # Who lags
+    # The fetching member's side
 
     def intercept(self, replica: Replica, messages: Sequence[Message]) -> Sequence[Message]:
-        """Messages of a member: what offers a snapshot is not for the node, which is closed when the snapshot is put in place."""
+        """Handle snapshot offers among a member's messages, and return the rest for the node."""
         rest = []
         for message in messages:
             offered = message.snapshot
@@ -172,9 +181,10 @@ class Snapshots:
         return rest
 
     def refetch(self, group: str) -> bool:
-        """A copy here is not to be trusted: fetch it anew from whoever leads, as often as it takes; whether that begins now.
+        """Fetch a copy that is not to be trusted from the leader until that succeeds; return
+        whether that begins now.
 
-        One that has not failed goes on meanwhile, but does not lead.
+        A copy that has not failed stays in use meanwhile, but does not lead.
         """
         replica = self._cluster.replicas.get(group)
         if replica is None or group in self._refetching:
@@ -186,7 +196,8 @@ class Snapshots:
 
     async def _refetch(self, replica: Replica) -> None:
         group, hosted = replica.plan.name, replica.hosted
-        # What is committed may be answered by now, so it has to be there; what is behind it is in the log.
+        # Committed entries may be acknowledged by now, so the snapshot has to cover them; what
+        # follows is in the log.
         committed = hosted.keeper.node.status().commit
         try:
             while self._cluster.replicas.get(group) is replica:
@@ -221,7 +232,9 @@ class Snapshots:
     async def _fetch(
         self, replica: Replica, source: GroupMember, least: int, thorough: bool
     ) -> None:
-        """Fetch the snapshot of a member and put it in place; what goes wrong is said, and tried again when it is offered."""
+        """Fetch a member's snapshot and install it; failures are logged, and the next offer
+        retries.
+        """
         group, carrier = replica.plan.name, replica.carrier
         self.fetching[group] = None
         self._sources[group] = source.node
@@ -250,7 +263,7 @@ class Snapshots:
         except (ClusterError, StorageError) as problem:
             _log.warning("no snapshot", extra={"group": group, "problem": str(problem)})
             if isinstance(problem, DamagedSegment):
-                # What came is as it was sent, so it may be damaged there.
+                # The transfer is verified, so the sender's segment may be damaged.
                 self._say("damaged", group, source.node, problem.queue, problem.file)
             await asyncio.sleep(AGAIN_SECONDS)
         finally:
@@ -263,8 +276,9 @@ class Snapshots:
         return Dialer(self._security, source.address, source.node, carrier.hello, carrier)
 
     async def _put_in_place(self, replica: Replica, target: SnapshotTarget) -> None:
-        """Close the group, put the snapshot in place of its files, open it. Raises StorageError; it is open then, too, unless
-        it cannot be."""
+        """Close the group, replace its files by the snapshot, and reopen it, even after an error.
+        Raises StorageError.
+        """
         group, hosted = replica.plan.name, replica.hosted
         cluster, service = self._cluster, self._service
         cluster.still(replica)
@@ -282,7 +296,7 @@ class Snapshots:
                 f"group {group} is hosted here no longer"
             )  # it went to another shard
         service.release(group)
-        service.replacing.add(group)  # nobody may open it meanwhile
+        service.replacing.add(group)  # it must not be opened meanwhile
         try:
             await asyncio.get_running_loop().run_in_executor(self._writing, target.install)
         finally:
@@ -293,10 +307,10 @@ class Snapshots:
         _log.info("snapshot in place", extra={"group": group, "index": target.index, **fetched})
 
     def _open(self, group: str) -> None:
-        """Open a group whose files have been replaced, or not: then as it was."""
+        """Open a group after an attempt to replace its files; if that failed, as it was."""
         cluster, service = self._cluster, self._service
         if self._closed or cluster.place_of(group) != cluster.shard:
-            return  # whoever opens it next finishes what was begun
+            return  # the next process or shard to open it finishes the installation
         try:
             service.open(group)
         except StorageError as problem:
@@ -306,17 +320,18 @@ class Snapshots:
             service.broken.pop(group, None)
 
     def _say(self, what: str, group: str, node: str, *rest: object) -> bool:
-        """Tell who gives the snapshot: it may be about to lead, and not be known to yet, since it waits for this. Whether it
-        could be reached."""
+        """Report to the snapshot's source; return whether it could be reached. It may lead soon,
+        but not be known to yet, since it waits for this.
+        """
         own, links = member_number(self._cluster.node), self._cluster.links.of(node)
         for link in links:
             link.send_control(what, group, own, *rest)
         return bool(links)
 
-    # The end
+    # Closing
 
     async def close(self) -> None:
-        """Stop fetching and give up what is kept for others."""
+        """Stop fetching and release what is kept for others."""
         self._closed = True
         tasks = list(self._tasks)
         for task in tasks:

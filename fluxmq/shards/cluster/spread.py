@@ -1,10 +1,11 @@
-"""Leaders spread over the nodes by themselves.
+"""Automatic spreading of leaders over the nodes.
 
-Of a group that begins, the node that `first_leaders` names campaigns as soon as a majority can be reached, while the others
-wait for their election timeout. Later, whoever leads hands over by the rule of `rebalanced`: only while nodes are uneven by
-more than one leader, only when nothing has changed for a while, and only a group all of whose voters are there and have
-what is committed. What is handed over is not handed over again by the same shard for a while that doubles each time, so that
-a group that comes back does not go to and fro.
+For a new group, the node that `first_leaders` names campaigns as soon as a majority can be reached,
+while the others wait for their election timeout. Later, leaders hand groups over by the rule of
+`rebalanced`: only while nodes differ by more than one leader, only when nothing has changed for a
+while, and only a group all of whose voters are up and have what is committed. A shard that has
+handed a group over does not do so again for a while that doubles each time, so that a group that
+comes back does not go to and fro.
 """
 
 from __future__ import annotations
@@ -25,23 +26,27 @@ if TYPE_CHECKING:
     from fluxmq.shards.cluster.wiring import Cluster
 
 QUIET_SECONDS: Final = 10.0
-"""For so long no group has changed its leader, and the voters of one that moves were there and had everything: after a
-failure, and while nodes start one after another, leaders stay where they are."""
+"""Time for which no group has changed its leader, and the voters of a moving one were up to date:
+after a failure, and while nodes start one after another, leaders stay where they are.
+"""
 LOOK_SECONDS: Final = 1.0
-"""Time between two looks."""
+"""Interval between two checks."""
 LAG_ENTRIES_MAX: Final = 64
-"""Committed entries that a voter may lack and count as having everything: what is under way in a few ticks."""
+"""Maximum lag in committed entries of a voter that counts as up to date: what is in flight in a few
+ticks.
+"""
 BACK_OFF_SECONDS: Final = 60.0
-"""After a group was handed over, or was to be and stayed: time before this shard hands it over again. Twice as long each
-time."""
+"""Time before this shard hands a group over again, whether or not the last handover succeeded.
+Doubles each time.
+"""
 BACK_OFF_SECONDS_MAX: Final = 3600.0
-"""The longest of these times; a group that stayed away for longer begins with the shortest."""
+"""Maximum back-off; a group that stayed away for longer starts over with the shortest."""
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Led(NamedTuple):
-    """Who leads a group, since which term."""
+    """The leader of a group, and its term."""
 
     node: str
     term: int
@@ -53,7 +58,7 @@ class _Pause(NamedTuple):
 
 
 class Spreading:
-    """Decides for one shard of ``node`` which of the groups that it leads it hands over, and to whom. No clock, no I/O."""
+    """Decides which groups a shard of ``node`` hands over, and to which node. No clock, no I/O."""
 
     def __init__(self, node: str) -> None:
         self._node = node
@@ -69,8 +74,10 @@ class Spreading:
         voters: Mapping[str, Sequence[str]],
         whole: Collection[str],
     ) -> list[tuple[str, str]]:
-        """Groups to hand over now and the nodes that are to lead them. ``leaders``: all groups that are led, ``voters``: those of
-        each; ``whole``: the groups led by this shard all of whose voters are there with everything."""
+        """Return groups to hand over now, with the nodes that are to lead them. ``leaders``: all
+        groups that have a leader; ``voters``: those of each; ``whole``: the groups led by this
+        shard whose voters are all up to date.
+        """
         if leaders != self._seen:
             self._seen, self._changed = dict(leaders), now
         self._whole = {group: self._whole.get(group, now) for group in whole}
@@ -95,7 +102,9 @@ class Spreading:
     def _successors(
         self, now: float, group: str, led: Led, voters: Sequence[str]
     ) -> tuple[str, ...]:
-        """Who may lead a group: of one that this node leads and that is not to move now, nobody else."""
+        """Return the nodes that may lead a group: only this one for its groups that are not to
+        move.
+        """
         if led.node != self._node:
             return tuple(voters)
         since = self._whole.get(group)
@@ -107,7 +116,7 @@ class Spreading:
 
 
 class LeaderSpread:
-    """Carries it out for one shard."""
+    """Carries the decisions out for one shard."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -115,7 +124,7 @@ class LeaderSpread:
         self._next_look = 0.0
 
     def housekeeping(self, now: float) -> None:
-        """A tenth of a second has passed."""
+        """Look for groups to hand over, when due; called every tenth of a second."""
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
@@ -140,7 +149,7 @@ class LeaderSpread:
         return found
 
     def _voters(self, group: str) -> tuple[str, ...]:
-        """A group's voters: as its log says where it is here, else as it began."""
+        """Return a group's voters: by its log if it is here, or else its initial members."""
         replica = self._cluster.replicas.get(group)
         if replica is not None:
             numbers = replica.hosted.keeper.node.status().membership.voters
@@ -151,7 +160,7 @@ class LeaderSpread:
             return ()
 
     def _is_whole(self, replica: Replica) -> bool:
-        """Whether a group is led here, and every voter is there and has what is committed."""
+        """Return whether a group is led here and every voter is up and has what is committed."""
         keeper = replica.hosted.keeper
         if not keeper.leading or replica.hosted.group.failed or replica.hosted.group.leaving:
             return False
@@ -177,10 +186,10 @@ class LeaderSpread:
             and bool(self._cluster.links.of(name_of(replica, number)))
         )
 
-    # Groups that begin
+    # New groups
 
     def _begin(self, replica: Replica) -> None:
-        """Campaign for a group that nobody has ever led, where this node is to be the first."""
+        """Campaign for a group that has never had a leader, if this node is to be the first."""
         keeper = replica.hosted.keeper
         if keeper.node.term or replica.hosted.group.failed:
             return

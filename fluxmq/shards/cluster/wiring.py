@@ -1,6 +1,7 @@
-"""Builds what a shard needs to be one among those of other nodes, and joins it to the shard's queues.
+"""Builds a shard's part in the cluster, and joins it to the shard's queues.
 
-Longer than 500 lines because it is the one place that knows every part, and what of a group each of them is told.
+Longer than 500 lines because it is the one place that knows every part, and which events of a group
+each of them needs.
 """
 
 from __future__ import annotations
@@ -52,21 +53,22 @@ from fluxmq.storage.directory import DataPaths
 from fluxmq.storage.files import Files
 
 ANNOUNCE_SECONDS = 0.01
-"""After which other members are told what is committed, unless entries have told them: where nobody reads their copies it
-is wanted only to keep those near the end."""
+"""Delay before other members are told the commit index, unless entries have carried it: where
+nobody reads their copies, it only keeps them near the end.
+"""
 TRANSFER_SECONDS_MAX = 2.0
-"""How long a shard that stops waits for others to take its groups over."""
+"""Time that a stopping shard waits for others to take its groups over."""
 _STEP_SECONDS = 0.005
 _ROUTINE = frozenset(
     (MessageKind.APPEND_ANSWER, MessageKind.HEARTBEAT, MessageKind.HEARTBEAT_ANSWER)
 )
-"""Messages of which most change nothing that the end of a tick would have to see to."""
+"""Messages that seldom change anything the end of a tick would have to handle."""
 
 _log = get_logger("fluxmq.cluster")
 
 
 class Cluster:
-    """Other nodes, from the side of one shard. Made only where the settings say that there are any."""
+    """Other nodes from the side of one shard. Made only if the settings name any."""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Cluster:
         self._security = Security.of(cluster)
         self._started = False
         self._ending: dict[str, asyncio.Task[None]] = {}
-        """What was a group's here, and lets go of its address."""
+        """By group: transports of closed replicas that are still releasing their address."""
         self.unknown = RateLimited(_log, per_second=0.01, burst=1)
         self._queue_links: QueueLinks
         self._shard_links: dict[int, Link] = {}
@@ -130,7 +132,8 @@ class Cluster:
         service.member_of = self.member_of
         service.opened = self._opened
         service.closed = self._closed
-        # The shard's memory is open from the beginning: other nodes' clients may use an exclusive queue's name, too.
+        # The shard's memory is open from the beginning: clients of other nodes may use an exclusive
+        # queue's name, too.
         self.leaders.leads(f"{service.ephemeral.name}@{self.node}", 1, OWN)
 
     # Joining
@@ -138,7 +141,7 @@ class Cluster:
     def join(
         self, shard_links: dict[int, Link], queue_links: QueueLinks, remote: RemoteHosts
     ) -> None:
-        """Use the links to this node's other shards, and share what queues say to each other with other nodes."""
+        """Use the links to this node's shards, and share the queues' traffic with other nodes."""
         self._shard_links = shard_links
         self._queue_links = queue_links
         transport = self._settings.cluster.transport
@@ -160,7 +163,7 @@ class Cluster:
         self.hosts.join(shard_links, remote, self.node_of)
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame, from shards of this node and of others."""
+        """Return the handlers of control frames of shards of this node and others, by name."""
         frames = {"leads": self._on_leads, "follows": self._on_follows}
         frames |= {**self.orders.handlers(), **self.members.handlers()}
         frames |= {**self.audits.handlers(), **self.scrub.handlers(), **self.clocks.handlers()}
@@ -183,11 +186,11 @@ class Cluster:
         return self._service.groups
 
     def place_of(self, group: str) -> int:
-        """The shard of this node that hosts a group, or would."""
+        """Return the shard of this node that hosts a group, or would."""
         return self._places.shard_of(group)
 
     def link_to(self, peer: int) -> FrameLink | None:
-        """The link to a shard of this node, or of another."""
+        """Return the link to a shard of this node, or of another."""
         return self._shard_links.get(peer) or self.links.links.get(peer)
 
     def _gone(self, link: NodeLink) -> None:
@@ -215,11 +218,11 @@ class Cluster:
     # Groups
 
     def plan_of(self, group: str) -> GroupPlan:
-        """How a group begins. Raises UnknownGroup."""
+        """Return a group's initial plan. Raises UnknownGroup."""
         return self.plans.of(group)
 
     def groups_here(self) -> Iterator[str]:
-        """Replicated groups of the settings of which this node is a member, and one of its own if that is to keep appends."""
+        """Yield the settings' replicated groups of this node, and one of its own for outboxes."""
         if self._settings.cluster.raft.write_policy == "local":
             yield from self._places.first_of(LOCAL, self.shard)
         for name in self.plans.configured():
@@ -227,7 +230,7 @@ class Cluster:
                 yield name
 
     def is_member(self, group: str) -> bool:
-        """Whether this node is to have a group: one of its own, or a replicated one of which it is a member."""
+        """Return whether this node is to have a group, as its own or as a member."""
         if not self.plans.replicated(group):
             return True
         try:
@@ -237,7 +240,7 @@ class Cluster:
             return False
 
     def member_of(self, group: str) -> Member:
-        """As which member this node is in a group."""
+        """Return this node's member configuration in a group."""
         if not self.plans.replicated(group):
             return ALONE
         plan = self.plans.of(group)
@@ -252,7 +255,7 @@ class Cluster:
         )
 
     def _opened(self, hosted: Hosted) -> None:
-        """A group was opened."""
+        """Connect a group that was opened."""
         group = hosted.group
         if not group.replicated:
             name = f"{group.name}@{self.node}"
@@ -302,7 +305,7 @@ class Cluster:
 
         def leading(led: Group) -> None:
             declare(led)
-            # Told when what the settings want of queues is there: clients may ask for them at once.
+            # Announced once the queues of the settings exist: clients may ask for them at once.
             led.when_applied(lambda: self._led(hosted))
 
         group.is_timed = self.clock.is_known
@@ -328,11 +331,12 @@ class Cluster:
         self._tick(replica)
 
     def _closed(self, hosted: Hosted) -> None:
-        """A group is hosted here no longer."""
+        """Disconnect a group that is no longer hosted here."""
         name = hosted.group.name
         replica = self.replicas.pop(name, None)
         if replica is not None and hosted.keeper.leading:
-            # Closed while it led, as a copy that is left behind is: nobody may go on asking this shard.
+            # Closed while it led, as a copy that is left behind is: no client may keep asking this
+            # shard.
             self._follows(hosted)
         self.audits.remove(name)
         if replica is None:
@@ -346,13 +350,13 @@ class Cluster:
         self._ending[name] = asyncio.get_running_loop().create_task(replica.carrier.stop())
 
     def still(self, replica: Replica) -> None:
-        """A group's clock stops."""
+        """Stop a group's clock."""
         for timer in (replica.timer, replica.announcement):
             if timer is not None:
                 timer.cancel()
 
     def _announce_soon(self, replica: Replica) -> None:
-        """The other members are to know what is committed, though nothing else may be on its way to them."""
+        """Schedule an announcement of the commit index, in case no other message carries it."""
         if replica.announcement is None:
             loop = asyncio.get_running_loop()
             replica.announcement = loop.call_later(ANNOUNCE_SECONDS, self._announce, replica)
@@ -362,7 +366,7 @@ class Cluster:
         replica.hosted.keeper.announce()
 
     def _tick(self, replica: Replica) -> None:
-        """One tick of a group's clock; a shard that was held up counts one, however long it was."""
+        """Advance a group's clock by one tick, even if the shard was held up for longer."""
         if replica.hosted.group.failed:
             return
         replica.hosted.keeper.tick()
@@ -371,7 +375,7 @@ class Cluster:
         self._wake()
 
     def _step(self, hosted: Hosted, messages: Sequence[Message]) -> None:
-        """Messages of a member have come. Raises MalformedMessage."""
+        """Pass a member's messages to its group. Raises MalformedMessage."""
         keeper = hosted.keeper
         replica = self.replicas.get(hosted.group.name)
         if replica is None or replica.hosted is not hosted:
@@ -413,7 +417,7 @@ class Cluster:
                 link.send_control(what, group, term)
 
     def _tell(self, link: FrameLink) -> None:
-        """A shard has come: it learns what is led here."""
+        """Tell a shard that has connected which groups are led here."""
         for name, leader in self.leaders.all().items():
             if leader.peer == OWN:
                 link.send_control("leads", name, leader.term)
@@ -427,56 +431,56 @@ class Cluster:
     # Hosts
 
     def node_of(self, peer: int) -> str:
-        """The node of a shard: this one's name for its own shards, empty for one that was never there."""
+        """Return a shard's node: this one for its own shards, empty for one never connected."""
         if peer in self._shard_links:
             return self.node
         link = self.links.links.get(peer)
         return "" if link is None else link.node
 
     def own_name(self, group: str) -> str:
-        """A group's name on this node, where others add the node's name to it."""
+        """Return a group's name on this node, without the node's name that others append to it."""
         return self.hosts.own_name(group)
 
     def host(self, group: str) -> QueueHost | None:
-        """Who stands for a group that this node does not host alone; None for a group of its own."""
+        """Return the host of a group that this node does not host alone; None for its own."""
         return self.hosts.host(group)
 
     def sender(self, group: str) -> QueueHost | None:
-        """As `host`, for what queues themselves send."""
+        """Return the host for messages that queues themselves send, like `host`."""
         return self.hosts.sender(group)
 
     def moved(self, queue: str, before: str, after: str) -> None:
-        """A queue is in another group from now on."""
+        """Move a queue's appends and consumers to its new group."""
         self.hosts.moved(queue, before, after)
 
     def keeps_here(self, group: str) -> bool:
-        """Whether appends to a replicated group are kept on this node while another one leads it."""
+        """Return whether a replicated group's appends are kept here while another node leads."""
         return self.plans.replicated(group) and self.hosts.policy(group) == "local"
 
     def copy_of(self, group: Group) -> QueueHost | None:
-        """What stands for a group here that is led on another node, for consumers of this node's other shards."""
+        """Return the host of a copy here that another node leads, for this node's other shards."""
         replica = self.replicas.get(group.name)
         if replica is None or not group.absent:
             return None
         return replica.copy
 
     def leader_of(self, group: str) -> str | None:
-        """The node that leads a group which is here; empty while nobody is known, None for a group of this node's own."""
+        """Return the leader of a group here, empty if unknown; None for this node's own groups."""
         replica = self.replicas.get(group)
         return None if replica is None else leader_of(replica)
 
     @property
     def crowded(self) -> bool:
-        """Whether more is unanswered than is good."""
+        """True while unacknowledged appends exceed the high watermark."""
         return self.hosts.crowded
 
     @property
     def idle(self) -> bool:
-        """Whether everything that clients asked is answered."""
+        """True when all requests of clients are answered."""
         return self.hosts.idle
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         self.hosts.housekeeping()
         self.clocks.housekeeping()
         self.orders.housekeeping()
@@ -487,13 +491,13 @@ class Cluster:
 
     @property
     def append_timeouts(self) -> int:
-        """Appends refused because nobody had answered in time."""
+        """Number of appends refused because no leader answered in time."""
         return self.hosts.timeouts
 
-    # The end
+    # Shutdown
 
     async def hand_over(self, turn: Callable[[], None]) -> None:
-        """Have other members lead what is led here, for a bounded time."""
+        """Transfer the groups led here to other members, for a bounded time."""
         asked: set[str] = set()
         deadline = self.now() + TRANSFER_SECONDS_MAX
         while self.now() < deadline:
@@ -509,7 +513,9 @@ class Cluster:
             await asyncio.sleep(_STEP_SECONDS)
 
     def transfer(self, replica: Replica, to: int = 0) -> bool:
-        """Have a member lead a group: the one given, else whoever is nearest to having all of it; whether one was asked."""
+        """Transfer leadership to a member, by default the most advanced; return whether one was
+        asked.
+        """
         node = replica.hosted.keeper.node
         status = node.status()
         reachable = [

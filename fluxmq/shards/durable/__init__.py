@@ -1,6 +1,7 @@
-"""Sessions and retained messages that survive their shard: what is written when, and what is read at start.
+"""Sessions and retained messages that survive their shard: when they are written and read.
 
-A client id's rows, and a topic's, live with their *home* shard, whatever shard serves the client. Nothing is
-acknowledged before what it promises is on disk there: SUBACK, PUBACK and PUBREC of publishers, PUBREL, PUBCOMP. A
-message of QoS 1 for a client that is connected and answers promptly is never written.
+The rows of a client id or a topic live with their *home* shard, whatever shard serves the client.
+Nothing is acknowledged before what it promises is on disk there: SUBACK, PUBACK and PUBREC of
+publishers, PUBREL, PUBCOMP. A QoS 1 message for a connected client that answers promptly is never
+written.
 """

@@ -1,9 +1,9 @@
-"""Where rows are kept: this shard's store, or that of another shard over the link.
+"""Homes of rows: this shard's store, or that of another shard over the link.
 
-What another shard is asked to keep is numbered and kept here until that shard says that it is on disk; when that
-shard is back after a restart it gets everything again that it has not confirmed, in order. Rows are put and removed by
-key, so that doing it twice is doing it once. Numbers grow over restarts of this shard, so that an answer meant for its
-former life confirms nothing.
+Changes for another shard are numbered and kept here until that shard confirms that they are on
+disk; when it is back after a restart it gets all unconfirmed changes again, in order. Rows are put
+and removed by key, so that repetitions have no effect. Numbers grow over restarts of this shard, so
+that an answer to its former life confirms nothing.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fluxmq.storage.state_store import Key, Row, Table
 Done = Callable[[int], object]
 
 UNCONFIRMED_BYTES_MAX = 16 << 20
-"""Changes kept for a home that has not confirmed them; beyond it new messages are refused."""
+"""Bytes of unconfirmed changes for a home; beyond it new messages are refused."""
 PATIENCE_SECONDS = 10.0
-"""How long a home that is away is waited for before new messages for it are refused: a restart takes one or two."""
+"""Time before new messages for an absent home are refused: a restart takes one or two seconds."""
 CHANGE_BYTES = 32
-"""About what a change costs besides its values."""
+"""Approximate cost of a change besides its values."""
 
 
 class Home(Protocol):
-    """Takes rows and says when they are on disk."""
+    """Takes rows and reports when they are on disk."""
 
     @property
     def refusing(self) -> int:
-        """The reason for which nothing new can be kept now; 0 when it can."""
+        """The reason why nothing new can be kept now; 0 if it can."""
 
     def put(self, table: Table, row: Row) -> None:
         """Insert or replace a row."""
@@ -43,10 +43,10 @@ class Home(Protocol):
         """Remove everything of a client."""
 
     def when_safe(self, done: Done) -> None:
-        """Call ``done`` when all changes made so far are on disk: 0, or why they are not."""
+        """Call ``done`` once all changes so far are on disk, with 0, or the reason for failure."""
 
     def flush(self) -> None:
-        """Get on with what was gathered."""
+        """Start writing the gathered changes."""
 
 
 class Store(Home, Protocol):
@@ -54,14 +54,14 @@ class Store(Home, Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether everything is on disk, and hence read."""
+        """True when everything is on disk, and hence readable."""
 
     def rows(self, table: Table, client: str | None = None) -> Iterator[Row]:
-        """Rows as on disk, in the order of keys."""
+        """Yield rows as on disk, in the order of keys."""
 
 
 class _Sent:
-    """Changes told to the home and not confirmed."""
+    """Changes sent to the home and not confirmed."""
 
     __slots__ = ("changes", "dones", "number", "size")
 
@@ -86,11 +86,11 @@ class RemoteHome:
         self._bytes = 0
         self._away_since = now()
         self.told = 0
-        """Why the home says that it keeps nothing new; 0 when it does."""
+        """The home's reason to keep nothing new; 0 if there is none."""
 
     @property
     def refusing(self) -> int:
-        """What the home says, or that too much waits for it, or that it is away for too long."""
+        """The home's reason, or quota exceeded if it is absent for too long or too much waits."""
         if self.told:
             return self.told
         away = not self._link.up and self._now() > self._away_since + PATIENCE_SECONDS
@@ -126,7 +126,7 @@ class RemoteHome:
             done(0)
 
     def flush(self) -> None:
-        """Tell the home what was gathered."""
+        """Send the gathered changes to the home."""
         if not self._changes:
             return
         self._number += 1
@@ -138,7 +138,7 @@ class RemoteHome:
             self._link.send_control("keep", sent.number, sent.changes, bool(sent.dones))
 
     def confirmed(self, number: int, reason: int) -> None:
-        """The home has changes up to ``number`` on disk (``reason`` 0), or refuses the promise for now."""
+        """Handle the home's answer for changes up to ``number``: on disk (``reason`` 0) or not."""
         while self._sent and self._sent[0].number <= number:
             sent = self._sent.popleft()
             self._bytes -= sent.size
@@ -146,17 +146,17 @@ class RemoteHome:
                 done(reason)
 
     def back(self) -> None:
-        """The home is there again: it gets what it has not confirmed."""
+        """Resend unconfirmed changes to a home that is back."""
         for sent in self._sent:
             self._link.send_control("keep", sent.number, sent.changes, bool(sent.dones))
 
     def lost(self) -> None:
-        """The home's shard has died."""
+        """Note that the home's shard has died."""
         self.told = 0
         self._away_since = self._now()
 
     def give_up(self) -> None:
-        """Refuse those who have waited in vain; the changes themselves are kept for the home."""
+        """Refuse callers after too long an absence; the changes are kept for the home."""
         if self._link.up or not self._sent or self._now() <= self._away_since + PATIENCE_SECONDS:
             return
         for sent in self._sent:

@@ -1,10 +1,10 @@
-"""What is kept of one session while it lives: which messages are safe, and who waits until they are.
+"""The durable part of a live session: which messages are safe, and what waits until they are.
 
-Every message owed to the session has a number, and its packet identifier follows from the number: so identifiers need
-not be stored, and a message that is sent again after a restart has the one it had. Messages of QoS 1 go to the client
-at once and their publisher waits for the answer, or for the disk when none comes (``Safety.sweep``); those for a client
-that is away wait for the disk. Messages of QoS 2 go out when they are on disk, and PUBREL when PUBREC is: exactly once
-holds over a restart.
+Every message owed to the session has a number, and its packet identifier follows from the number:
+so identifiers need not be stored, and a message resent after a restart has its former one. QoS 1
+messages go to the client at once, and their publisher waits for the client's answer, or for the
+disk if none comes (``Safety.sweep``); those for an absent client wait for the disk. QoS 2 messages
+go out when they are on disk, and PUBREL when PUBREC is: exactly once holds over a restart.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.1, 4.3, 4.4.
 """
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 
 class Owed:
-    """Neighbouring messages owed to a session, one row when written; told by the delivery what was answered.
+    """Neighbouring messages owed to a session, one row when written; settled by the delivery.
 
-    ``number``: of the first; ``front``: of the first not answered; ``written``: a row may be on disk. ``ticket``: the
-    publisher's, held until the messages are safe or answered.
+    ``number``: of the first; ``front``: of the first unanswered; ``written``: a row may be on disk.
+    ``ticket``: the publisher's, held until the messages are safe or answered.
     """
 
     __slots__ = (
@@ -90,7 +90,7 @@ class Owed:
         self._noted = False
 
     def acknowledged(self, first: int, count: int) -> None:
-        """The client has answered messages, or they were dropped; told twice at times."""
+        """Note messages that were answered or dropped; a message may be noted twice."""
         if self.finished:
             return
         if first <= self.front:
@@ -112,11 +112,11 @@ class Owed:
             keeper.safety.lazily()
 
     def refused(self, number: int) -> None:
-        """The client refused a message, or does not take it: it is done with."""
+        """Finish a message that the client has refused or cannot take."""
         self.acknowledged(number, 1)
 
     def write(self) -> None:
-        """Have the messages written; the publisher's ticket ends when they are safe."""
+        """Write the messages; the publisher's ticket ends when they are safe."""
         if self.written or self.finished or self.run is None:
             return
         keeper, run = self.keeper, self.run
@@ -141,14 +141,14 @@ class Owed:
         keeper.safety.wake()
 
     def safe(self, reason: int) -> None:
-        """The messages are on disk, or (``reason``) are not."""
+        """End the publisher's wait: the messages are on disk, or, with a ``reason``, are not."""
         self.run = None
         ticket, self.ticket = self.ticket, None
         if ticket is not None:
             ticket.done(reason)
 
     def finish(self) -> None:
-        """All is answered."""
+        """Finish the messages: all are answered."""
         self.finished = True
         keeper = self.keeper
         if self.written and not keeper.ended:
@@ -163,7 +163,7 @@ class Owed:
 
 
 class Released:
-    """A QoS 2 message whose PUBREC was answered before the shard was restarted: only its PUBCOMP is missing."""
+    """A QoS 2 message that lacks only PUBCOMP, restored after a restart of the shard."""
 
     __slots__ = ("_keeper", "_packet_id")
 
@@ -172,14 +172,14 @@ class Released:
         self._packet_id = packet_id
 
     def acknowledged(self, _first: int, _count: int) -> None:
-        """PUBCOMP has come."""
+        """Handle PUBCOMP."""
         keeper = self._keeper
         keeper.home.remove(RELEASED, (keeper.client_id, self._packet_id))
         keeper.safety.lazily()
 
 
 def identifier_of(number: int) -> int:
-    """The packet identifier of a message; the hot path computes the same."""
+    """Return the packet identifier of a message; the hot path computes the same."""
     return number % PACKET_ID_MAX + 1
 
 
@@ -198,12 +198,12 @@ class SessionKeeper:
         self.heard_before: dict[int, tuple[int, int, int]] = {}
         """The same as this shard found it when it started."""
         self.held: dict[Portion, None] = {}
-        """Messages of QoS 2 that go to the client when they are on disk."""
+        """QoS 2 messages that go to the client when they are on disk."""
 
     # Messages owed
 
     def keep(self, run: Run, qos: int, retain: int, subscription_ids: bytes, group: object) -> None:
-        """Deliver a run, and see that it is safe before its publisher is answered. The run is its own."""
+        """Deliver a run, and answer its publisher once it is safe. Takes ownership of the run."""
         delivery = self.session.delivery
         if qos == 2:
             self._keep_single(run, retain, subscription_ids, group)
@@ -228,7 +228,7 @@ class SessionKeeper:
         delivery.enqueue_portion(portion)
 
     def _keep_single(self, run: Run, retain: int, subscription_ids: bytes, group: object) -> None:
-        """QoS 2: a row per message, since each is released by itself."""
+        """Keep a QoS 2 run with a row per message, since each is released on its own."""
         ticket = self.safety.hold()
         source = self.safety.source
         if source is not None and self._repeated(source):
@@ -267,12 +267,14 @@ class SessionKeeper:
         self.home.when_safe(safe)
 
     def _repeated(self, source: Source) -> bool:
-        """Whether a run came before this shard was restarted, and its rows are (or were) on disk."""
+        """Return whether a run came before this shard restarted and reached the disk then."""
         epoch, refused, number = self.heard_before.get(source.link, (0, 0, 0))
         return epoch == source.epoch and refused < source.number <= number
 
     def _note(self, source: Source, refused: bool) -> None:
-        """Write, with a run's rows, that it was heard; what was refused, or came before what is known, was not."""
+        """Write a run's receipt with its rows; refused runs, and those before known ones, count as
+        not received.
+        """
         number = source.number
         epoch, below, last = self.heard.get(source.link, (0, 0, 0))
         if epoch != source.epoch:
@@ -283,7 +285,7 @@ class SessionKeeper:
         self.safety.lazily()
 
     def _deliver(self, portions: list[Portion], reason: int) -> None:
-        """Messages of QoS 2 are on disk and go to the client; those that are not (``reason``) are nobody's."""
+        """Deliver QoS 2 messages that are on disk; drop those that are not (``reason``)."""
         for portion in portions:
             if portion in self.held:
                 del self.held[portion]
@@ -293,13 +295,13 @@ class SessionKeeper:
                     self.session.delivery.enqueue_portion(portion)
 
     def release_held(self) -> None:
-        """The session leaves this shard: what waits for the disk goes with it."""
+        """Pass on what waits for the disk, since the session leaves this shard."""
         held, self.held = self.held, {}
         for portion in held:
             self.session.delivery.enqueue_portion(portion)
 
     def owed(self) -> list[Owed]:
-        """What the delivery has that is this keeper's, once detached."""
+        """Return the messages of this keeper that the detached delivery has."""
         delivery = self.session.delivery
         found: dict[Owed, None] = {}
         for queue in (delivery.flight, delivery.resend, delivery.pending):
@@ -326,7 +328,7 @@ class SessionKeeper:
         self.safety.lazily()
 
     def write_subscription(self, written: bytes) -> None:
-        """Write one subscription as it is now, or that it is gone."""
+        """Write one subscription in its present state, or its removal."""
         grant = self.session.subscriptions.get(written)
         if grant is None:
             self.home.remove(SUBSCRIPTIONS, (self.client_id, written))
@@ -337,19 +339,19 @@ class SessionKeeper:
         self.home.put(SUBSCRIPTIONS, row)
 
     def write_everything(self) -> None:
-        """Write what the session is, but for messages."""
+        """Write the session without its messages."""
         self.write_session()
         for written in self.session.subscriptions:
             self.write_subscription(written)
 
     def left(self) -> None:
-        """The client has gone: what it has not answered is written."""
+        """Write what the client, which has gone, has not answered."""
         for owed in self.owed():
             owed.write()
         self.write_session()
 
     def end(self) -> None:
-        """The session is over, and all that is kept of it."""
+        """End the session and delete everything kept of it."""
         self.ended = True
         for owed in self.owed():
             owed.finish()
@@ -360,24 +362,24 @@ class SessionKeeper:
     # QoS 2, of publishers and of subscribers
 
     def unwritten(self) -> set[int]:
-        """Identifiers received whose messages are not known to be safe."""
+        """Return received identifiers whose messages are not known to be safe."""
         return self.safety.unwritten(self)
 
     def received(self, packet_ids: set[int]) -> None:
-        """New QoS 2 messages of the client, just being routed: PUBREC waits until that is on disk."""
+        """Delay PUBREC for new QoS 2 messages of the client until their receipt is on disk."""
         self.safety.gate(self, packet_ids, self.safety.hold())
 
     def repeated(self, packet_ids: set[int]) -> None:
-        """QoS 2 messages that came before: PUBREC waits if that of the first does."""
+        """Delay PUBREC for repeated QoS 2 messages if that of the first is delayed."""
         self.safety.repeated(self, packet_ids)
 
     def completed(self, packet_id: int, answer: Callable[[], None]) -> None:
-        """PUBREL of the client: its identifier is free when that is on disk, and ``answer`` says so."""
+        """Handle PUBREL: its identifier is free when that is on disk, and ``answer`` reports it."""
         self.home.remove(RECEIVED, (self.client_id, packet_id))
         self._then(answer)
 
     def released(self, packet_id: int, answer: Callable[[], None]) -> None:
-        """PUBREC of the client: its message is never sent again once that is on disk; ``answer`` is PUBREL."""
+        """Handle PUBREC: its message is never resent once that is on disk; ``answer`` is PUBREL."""
         wanted = (self.session.delivery.released or {}).get(packet_id)
         if wanted is None or not isinstance(wanted[0], Owed):
             answer()
@@ -390,7 +392,8 @@ class SessionKeeper:
         client = self.session.client
 
         def safe(reason: int) -> None:
-            # With a full disk the change waits for room, ahead of everything that could contradict it.
+            # With a full disk the change waits for room, ahead of everything that could contradict
+            # it.
             if reason in (0, REASON_FULL) and client is self.session.client is not None:
                 answer()
 

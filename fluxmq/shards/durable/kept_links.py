@@ -1,12 +1,13 @@
-"""Messages of QoS 1 and 2 for persistent sessions of another shard: numbered, and answered when they are safe there.
+"""QoS 1 and 2 messages for persistent sessions of another shard, numbered and confirmed.
 
-A KEPT frame is a RUN frame with a number in front, a DEALT frame a SHARED one: the part of a shared group that has
-persistent members there. Its publisher waits until the peer says that its part is on disk or
-with its clients. A peer that dies is waited for: it gets again what it has not answered, when its sessions are back,
-and until then what is published meanwhile waits here, bounded. Which filters its sessions have is known from what it
-told, and at this shard's own start from its file. So a message may arrive there twice, after a death, and not never.
-Of QoS 2 it does not: each session's last number is written with its messages (``SessionKeeper``); but parts of shared
-groups, which may be dealt otherwise the second time, do.
+A KEPT frame is a RUN frame with a number in front, a DEALT frame a SHARED one: the part of a shared
+group that has persistent members there. Its publisher waits until the peer reports that its part is
+on disk or with its clients. A dead peer is waited for: when its sessions are back it gets all
+unanswered runs again, and runs published meanwhile wait here, bounded. The filters of its sessions
+are known from its announcements, and at this shard's own start from its file. So after a death a
+message may arrive there twice, but is never lost. QoS 2 messages do not arrive twice: each
+session's last number is written with its messages (``SessionKeeper``). Parts of shared groups,
+which may be dealt differently the second time, do.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from fluxmq.shards.durable.homes import PATIENCE_SECONDS
 from fluxmq.shards.durable.safety import CallbackTicket
 
 UNANSWERED_BYTES_MAX = 64 << 20
-"""Messages kept for a peer that has not answered them; beyond it publishers are refused. A peer that is well answers
-within a sweep and a commit, a tenth of a second: hundreds of megabytes a second."""
+"""Bytes of unanswered messages kept for a peer; beyond it publishers are refused. A healthy peer
+answers within a sweep and a commit, a tenth of a second: hundreds of megabytes a second.
+"""
 
 
 class KeptLink:
-    """The way to one other shard's persistent sessions; stands for its link in routes."""
+    """The path to one other shard's persistent sessions; replaces its link in routes."""
 
     def __init__(
         self, link: Link, reactor: Reactor, first_number: int, now: Callable[[], float]
@@ -42,22 +44,22 @@ class KeptLink:
         self._bytes = 0
         self._away_since = now()
         self.serving = False
-        """Whether the peer's sessions are there."""
+        """True while the peer's sessions are there."""
 
     @property
     def unanswered(self) -> int:
-        """Runs that the peer has not answered."""
+        """Number of runs that the peer has not answered."""
         return len(self._sent)
 
     def send_run(self, run: Run) -> None:
-        """Give the peer a run; its publisher waits for the answer."""
+        """Send the peer a run; its publisher waits for the answer."""
         if not run.qos:
             self._link.send_run(run)
         else:
             self._send(run, lambda number: frames.encode_kept(number, run))
 
     def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
-        """Give the peer a run of QoS 1 or 2 for its members of a shared group."""
+        """Send the peer a QoS 1 or 2 run for its members of a shared group."""
         self._send(run, lambda number: frames.encode_dealt(number, group, topic_filter, run))
 
     def _send(self, run: Run, head: Callable[[int], bytes]) -> None:
@@ -74,7 +76,7 @@ class KeptLink:
             self._link.send_frame(frame)
 
     def answered(self, number: int, reason: int) -> None:
-        """The peer has a run safe, or refuses it."""
+        """End a run that the peer has made safe, or refuses."""
         found = self._sent.pop(number, None)
         if found is not None:
             frame, ticket = found
@@ -82,18 +84,18 @@ class KeptLink:
             ticket.done(reason)
 
     def serve(self) -> None:
-        """The peer's sessions are there: it gets what it has not answered."""
+        """Resend unanswered runs: the peer's sessions are there."""
         self.serving = True
         for frame, _ in self._sent.values():
             self._link.send_frame(frame)
 
     def lose(self) -> None:
-        """The peer has died."""
+        """Note that the peer has died."""
         self.serving = False
         self._away_since = self._now()
 
     def give_up(self) -> None:
-        """Refuse what has waited in vain for a peer that does not come back."""
+        """Refuse runs that have waited too long for a peer that does not come back."""
         if not self._sent or not self._hopeless():
             return
         sent, self._sent = self._sent, {}
@@ -106,7 +108,7 @@ class KeptLink:
 
 
 class KeptRuns:
-    """The other side: runs of other shards for this one's sessions."""
+    """The receiving side: runs of other shards for this one's sessions."""
 
     def __init__(self, links: dict[int, Link], reactor: Reactor, wake: Callable[[], None]) -> None:
         self._links = links
@@ -115,7 +117,7 @@ class KeptRuns:
         self._done: dict[int, list[int]] = {}
 
     def deliver(self, link: Link, number: int, deliver: Callable[[], None]) -> None:
-        """A numbered run has come: its sessions hold the answer until it is safe."""
+        """Deliver a numbered run; its sessions hold the answer until it is safe."""
 
         def safe(reason: int) -> None:
             self._done.setdefault(link.peer, []).extend((number, reason))

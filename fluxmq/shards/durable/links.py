@@ -1,8 +1,10 @@
-"""What keeping sessions and retained messages says over the links to other shards.
+"""Traffic over the links to other shards about kept sessions and retained messages.
 
-Control frames: ``keep`` [number, changes, whether somebody waits] and ``kept`` [number, reason] between a session's shard and its home;
-``run kept`` [number, reason, ...] answers KEPT and DEALT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED
-frames at the topic's home; ``refusing`` [reason]: a home keeps nothing new, or (0) does again; ``restored``: a shard's persistent sessions are there and have told their interest.
+Control frames: ``keep`` [number, changes, whether an answer is awaited] and ``kept`` [number,
+reason] between a session's shard and its home; ``run kept`` [number, reason, ...] answers KEPT and
+DEALT frames; ``retained kept`` [[topic, stamp, reason], ...] answers RETAINED frames at the topic's
+home; ``refusing`` [reason]: a home keeps nothing new, or, with 0, does again; ``restored``: a
+shard's persistent sessions are there and have announced their interest.
 """
 
 from __future__ import annotations
@@ -44,16 +46,16 @@ class DurableLinks:
         self._runs = KeptRuns(links, reactor, safety.wake)
         self._restored = False
         self._refusing = 0
-        """What the others know of this shard's store."""
+        """The state of this shard's store that the others know."""
         self._unsaid: dict[int, tuple[int, int]] = {}
-        """What peers' changes are on disk that nobody waits for: said now and then."""
+        """Confirmations of peers' changes that are not awaited: sent now and then."""
         self.kept = {peer: KeptLink(link, reactor, first, now) for peer, link in links.items()}
         safety.remote = {peer: RemoteHome(link, first, now) for peer, link in links.items()}
         safety.after = self._flush
         routes.kept_links = groups.kept_links = self.kept
 
     def handlers(self) -> dict[str, Callable[..., None]]:
-        """Who takes which control frame."""
+        """Return the handlers of control frames by name."""
         return {
             "keep": self._on_keep,
             "kept": self._on_kept,
@@ -66,7 +68,7 @@ class DurableLinks:
     def received(
         self, link: Link, number: int, deliver: Callable[[], None], *, whole: bool = True
     ) -> None:
-        """A numbered run has come; ``whole``: each session that gets it gets all of it."""
+        """Deliver a numbered run; ``whole``: each session that gets it gets all of it."""
         if whole:
             self._safety.source = Source(link.peer << 16 | self._safety.shard, link.epoch, number)
         self._runs.deliver(link, number, deliver)
@@ -90,7 +92,7 @@ class DurableLinks:
             if not waited_for:
                 self._unsaid[link.peer] = (number, reason)
             elif link.up:
-                self._unsaid.pop(link.peer, None)  # this says as much of all before it
+                self._unsaid.pop(link.peer, None)  # this confirms all before it as well
                 link.send_control("kept", number, reason)
 
         store.when_safe(safe)
@@ -115,32 +117,32 @@ class DurableLinks:
     # Coming and going
 
     def tell_first(self, link: Link) -> None:
-        """A shard has come: before all else it gets the changes it has not confirmed."""
+        """Resend unconfirmed changes to a shard that has come, before all else."""
         self._safety.remote[link.peer].back()
         if self._refusing:
             link.send_control("refusing", self._refusing)
 
     def tell_last(self, link: Link) -> None:
-        """A shard has been told this one's whole interest."""
+        """Tell a shard that it knows all interest of this one."""
         if self._restored:
             link.send_control("restored")
 
     def restored(self) -> None:
-        """This shard's sessions are there, and their interest is told."""
+        """Announce that this shard's sessions are there, with their interest known."""
         self._restored = True
         for link in self._links.values():
             if link.up:
                 link.send_control("restored")
 
     def lose(self, peer: int) -> None:
-        """A shard has died."""
+        """Handle the death of a shard."""
         self.kept[peer].lose()
         self._safety.remote[peer].lost()
         self._retained.lost(peer)
         self._unsaid.pop(peer, None)
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Refuse overdue runs and send confirmations; called every tenth of a second."""
         for kept in self.kept.values():
             kept.give_up()
         self._tell_refusing()

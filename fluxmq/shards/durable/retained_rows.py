@@ -1,8 +1,9 @@
-"""Retained messages on disk: each topic's with the shard that a hash of the topic names, its home.
+"""Retained messages on disk: each topic's with its home, the shard that a hash of the topic names.
 
-The home stores what it applies, whoever published it; a shard that published elsewhere's topic waits for the home to
-say that it is on disk. What a home has not confirmed, deletions included, it is told again when it is back, so that
-nothing older on its disk comes to life.
+The home stores each change that it applies, whichever shard published it; a shard that publishes to
+a topic with another home waits for the home to confirm that it is on disk. Unconfirmed changes,
+deletions included, are resent to a home that is back, so that nothing older on its disk comes to
+life.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from fluxmq.shards.durable.homes import PATIENCE_SECONDS, Done, Store
 from fluxmq.storage.state_store import RETAINED
 
 UNCONFIRMED_MAX = 100_000
-"""Topics whose change a home has not confirmed; beyond it more are refused."""
+"""Maximum number of topics with an unconfirmed change at one home; beyond it more are refused."""
 NAMES_PER_FRAME = 500
-"""Confirmations told in one frame."""
+"""Confirmations sent in one frame."""
 
 Stamp = tuple[int, int]
 
 
 class _Unconfirmed:
-    """A change that waits for its home. ``dones``: who waits with it; ``until``: how long they do."""
+    """A change that waits for its home. ``dones``: callbacks, which wait until ``until``."""
 
     __slots__ = ("dones", "run", "stamp", "until")
 
@@ -38,7 +39,7 @@ class _Unconfirmed:
 
 
 class RetainedRows:
-    """This shard's part of the node's retained messages on disk, and its waiting for the others' parts."""
+    """This shard's retained messages on disk, and its unconfirmed changes to those of others."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class RetainedRows:
         self._confirmations: dict[int, list[list[object]]] = {}
 
     def home(self, topic: bytes) -> int:
-        """The shard that keeps a topic."""
+        """Return the shard that keeps a topic."""
         return shard_of(topic, self._workers) or 0
 
     def refusing(self, topic: bytes) -> int:
-        """The reason for which a change of a topic cannot be kept now; 0 when it can."""
+        """Return the reason why a change of a topic cannot be kept now; 0 if it can."""
         home = self.home(topic)
         if home == self._shard:
             return self._store.refusing
@@ -73,7 +74,7 @@ class RetainedRows:
         return Reason.QUOTA_EXCEEDED if full and topic not in self._unconfirmed[home] else 0
 
     def applied(self, message: Run, stamp: Stamp) -> None:
-        """This shard has taken a message or a deletion (no bytes) as a topic's newest."""
+        """Store a message, or a deletion (count 0), that this shard has applied as the newest."""
         topic = message.topic
         if self.home(topic) != self._shard:
             return
@@ -88,13 +89,13 @@ class RetainedRows:
         self._wake()
 
     def expired(self, topics: list[bytes]) -> None:
-        """Messages of these topics have expired."""
+        """Remove the expired messages of these topics."""
         for topic in topics:
             if self.home(topic) == self._shard:
                 self._store.remove(RETAINED, (topic,))
 
     def published(self, message: Run, stamp: Stamp, done: Done | None) -> None:
-        """A client of this shard has set or deleted a retained message; ``done`` when that is on disk."""
+        """Track a client's change of a retained message; call ``done`` when it is on disk."""
         home = self.home(message.topic)
         if home == self._shard:
             if done is not None:
@@ -104,7 +105,7 @@ class RetainedRows:
         entry = _Unconfirmed(message, stamp, self._now() + PATIENCE_SECONDS)
         before = waiting.pop(message.topic, None)
         if before is not None:
-            entry.dones = before.dones  # what is newer makes up for what was older
+            entry.dones = before.dones  # the newer change supersedes the older one
         if done is not None:
             entry.dones.append(done)
         waiting[message.topic] = entry
@@ -112,7 +113,7 @@ class RetainedRows:
     # Between shards
 
     def told(self, link: Link, message: Run, stamp: Stamp) -> None:
-        """A peer has told a change (it is applied already): say when it is on disk, if this is its home."""
+        """Confirm a peer's change, already applied, once it is on disk, if this is its home."""
         topic = message.topic
         if stamp[1] != link.peer or self.home(topic) != self._shard:
             return
@@ -138,7 +139,7 @@ class RetainedRows:
                     )
 
     def on_kept(self, link: Link, names: list[list[object]]) -> None:
-        """A home tells what it has on disk (or, with a reason, not yet)."""
+        """Handle a home's confirmations, or, with a reason, refusals for now."""
         waiting = self._unconfirmed[link.peer]
         for topic, number, reason in names:
             assert isinstance(topic, bytes)
@@ -152,16 +153,16 @@ class RetainedRows:
                     done(reason)
 
     def lost(self, peer: int) -> None:
-        """A shard has died: what it confirmed is not lost, what it has not is told to its next life."""
+        """Drop confirmations to a dead shard; unconfirmed changes are resent to its next life."""
         self._confirmations.pop(peer, None)
 
     def unconfirmed(self, peer: int) -> Iterator[tuple[Run, Stamp]]:
-        """What a shard that has come back has to be told again."""
+        """Yield the changes to resend to a shard that has come back."""
         for entry in list(self._unconfirmed[peer].values()):
             yield entry.run, entry.stamp
 
     def housekeeping(self) -> None:
-        """Refuse publishers that have waited long enough; what they published stays to be told."""
+        """Refuse publishers that have waited too long; their changes are still resent."""
         now = self._now()
         for waiting in self._unconfirmed.values():
             for entry in waiting.values():
@@ -174,7 +175,7 @@ class RetainedRows:
     # The start
 
     def load(self) -> Iterator[tuple[Run, Stamp]]:
-        """What this shard's file holds; what has expired is removed. Raises StorageError."""
+        """Yield the contents of this shard's file; delete what has expired. Raises StorageError."""
         now, wall = self._now(), self._wall()
         for topic, deadline, data in self._store.rows(RETAINED):
             if deadline and deadline <= wall:

@@ -1,7 +1,8 @@
-"""What a session is on disk: values of rows, and sessions made of them again.
+"""Sessions on disk: values of rows, and sessions restored from them.
 
-Times are steady time there (seconds since the epoch, `fluxmq.model.steady`), since the monotonic clock ends with the machine
-and a wall clock may be set; ``Clock`` goes between the two. A session that was connected when its shard died counts as left at the last moment known.
+Times are stored as steady time (seconds since the epoch, `fluxmq.model.steady`), since the
+monotonic clock ends with the machine and a wall clock may be set; ``Clock`` converts between the
+two. A session that was connected when its shard died counts as left at the last known moment.
 """
 
 from __future__ import annotations
@@ -18,34 +19,34 @@ from fluxmq.sessions.mqtt.session import Grant, Session, Will, filter_inside
 
 
 class Clock:
-    """Monotonic seconds to wall clock and back."""
+    """Conversion between monotonic seconds and wall clock."""
 
     def __init__(self, now: Callable[[], float], wall: Callable[[], float]) -> None:
         self.now = now
         self.wall = wall
 
     def on_disk(self, monotonic: float) -> float:
-        """A time as it is stored; 0 for none stays 0."""
+        """Return a time as it is stored; 0 for none stays 0."""
         return monotonic - self.now() + self.wall() if monotonic else 0.0
 
     def here(self, wall: float) -> float:
-        """The reverse; what has passed is a moment ago."""
+        """Return a stored time as monotonic seconds; a past time becomes a moment ago."""
         return max(wall - self.wall() + self.now(), 0.001) if wall else 0.0
 
 
 def pack(values: object) -> bytes:
-    """Plain values as bytes."""
+    """Encode plain values."""
     data: bytes = msgpack.packb(values, use_bin_type=True)
     return data
 
 
 def unpack(data: bytes) -> Any:
-    """The reverse of ``pack``."""
+    """Decode what ``pack`` has encoded."""
     return msgpack.unpackb(data, raw=False, strict_map_key=False)
 
 
 def will_values(will: Will | None) -> list[Any] | None:
-    """A will as plain values."""
+    """Return a will as plain values."""
     if will is None:
         return None
     return [
@@ -61,7 +62,7 @@ def will_values(will: Will | None) -> list[Any] | None:
 
 
 def grant_values(grant: Grant) -> list[Any]:
-    """What a subscription was granted, as plain values: the arguments of ``Grant``."""
+    """Return a subscription's grant as plain values: the arguments of ``Grant``."""
     return [
         grant.qos,
         grant.no_local,
@@ -73,7 +74,7 @@ def grant_values(grant: Grant) -> list[Any]:
 
 
 def grant_of(values: list[Any]) -> Grant:
-    """The reverse of ``grant_values``."""
+    """Return the grant of ``grant_values``."""
     *options, queue = values
     grant = Grant(*options)
     if queue is not None:
@@ -84,7 +85,7 @@ def grant_of(values: list[Any]) -> Grant:
 
 
 def group_members(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Group and filter of each subscription (as written, options) that a shared group has to keep messages for."""
+    """Yield group and filter of each subscription (as written, options) to keep messages for."""
     for written, options in rows:
         grant = grant_of(unpack(options))
         if grant.shared and grant.queue is None and grant.qos:
@@ -92,7 +93,7 @@ def group_members(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, 
 
 
 def session_values(session: Session, clock: Clock, number: int, sent: int) -> bytes:
-    """The row of a session. ``number``: of its next message; ``sent``: messages below it may have been sent."""
+    """Return a session's row: ``number`` is its next message's; those below ``sent`` may be out."""
     return pack(
         [
             session.principal,
@@ -108,10 +109,11 @@ def session_values(session: Session, clock: Clock, number: int, sent: int) -> by
 
 
 def restore_session(session: Session, data: bytes, clock: Clock, alive: float) -> tuple[int, int]:
-    """Give a session its row's state; the next message's number, and below which number messages may have been sent.
+    """Restore a session from its row; return the next message's number, and the number below which
+    messages may have been sent.
 
-    ``alive``: the last moment (wall clock) at which the shard is known to have lived; a client that was connected then
-    has left at that moment.
+    ``alive``: the last moment (wall clock) at which the shard is known to have lived; a client
+    connected then counts as gone at that moment.
     """
     values = unpack(data)
     session.principal, session.expiry, connected, expires_at, will_at, will, number, sent = values
@@ -137,7 +139,7 @@ def message_values(
     group: Any,
     clock: Clock,
 ) -> bytes:
-    """Messages owed to a session: the run's part as a frame, and how it is owed. ``group``: its shared group or None."""
+    """Return the row of owed messages: part of a run and its terms. ``group`` may be None."""
     end = run.skip(offset, count)
     piece = run.part(offset, end, count)
     return pack(
@@ -153,7 +155,7 @@ def message_values(
 
 
 def messages_of(data: bytes, clock: Clock) -> tuple[Run, int, int, bytes, list[bytes] | None]:
-    """The reverse: run, QoS, retain, subscription identifiers, and name and filter of the shared group."""
+    """Return run, QoS, retain, subscription identifiers, and the shared group's name and filter."""
     frame, deadline, qos, retain, subscription_ids, group = unpack(data)
     run = frames.decode_run(frame)
     run.deadline = clock.here(deadline)

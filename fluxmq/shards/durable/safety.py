@@ -1,11 +1,13 @@
-"""Who waits for the disk on one shard, and when what is gathered goes there.
+"""Waiting for the disk on one shard, and the times at which gathered changes are written.
 
-At the end of each tick in which somebody waits, all changes go to their homes. What nobody waits for (a message that
-was answered, a session's new expiry) goes along, or within ``LAZY_SECONDS``. A message that a connected client has not
-answered after ``PROMPT_SECONDS`` is written, so that its publisher need not wait for a slow reader.
+At the end of each tick with a waiter, all changes go to their homes. Changes without a waiter (a
+message that was answered, a session's new expiry) go along, or within ``LAZY_SECONDS``. A message
+that a connected client has not answered after ``PROMPT_SECONDS`` is written, so that its publisher
+need not wait for a slow reader.
 
-QoS 2 identifiers of publishers are written in the same transaction as the messages where both are kept here, else after
-them: were they on disk alone, the message would be taken for a repetition after a restart, and be lost.
+QoS 2 identifiers of publishers are written in the same transaction as the messages if both are kept
+here, or else after them: were they on disk alone, the message would be taken for a duplicate after
+a restart, and be lost.
 """
 
 from __future__ import annotations
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
     from fluxmq.shards.durable.keeper import Owed, SessionKeeper
 
 PROMPT_SECONDS = 0.05
-"""How long a publisher waits for a connected subscriber's answer before its message is written: far more than a
-round trip on a network that is well, far less than anybody's patience."""
+"""Time that a publisher waits for a connected subscriber's answer before its message is written:
+far more than a round trip on a healthy network, too short to be noticed.
+"""
 LAZY_SECONDS = 0.05
-"""How long changes wait that nobody waits for: a few commits a second at most come from them."""
+"""Maximum delay of changes without a waiter: they cause at most 20 commits a second."""
 PASS_ON_SECONDS = 1.0
-"""How often messages of a shared group are offered again that the others refused: a full disk may have room by then."""
+"""Interval at which messages of a shared group that other members refused are offered again: a full
+disk may have room by then.
+"""
 REFUSED_FROM = 0x80
 
 
@@ -43,7 +48,7 @@ class CallbackTicket(Ticket):
         self._ended = done
 
     def done(self, reason: int = 0) -> int:
-        """One of those waited for is done."""
+        """Count one completion; after the last, call back with the highest reason."""
         self.waiting -= 1
         self.reason = max(self.reason, reason)
         if self.waiting == 0:
@@ -52,7 +57,7 @@ class CallbackTicket(Ticket):
 
 
 class Gate:
-    """QoS 2 messages that a session has published and that are not safe yet. ``others``: of repetitions."""
+    """A session's QoS 2 publishes that are not safe yet. ``others``: tickets of duplicates."""
 
     __slots__ = ("keeper", "others", "packet_ids", "ticket")
 
@@ -64,7 +69,7 @@ class Gate:
 
 
 class Source(NamedTuple):
-    """Where a run comes from: the link (sender and receiver), the sender's life, the run's number in that."""
+    """Origin of a run: its link (sender and receiver), the sender's life, the run's number."""
 
     link: int
     epoch: int
@@ -89,7 +94,7 @@ class Safety:
         self.store = store
         self.remote: dict[int, RemoteHome] = {}
         self.source: Source | None = None
-        """Of the run that is being delivered, when another shard would send it again."""
+        """Origin of the run being delivered, if another shard would resend it."""
         self.after: Callable[[], None] = lambda: None
         """Called at the end of a tick, when all homes have been told."""
         self._reactor = reactor
@@ -99,23 +104,23 @@ class Safety:
         self._sweeping = False
         self._watched: deque[Owed] = deque()
         self._gates: list[Gate] = []
-        """Those that wait for their messages."""
+        """Gates that wait for their messages."""
         self._unwritten: dict[Gate, None] = {}
-        """These, and those that wait for the disk."""
+        """These, and the gates that wait for the disk."""
         self._fresh: dict[Ticket, int] = {}
 
     def hold(self) -> Ticket:
-        """The ticket of the run that is being published, held once more."""
+        """Hold the ticket of the run being published once more, and return it."""
         return self._reactor.hold()
 
     def wake(self) -> None:
-        """Somebody waits for what was changed: it goes to its home at the end of the tick."""
+        """Send changes with a waiter to their homes at the end of the tick."""
         self._urgent = True
         self._reactor.unfinished = True
         self._reactor.host.schedule()
 
     def lazily(self) -> None:
-        """Something was changed that nobody waits for."""
+        """Send a change without a waiter soon."""
         if not self._lazy:
             self._lazy = True
             self._later(LAZY_SECONDS, self._flush_lazily)
@@ -145,12 +150,12 @@ class Safety:
             self._later(0.0, self._nothing)
 
     def _nothing(self) -> None:
-        """The tick that follows is what was wanted."""
+        """Do nothing: only the tick that follows is wanted."""
 
     # Messages of connected clients
 
     def watch(self, owed: Owed) -> None:
-        """A message is with a connected client, who should answer soon."""
+        """Watch a message that is with a connected client, which should answer soon."""
         owed.since = self._reactor.tally.now
         self._watched.append(owed)
         if not self._sweeping:
@@ -158,7 +163,7 @@ class Safety:
             self._later(PROMPT_SECONDS, self.sweep)
 
     def sweep(self) -> None:
-        """Write the messages that wait for too long."""
+        """Write the messages that have waited too long."""
         watched = self._watched
         horizon = self.clock.now() - PROMPT_SECONDS
         while watched and (watched[0].finished or watched[0].since <= horizon):
@@ -168,9 +173,11 @@ class Safety:
             self._later(PROMPT_SECONDS, self.sweep)
 
     def pass_on(self, portion: Portion) -> None:
-        """Messages of a shared group that a member has left: it is rid of them when others have them safe.
+        """Pass on a shared group's messages from a member that has left, until others have them
+        safe.
 
-        Where those refuse, the publisher is told if it still waits; else they are offered again.
+        If those refuse, the publisher is told if it still waits; otherwise the messages are offered
+        again.
         """
         settle: Owed | None = portion.settle
 
@@ -193,25 +200,25 @@ class Safety:
     # QoS 2 of publishers
 
     def fresh(self, ticket: Ticket, home: Home) -> None:
-        """A hold of this ticket ends with the changes of this tick, where they are kept here."""
+        """Note that a hold of this ticket ends with this tick's changes, if they are kept here."""
         if home is self.store:
             self._fresh[ticket] = self._fresh.get(ticket, 0) + 1
 
     def gate(self, keeper: SessionKeeper, packet_ids: set[int], ticket: Ticket) -> None:
-        """Write received identifiers as soon as they may be on disk; the ticket is held for that."""
+        """Write received identifiers as soon as they may be on disk; this holds the ticket."""
         gate = Gate(keeper, packet_ids, ticket)
         self._gates.append(gate)
         self._unwritten[gate] = None
         self._reactor.unfinished = True
 
     def repeated(self, keeper: SessionKeeper, packet_ids: set[int]) -> None:
-        """A publish comes again: where the first is not safe yet, its answer waits for the same."""
+        """Delay the answer to a duplicate publish until the first is safe."""
         for gate in self._unwritten:
             if gate.keeper is keeper and gate.packet_ids & packet_ids:
                 gate.others.append(self.hold())
 
     def unwritten(self, keeper: SessionKeeper) -> set[int]:
-        """Identifiers received by a session whose messages are not known to be safe."""
+        """Return identifiers received by a session whose messages are not known to be safe."""
         found: set[int] = set()
         for gate in self._unwritten:
             if gate.keeper is keeper:
@@ -251,7 +258,8 @@ class Safety:
         del self._unwritten[gate]
         session = gate.keeper.session
         if reason >= REFUSED_FROM and session.received:
-            # The client may send it again, and then it is new; whether it is still connected or not.
+            # The client may resend it, and then it is new, whether the client is still connected or
+            # not.
             session.received -= gate.packet_ids
         gate.ticket.done(reason)
         for ticket in gate.others:
@@ -260,8 +268,8 @@ class Safety:
     # Homes elsewhere
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         for home in self.remote.values():
             home.give_up()
         if not self.store.idle:
-            self.store.flush()  # a full disk is tried again
+            self.store.flush()  # retry a full disk

@@ -1,7 +1,9 @@
-"""The persistent sessions of one shard: when their rows are written, and how they come back at start.
+"""The persistent sessions of one shard: when their rows are written, and how they come back at
+start.
 
-A session whose expiry is not 0 is kept from its first CONNECT to its end. Its home's file is read when the shard
-starts, after every peer has told which sessions it has, and for the sessions of a peer that has died.
+A session whose expiry is not 0 is kept from its first CONNECT to its end. Its home's file is read
+when the shard starts, after every peer has told which sessions it has, and for the sessions of a
+peer that has died.
 
 Source: MQTT 3.1.1 section 3.1.2.4, MQTT 5.0 section 4.1.
 """
@@ -37,7 +39,7 @@ from fluxmq.storage.state_store import (
 )
 
 LIFE_SECONDS = 5.0
-"""How often the shard notes that it lives: so much longer may a session live that was connected when it died."""
+"""Interval of signs of life; sessions connected at the shard's death may live longer by that."""
 
 _log = get_logger("fluxmq.durable")
 
@@ -46,20 +48,20 @@ class Owner(Protocol):
     """The shard's table of sessions."""
 
     def holds(self, client_id: str) -> bool:
-        """Whether a session of this id is here."""
+        """Return whether a session of this id is here."""
 
     def new_delivery(self) -> Delivery:
-        """An empty delivery."""
+        """Return an empty delivery."""
 
     def enter(self, session: Session) -> None:
-        """Take a session in, with its subscriptions."""
+        """Add a session with its subscriptions."""
 
     def schedule(self, session: Session) -> None:
-        """The times of a session were set."""
+        """Schedule a session whose times were set."""
 
 
 class DurableSessions:
-    """What the broker tells of its sessions, and asks for."""
+    """The durable side of the broker's sessions."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class DurableSessions:
     ) -> None:
         self.safety = safety
         self.loaded = False
-        """Whether the sessions of this home are here: no client is let in before."""
+        """True once the sessions of this home are here: no client may connect before."""
         self._claims = claims
         self._groups = groups
         self._owner = owner
@@ -86,24 +88,24 @@ class DurableSessions:
         return self.safety.clock
 
     def home(self, client_id: str) -> Home:
-        """Where a client's rows are."""
+        """Return the home of a client's rows."""
         shard = self._claims.home(client_id)
         return self.safety.store if shard == self._claims.shard else self.safety.remote[shard]
 
-    # What the broker tells
+    # Called by the broker
 
     def refusing(self, client_id: str) -> int:
-        """The reason for which a client's session cannot be kept now; 0 when it can."""
+        """Return the reason why a client's session cannot be kept now; 0 if it can."""
         return self.home(client_id).refusing
 
     def attached(self, session: Session) -> None:
-        """A client is connected with a session: a persistent one is kept from now on."""
+        """Keep a persistent session from now on, which a client has connected with."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is None:
             if not session.expiry:
                 return
             keeper = self.keep(session)
-            # What may be left of an earlier session that ended unnoticed is not this one's.
+            # Remnants of an earlier session that ended unnoticed are not this one's.
             keeper.home.wipe(session.client_id)
         keeper.write_session()
 
@@ -114,7 +116,7 @@ class DurableSessions:
         return keeper
 
     def subscribed(self, session: Session, written: Iterable[bytes], done: Done) -> None:
-        """Subscriptions have come or gone: ``done`` when that is on disk."""
+        """Write subscriptions that have come or gone; call ``done`` when they are on disk."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is None:
             done(0)
@@ -125,13 +127,13 @@ class DurableSessions:
         self.safety.wake()
 
     def left(self, session: Session) -> None:
-        """A session's client has gone, or a time of the session has changed."""
+        """Write a session whose client has gone, or whose times have changed."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is not None and session.client is None:
             keeper.left()
 
     def ended(self, session: Session) -> None:
-        """A session is over."""
+        """End a session."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is not None:
             session.delivery.durable = None
@@ -143,7 +145,7 @@ class DurableSessions:
         self.safety.wake()
 
     def leaving(self, session: Session) -> None:
-        """A session goes to another shard: what it has not answered is written from here."""
+        """Write what a session has not answered before it goes to another shard."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is not None:
             keeper.release_held()
@@ -151,20 +153,20 @@ class DurableSessions:
             self.safety.wake()
 
     def moved(self, session: Session) -> None:
-        """The session has left; what is still to be answered here for it changes nothing any more."""
+        """Detach a session that has left; later answers here change nothing any more."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is not None:
             keeper.ended = True
             session.delivery.durable = None
 
     def arrived(self, session: Session) -> None:
-        """A session has come from another shard, with messages that were written there."""
+        """Write a session that has come from another shard; its messages were written there."""
         keeper: SessionKeeper | None = session.delivery.durable
         if keeper is not None:
             keeper.write_everything()
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Note that the shard lives, when due; called every tenth of a second."""
         now = self.clock.now()
         if now >= self._next_life:
             self._next_life = now + LIFE_SECONDS
@@ -176,7 +178,7 @@ class DurableSessions:
     # Coming back
 
     def load(self) -> bool:
-        """Bring back the sessions of this home that no other shard has; False: when all changes are on disk.
+        """Restore this home's sessions that no other shard has; return False if to be retried.
 
         Raises StorageError.
         """
@@ -193,7 +195,7 @@ class DurableSessions:
         return True
 
     def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
-        """Bring back the sessions that a shard had which has died, once its last words are on disk."""
+        """Restore the sessions of a shard that has died, once its last changes are on disk."""
 
         def bring(_reason: int) -> None:
             for client_id in client_ids if self.loaded else ():
@@ -222,7 +224,7 @@ class DurableSessions:
         return count
 
     def _restore(self, client_id: str, rows: dict[str, list[Row]], alive: float) -> None:
-        """Make a session of its rows by table."""
+        """Restore a session from its rows by table."""
         session = Session(client_id, self._owner.new_delivery())
         keeper = self.keep(session)
         ((_, state),) = rows[SESSIONS.name]
@@ -272,6 +274,6 @@ class DurableSessions:
 
 
 def _sent(portion: Portion) -> Portion:
-    """The portion, to be sent again with the identifiers it had."""
+    """Return the portion, to be resent with its former identifiers."""
     portion.pid = identifier_of(portion.base)
     return portion

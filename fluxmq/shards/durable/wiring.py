@@ -1,4 +1,4 @@
-"""Builds what keeps sessions and retained messages on one shard and joins it to the broker and its peers."""
+"""Builds a shard's durable sessions and retained messages, and joins them to broker and peers."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _log = get_logger("fluxmq.durable")
 
 
 class DurablePort:
-    """The part of the sessions' port that is answered here."""
+    """The part of the sessions' port that is served here."""
 
     durable: DurableSessions
 
     def keep_subscriptions(
         self, session: Session, written: Iterable[bytes], done: Callable[[int], None]
     ) -> None:
-        """Subscriptions of a session have come, changed or gone."""
+        """Keep subscriptions of a session that have come, changed or gone."""
         self.durable.subscribed(session, written, done)
 
     def refuses_to_keep(self, client_id: str) -> int:
-        """Why no session of a client can be kept on disk now; 0 when it can."""
+        """Return the reason why no session of a client can be kept on disk now; 0 if it can."""
         return self.durable.refusing(client_id)
 
     def bring_back(self) -> bool:
-        """Bring back the sessions kept on this shard's disk that nobody has; False: call again."""
+        """Restore the sessions kept on this shard's disk that no shard has; False: call again."""
         return self.durable.load()
 
     def revive(self, client_ids: list[str], done: Callable[[], None]) -> None:
-        """The same for sessions of a shard that has died."""
+        """Restore the sessions of a shard that has died."""
         self.durable.revive(client_ids, done)
 
 
 class Durable:
-    """Everything that outlives a shard, but queues."""
+    """Everything that outlives a shard, except queues."""
 
     def __init__(
         self,
@@ -83,22 +83,22 @@ class Durable:
 
     @property
     def loaded(self) -> bool:
-        """Whether the sessions of this home are here: no client is let in before."""
+        """True once the sessions of this home are here: no client may connect before."""
         return self.sessions.loaded
 
     def housekeeping(self) -> None:
-        """A tenth of a second has passed."""
+        """Run periodic work; called every tenth of a second."""
         self.sessions.housekeeping()
         self.links.housekeeping()
 
 
 def open_store(data_dir: str, shard: int) -> StateStore:
-    """This shard's tables. Raises StorageError."""
+    """Open this shard's tables. Raises StorageError."""
     return StateStore(DataPaths(data_dir).state(shard))
 
 
 def expect_others(broker: ShardBroker, data_dir: str, shard: int, workers: int) -> None:
-    """Learn what other shards' persistent sessions want, which may start later than this one. Raises StorageError."""
+    """Learn what persistent sessions of shards that start later want. Raises StorageError."""
     for other in range(workers):
         if other != shard:
             path = DataPaths(data_dir).state(other)
@@ -107,14 +107,14 @@ def expect_others(broker: ShardBroker, data_dir: str, shard: int, workers: int) 
 
 
 class StoreWatch:
-    """Tells the log when a store fails, is full, or goes on."""
+    """Logs when a store fails, is full, or recovers."""
 
     def __init__(self, store: StateStore) -> None:
         self._store = store
         self._known = ("", False)
 
     def completed(self) -> None:
-        """A commit has ended."""
+        """Handle the end of a commit."""
         self._store.completed()
         now = (self._store.failed, self._store.full)
         if now == self._known:
