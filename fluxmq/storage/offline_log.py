@@ -1,4 +1,4 @@
-"""A write-ahead log that is written while no broker runs on it: by a backup, or by ``force-quorum``."""
+"""A write-ahead log written while no broker runs on it: by a backup, or by ``force-quorum``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
 SYNC_MS_MAX: Final = 1000
-"""How long one look for the end of a sync waits."""
+"""Longest wait of one poll for the end of a sync."""
 
 
 @contextlib.contextmanager
