@@ -1,4 +1,4 @@
-"""The descriptors that a link between two shards of a node begins with."""
+"""The initial descriptors of a link between two shards of a node."""
 
 from __future__ import annotations
 
