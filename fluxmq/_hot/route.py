@@ -1,4 +1,4 @@
-"""Where a topic leads: what is looked up once per topic and kept."""
+"""Destinations of a topic: looked up once per topic and cached."""
 
 from __future__ import annotations
 
