@@ -96,7 +96,8 @@ class AmqpParser:
     ) -> cython.int:
         """Handle the frames in ``buffer[:end]``; the connection keeps incomplete bytes.
 
-        A frame may carry ``connection.frame_max`` bytes: eight more than negotiated, as with RabbitMQ.
+        A frame may carry ``connection.frame_max`` bytes: eight more than negotiated, as with
+        RabbitMQ.
         """
         data: cython.p_uchar
         at: cython.Py_ssize_t = 0

@@ -63,7 +63,8 @@ class Tally:
     def received(
         self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.int:
-        """Count a run of ``count`` messages of ``qos``, together ``size`` bytes, that a client published."""
+        """Count a run of ``count`` messages of ``qos``, together ``size`` bytes, that a client
+        published."""
         self.runs += 1
         if qos == 0:
             self.received0 += count
@@ -101,7 +102,8 @@ class Tally:
     def delivered(
         self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, again: cython.bint
     ) -> cython.int:
-        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``: marked redelivered."""
+        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``:
+        marked redelivered."""
         self.amqp_delivered += count
         self.amqp_delivered_bytes += size
         if again:

@@ -11,9 +11,9 @@ identifiers, before anything new. ``window`` is the half that handles sent messa
 Messages of a durable queue (``Portion.queued``) wait here only as far as their consumer has claimed
 them: they count against none of the session's bounds, and are never dropped to satisfy them.
 
-A session that is kept on disk has a ``durable``: it stores each run before it is queued here, and
-then enqueues it. Its portions are numbered (``Portion.base``), and their packet identifiers follow
-from the numbers, so that a message keeps its identifier across a restart.
+A session that is kept on disk has a ``durable``: it takes each run first, and decides when to
+enqueue it. Its portions are numbered (``Portion.base``), and their packet identifiers follow from
+the numbers, so that a message keeps its identifier across a restart.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering), 4.9 (flow control).
 """
@@ -367,7 +367,7 @@ class Delivery(Window):
         return count
 
     def drop(self, portion: Portion) -> cython.int:
-        """Report waiting messages that will not be delivered to their ``settle``."""
+        """Tell ``settle`` of waiting messages that will not be delivered."""
         if portion.settle is not None and not portion.queued:
             portion.settle.acknowledged(portion.base, portion.count)
         return 0

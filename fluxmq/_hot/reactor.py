@@ -104,7 +104,8 @@ class Reactor:
         return self.poller.fileno()
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` in the tick in which another descriptor (eventfd, hand-over) is readable."""
+        """Call ``callback`` in the tick in which another descriptor (eventfd, hand-over) is
+        readable."""
         self.others[fd] = callback
         self.poller.register(fd, _IN)
 

@@ -159,7 +159,7 @@ class Window:
     def is_out_of_place(self, pid: cython.int, kind: cython.int) -> cython.bint:
         """Return whether an unexpected answer is of the wrong kind for its message: PUBREC for QoS
         1, PUBACK for QoS 2, PUBCOMP before PUBREC. The message would keep its place in the window
-        for ever.
+        permanently.
 
         Answers for unknown identifiers, or for messages already answered, are none of these.
         """

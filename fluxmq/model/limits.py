@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 MQTT_STRING_BYTES_MAX: Final = 65_535
-"""Bytes of a UTF-8 string or binary field: its length is two bytes on the wire (MQTT 5.0 section 1.5.4)."""
+"""Bytes of a UTF-8 string or binary field: its length is two bytes on the wire (MQTT 5.0 section
+1.5.4)."""
 
 MQTT_REMAINING_LENGTH_MAX: Final = 268_435_455
 """Bytes after the fixed header: four bytes of seven bits (MQTT 5.0 section 1.5.5)."""
@@ -19,7 +20,8 @@ MQTT_PACKET_BYTES_MAX: Final = 1 + 4 + MQTT_REMAINING_LENGTH_MAX
 """The largest encodable packet: type byte, length, body."""
 
 MQTT_PACKET_ID_MAX: Final = 65_535
-"""Packet identifiers in flight per direction: two bytes, zero not allowed (MQTT 5.0 section 2.2.1)."""
+"""Packet identifiers in flight per direction: two bytes, zero not allowed (MQTT 5.0 section
+2.2.1)."""
 
 MQTT_TOPIC_ALIAS_MAX: Final = 65_535
 """Topic aliases per direction: two bytes, zero not allowed (MQTT 5.0 section 3.3.2.3.4)."""

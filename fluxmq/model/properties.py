@@ -33,10 +33,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 BLOCK_BYTES_MAX: Final = (256 + 1) << 20
-"""Bytes of a block: what the largest MQTT packet can carry (256 MiB) and what its user properties grow by."""
+"""Bytes of a block: what the largest MQTT packet can carry (256 MiB) and what its user properties
+grow by."""
 
 ITEMS_MAX: Final = 1 << 17
-"""Items of a block, those inside tables and arrays included: twice the user properties that settings allow."""
+"""Items of a block, those inside tables and arrays included: twice the user properties that
+settings allow."""
 
 DEPTH_MAX: Final = 16
 """Tables and arrays inside each other: real headers have two or three, and reading is recursive."""
@@ -107,9 +109,9 @@ class Timestamp(int):
 class Value(NamedTuple):
     """A typed header value.
 
-    By `tag`: a bool for 't', an int for integers and timestamps, a float for 'f' and 'd' (a NaN stays one, its bits may
-    not), (scale, unscaled) for 'D', None for 'V', bytes for 'S' and 'x', a tuple of values for 'A', a tuple of (name,
-    value) for 'F'.
+    By `tag`: a bool for 't', an int for integers and timestamps, a float for 'f' and 'd' (a NaN
+    stays one, its bits may not), (scale, unscaled) for 'D', None for 'V', bytes for 'S' and 'x', a
+    tuple of values for 'A', a tuple of (name, value) for 'F'.
     """
 
     tag: str
@@ -117,7 +119,8 @@ class Value(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One item. `value`: an int for kinds in `NUMBERS`, None for EMPTY_HEADERS, a `Value` for HEADER, else bytes.
+    """One item. `value`: an int for kinds in `NUMBERS`, None for EMPTY_HEADERS, a `Value` for
+    HEADER, else bytes.
 
     `name`: of a HEADER.
     """

@@ -304,7 +304,8 @@ class IndexEntries:
         self.times.frombytes(columns["time"].tobytes())
 
     def by_offset(self, offset: int) -> tuple[int, int]:
-        """Return (offset less the base, position) of the last indexed batch not behind `offset`, itself less the base."""
+        """Return (offset less the base, position) of the last indexed batch not behind `offset`,
+        itself less the base."""
         at = bisect_right(self.offsets, offset) - 1
         return (0, PAGE_BYTES) if at < 0 else (self.offsets[at], self.positions[at])
 

@@ -334,7 +334,8 @@ def make_links(
     received: Received,
     blocked: Blocked,
 ) -> dict[int, Link]:
-    """Make the links to all peers over the transport of this kind; ``wake_fds``: an eventfd of each shard."""
+    """Make the links to all peers over the transport of this kind; ``wake_fds``: an eventfd of each
+    shard."""
     links: dict[int, Link] = {}
     for each in ends:
         transport: Transport

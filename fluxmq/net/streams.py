@@ -35,10 +35,12 @@ class Stream(Protocol):
         """Reason for the closure, unless it was an orderly end."""
 
     def feed(self, data: Chunk) -> bytes:
-        """Take wire bytes as received and return the plain bytes they complete.  Never raises on input."""
+        """Take wire bytes as received and return the plain bytes they complete. Never raises on
+        input."""
 
     def encode(self, chunks: Sequence[Chunk]) -> bytes:
-        """Return the wire bytes of ``chunks``, preceded by whatever is pending; empty when closed."""
+        """Return the wire bytes of ``chunks``, preceded by whatever is pending; empty when
+        closed."""
 
     def pending(self) -> bytes:
         """Return and forget the wire bytes that the filter itself wants to send."""

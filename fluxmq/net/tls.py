@@ -20,7 +20,8 @@ from fluxmq.net.streams import Chunk
 from fluxmq.settings.listeners import TlsListener
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""Wire bytes after which a handshake must be complete: a client certificate chain is at most 100 KiB."""
+"""Wire bytes after which a handshake must be complete: a client certificate chain is at most 100
+KiB."""
 
 _RECORD_BYTES = 16 * 1024  # RFC 8446 section 5.1
 

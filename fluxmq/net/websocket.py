@@ -38,7 +38,8 @@ FRAME_MARGIN_BYTES = 64 * 1024
 frame."""
 
 PIECE_BYTES = 64 * 1024
-"""Input is parsed in pieces of this size, so that a flood of empty frames cannot pile up objects."""
+"""Input is parsed in pieces of this size, so that a flood of empty frames cannot pile up
+objects."""
 
 _HEADER_END = b"\r\n\r\n"
 _BINARY_FINAL = 0x82  # FIN, opcode 2
@@ -51,9 +52,9 @@ _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # noqa: LOG001
 class WebSocketStream:
     """The server's side of one WebSocket connection (see ``streams.Stream``).
 
-    ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, which stores
-    the kind of web page in ``page``. A request without Origin comes from a program, not from a
-    page, and is not checked. ``max_packet``: the largest MQTT packet, in bytes.
+    ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, whose result
+    is in ``page``. A request without Origin comes from a program, not from a page, and is not
+    checked. ``max_packet``: the largest MQTT packet, in bytes.
     """
 
     __slots__ = (
@@ -126,7 +127,8 @@ class WebSocketStream:
         return b"".join(self._protocol.data_to_send())
 
     def shutdown(self) -> bytes:
-        """Return a close frame with code 1000.  The peer's own close frame is still awaited by ``feed``."""
+        """Return a close frame with code 1000. The peer's own close frame is still awaited by
+        ``feed``."""
         if self._open and not self._ending and self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         self._ending = True

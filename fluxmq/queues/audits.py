@@ -70,7 +70,7 @@ class Comparison:
     def deviating(self, own: int, hashes: Hashes, voters: Iterable[int]) -> list[int]:
         """Return members whose hash differs from that of a majority of the voters, `own` included.
 
-        Without an agreeing majority nobody can tell which is right: then every member that differs
+        Without an agreeing majority it is unknown which is right: every member that differs
         from this one is returned.
         """
         found: list[int] = []

@@ -110,7 +110,7 @@ class Reason(IntEnum):
 
     @property
     def text(self) -> str:
-        """Return the reason's name as dead letters carry it."""
+        """The reason's name as dead letters carry it."""
         return self.name.lower()
 
 

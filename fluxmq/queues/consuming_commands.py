@@ -43,7 +43,7 @@ def claim(
         verb == 1,
     )
     if others:
-        applied.woken[queue.id] = None  # some may have died, and are to be handed out
+        applied.woken[queue.id] = None  # some may have died, and must be handed out
     if group_id == NOBODYS_GROUP and whole:
         queue.forget_below(applied, group.cursor)
     applied.claims.append((queue.id, group_id, whole))

@@ -125,7 +125,7 @@ class Desk:
         self._flights.join(target)
 
     def begin_again(self) -> None:
-        """Forget what was to be redelivered and learn it anew from the machine's ranges."""
+        """Rebuild the set of redeliveries from the machine's ranges."""
         self._refused = False
         self._again.clear()
         self._delayed.clear()
@@ -356,7 +356,7 @@ class Desk:
         self._flights.add_new(len(ranges) + len(others), target)
 
     def _pass_head(self, step: Step, now: int) -> None:
-        """Without consumers, pass expired or filtered-out messages at the head."""
+        """Pass expired or filtered-out messages at the head, when there are no consumers."""
         if len(self.group.dead) >= DEAD_RANGES_MAX:
             return
         position = self._cursor

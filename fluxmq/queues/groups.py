@@ -1,7 +1,7 @@
 """One consumer group of one queue, as every replica knows it.
 
-Below ``cursor`` a message is settled unless it is in a pending range; those at and above it have
-not been given to anybody. A group's floor is the lowest offset it may still need. Dead messages
+Below ``cursor`` a message is settled unless it is in a pending range; those at and above it were
+never given to a consumer. A group's floor is the lowest offset it may still need. Dead messages
 have left the pending ranges but stay in ``dead``, and so in the queue, until their dead-letter
 append is committed. Group 0 of a queue is ownerless: it holds messages that died while no group
 existed.
@@ -93,7 +93,7 @@ class Group:
         return next_offset - self.cursor + self.pending.count
 
     def ready(self, next_offset: int) -> int:
-        """Return how many messages nobody holds."""
+        """Return how many messages no consumer holds."""
         return next_offset - self.cursor + self.pending.waiting
 
     def waiting(self) -> Iterator[Range]:

@@ -7,7 +7,7 @@ so all state kept by offset (settled, dead, stream positions) carries over uncha
     IMPORT    target: a stored batch, at its own offset; one that is there already changes nothing
     FENCE     source: take and give nothing any more; consumers' messages become ready again
     INSTALL   target: all other state of the fenced queue; its batches must be there by then
-    DECLARE   target: the arriving queue, which must be complete, becomes the queue
+    DECLARE   target: the arriving queue, which must be complete, becomes live
     UNFENCE   source: the move is aborted; the queue goes on
 
 Imported parts carry the move's number, and installed state that of its fence: parts of an earlier
@@ -209,7 +209,7 @@ def _become(queue: Queue, known: Queue) -> None:
 
 
 def activate(machine: Machine, applied: Applied, queue: Queue) -> bool:
-    """Turn a complete arriving queue into the queue; return False for an incomplete one."""
+    """Make a complete arriving queue live; return False for an incomplete one."""
     move = queue.move
     if move is None or not move.installed:
         return False

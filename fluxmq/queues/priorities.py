@@ -99,7 +99,7 @@ class PriorityDesk(Desk):
         super().__init__(queue, group, read)
 
     def begin_again(self) -> None:
-        """Forget what was to be given, and learn it anew."""
+        """Rebuild the sets of waiting messages."""
         self._bands.clear()
         self._moving_to = self._moving = 0
         super().begin_again()

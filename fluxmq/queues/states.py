@@ -1,6 +1,6 @@
 """One queue as every replica knows it: the bounds of its log, its limits, its groups.
 
-``start`` is the first offset for everybody. A work queue's start follows the lowest floor of its
+``start`` is the first offset for all readers. A work queue's start follows the lowest floor of its
 work groups; without a group it stays, so that a queue filled before its first consumer came is not
 emptied. Retention, purge and dropping move it too. ``kept`` is what the segments must keep: it does
 not pass a dead message whose dead-letter append is not committed.

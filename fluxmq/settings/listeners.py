@@ -123,7 +123,7 @@ class MqttServer(Section):
 
 
 class AmqpServer(Section):
-    """AMQP 0.9.1; a client of another version is told the supported one and disconnected."""
+    """AMQP 0.9.1; other versions are answered with the supported one and disconnected."""
 
     tcp: Listener | None = None
     """AMQP over plain TCP."""

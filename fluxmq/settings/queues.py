@@ -21,7 +21,7 @@ from fluxmq.settings.values import Duration, Size, TopicFilter
 TEN_YEARS: Final = 10 * 366 * 86_400
 COUNT_MAX: Final = 1 << 50
 DELIVERY_LIMIT: Final = 5
-"""Default delivery limit of a classic queue, from the founding documents."""
+"""Default delivery limit of a classic queue: that of the original implementation."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 """Default delivery limit of a quorum queue: RabbitMQ's since 4.0."""
 
@@ -77,8 +77,8 @@ class QueueManager(Section):
     ephemeral_expiry: Annotated[Duration, Field(ge=0.001, le=TEN_YEARS)] = 300.0
     """Time without a consumer after which an ephemeral queue is removed."""
     max_ephemeral_queues: Annotated[int, Field(ge=0, le=1_000_000)] = 10_000
-    """Maximum number of ephemeral queues on the node; 0 allows none, and publishing to an unknown
-    queue is refused."""
+    """Maximum number of ephemeral queues on the node; 0 allows none, and unknown queue names are
+    refused."""
     ephemeral_max_bytes: Annotated[Size, Field(ge=1 << 16, le=1 << 40)] = 64 << 20
     """Memory of one ephemeral queue; beyond it the oldest messages are dropped."""
     uncommitted_bytes: Annotated[Size, Field(ge=1 << 16, le=1 << 30)] = 8 << 20

@@ -85,7 +85,8 @@ class Session(Section):
     """Time that a persistent MQTT 3.1.1 session outlives its connection; MQTT 5 clients choose it
     themselves."""
     max_expiry_interval: Expiry = 604_800.0
-    """Longest session expiry that an MQTT 5 client gets; a client that asks for more is told."""
+    """Longest session expiry that an MQTT 5 client gets; announced to a client that asks for
+    more."""
     max_offline_queue_size: Annotated[int, Field(ge=1, le=100_000_000)] = 1000
     """Maximum number of messages queued for one absent or slow session."""
     max_offline_queue_bytes: Annotated[Size, Field(ge=1024, le=1 << 40)] = 64 << 20
@@ -118,7 +119,8 @@ class Amqp(Section):
     """Heartbeat interval proposed to clients, in whole seconds; 0 proposes none. A client silent
     for two intervals is disconnected."""
     max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 32 << 20
-    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is 16MiB."""
+    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is
+    16MiB."""
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
     """Time after which messages that a consumer has not settled are redelivered to others;
     x-consumer-timeout overrides it."""

@@ -74,7 +74,8 @@ def declare_groups(
 
 
 def copy_tables(files: Files, source: str, target: str) -> None:
-    """Copy a SQLite database as its last transaction left it, beside its writers. Raises StorageError.
+    """Copy a SQLite database as its last transaction left it, beside its writers. Raises
+    StorageError.
 
     Source: sqlite.org/backup.html.
     """

@@ -290,7 +290,7 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
 
 
 def check_unplaced(files: Files, paths: DataPaths) -> None:
-    """Refuse to place groups anew when logs exist: the placement was lost. Raises Corruption,
+    """Refuse to place groups again when logs exist: the placement was lost. Raises Corruption,
     StorageError."""
     if files.exists(paths.groups) or files.exists(paths.shards):
         what = "missing, and without it nobody knows how queues are spread over groups and shards"

@@ -38,8 +38,7 @@ class OutOfDescriptors(Exhausted):
 
 
 class AwaitsSync(Exhausted):
-    """All places for unsynced open files are taken: a sync, which is under way, must finish
-    first."""
+    """All places for unsynced open files are taken: a sync in progress must finish first."""
 
 
 class WriteFailed(StorageError):  # noqa: N818 (the name of the condition)

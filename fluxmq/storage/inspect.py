@@ -1,4 +1,4 @@
-"""Checks of a queue's log that nobody is writing: every byte, and the contents.
+"""Checks of a queue's log that is not being written: every byte, and the contents.
 
 For tools on a stopped node; nothing is changed. Trusts no index and no head: walks every batch.
 What a crash may leave after the last checkpoint, and the next start repairs from the write-ahead

@@ -112,7 +112,8 @@ class LogReader:
         room."""
 
     def read(self, extent: Extent, offset: int) -> Batch:
-        """Return the batch that holds an offset of this segment. Raises Corruption and other StorageErrors."""
+        """Return the batch that holds an offset of this segment. Raises Corruption and other
+        StorageErrors."""
         for window in reversed(self._windows):
             ahead = offset - window.next_offset
             if window.base == extent.base_offset and ahead < WALKED_MESSAGES_MAX:
@@ -224,7 +225,8 @@ class LogReader:
         return entries
 
     def offset_at(self, extent: Extent, time: int) -> int | None:
-        """Return the offset of the segment's first message not before `time` (µs), None if there is none."""
+        """Return the offset of the segment's first message not before `time` (µs), None if there is
+        none."""
         relative, position = self._index(extent, False).by_time(time)
         # The search may open other files: this one stays open.
         file = self._segments.get(extent.path).file.shared()
@@ -260,7 +262,8 @@ class LogReader:
 
 
 def first_not_before(batch: Batch, time: int) -> int | None:
-    """Return the offset of a batch's first message whose time is not before `time` (µs), None if there is none."""
+    """Return the offset of a batch's first message whose time is not before `time` (µs), None if
+    there is none."""
     if batch.base_time >= time:
         return batch.base_offset
     for index in range(batch.count):

@@ -18,7 +18,8 @@ SYNC_MS_MAX: Final = 1000
 
 @contextlib.contextmanager
 def offline_log(files: Files, directory: str, file_bytes: int) -> Iterator[WriteAheadLog]:
-    """Open the log in `directory`; everything written to it is durable at the end. Raises StorageError."""
+    """Open the log in `directory`; everything written to it is durable at the end. Raises
+    StorageError."""
     options = WalOptions(file_bytes=file_bytes, background=False)
     with (
         contextlib.closing(Syncer()) as syncer,

@@ -116,7 +116,7 @@ class QueueLog:
         self._recovering = True
         self._made = False
         self._name_synced = name_synced
-        # Whether `cut` was called and is not done; segments that were dropped and are to be removed.
+        # Whether `cut` was called and is not done; dropped segments whose files remain.
         self._cutting = False
         self._gone: list[Extent] = []
         self._failed: StorageError | None = None
@@ -227,7 +227,7 @@ class QueueLog:
         Raises BatchTooLarge, without effect.
         """
         assert batch.base_offset == self._next, "offsets have no gaps"
-        # What was accepted when segments were larger is stored whatever their size now: it was acknowledged.
+        # A batch accepted when segments were larger is stored whatever their size now: it was acknowledged.
         if batch.length > self.options.batch_bytes_max and not self._recovering:
             raise BatchTooLarge(
                 f"queue {self.queue!r}: a batch of {batch.length} bytes does not fit into a segment of"
@@ -324,7 +324,8 @@ class QueueLog:
     # Reading
 
     def read(self, offset: int) -> Batch:
-        """Return the batch that holds an offset. Raises OffsetOutOfRange, Corruption and other StorageErrors."""
+        """Return the batch that holds an offset. Raises OffsetOutOfRange, Corruption and other
+        StorageErrors."""
         if not self._start <= offset < self._next:
             raise OffsetOutOfRange(self.queue, offset, self._start, self._next)
         batch = self._recent.find(offset)

@@ -72,7 +72,8 @@ def walk(
 
 
 def checked_span(data: bytes, at: int, extent: Extent, position: int, offset: int) -> BatchSpan:
-    """Return the header at `data[at]`, read from `position`, which must hold `offset`. Raises Corruption."""
+    """Return the header at `data[at]`, read from `position`, which must hold `offset`. Raises
+    Corruption."""
     try:
         span = batch_span(data, at)
     except SegmentError as error:

@@ -31,7 +31,8 @@ from fluxmq.storage.segment_index import Extent, IndexWriter
 class SegmentWriter:
     """One growing segment and its index.
 
-    `length` and `next_offset` count everything appended, `written` and `written_offset` what is in the file.
+    `length` and `next_offset` count everything appended, `written` and `written_offset` what is in
+    the file.
     """
 
     def __init__(

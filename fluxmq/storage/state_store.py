@@ -192,7 +192,7 @@ class StateStore:
 
     @property
     def refusing(self) -> int:
-        """Return the reason for refusing new data now; 0 when it is accepted."""
+        """Reason for refusing new data now; 0 when it is accepted."""
         if self.failed:
             return REASON_FAILED
         if self.full or self.low or self._changes.size > BUFFER_BYTES_MAX:
@@ -408,7 +408,8 @@ def _problem(path: str, error: sqlite3.Error) -> StorageError:
 
 
 def apply(connection: sqlite3.Connection, changes: Changes) -> None:
-    """Write changes in one transaction, committed and synced when it returns. Raises sqlite3.Error."""
+    """Write changes in one transaction, committed and synced when it returns. Raises
+    sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     wiped = list(changes.wiped)
     for at in range(0, len(wiped), ROWS_PER_STATEMENT):

@@ -192,7 +192,8 @@ def staged_mark(name: str) -> tuple[int, int] | None:
 
 
 def digest_of(files: Files, path: str, length: int) -> bytes:
-    """Return the xxh3-128 of a file's first bytes. Raises TransferError when it has fewer, StorageError."""
+    """Return the xxh3-128 of a file's first bytes. Raises TransferError when it has fewer,
+    StorageError."""
     digest = xxhash.xxh3_128()
     fd = files.open_(path, readonly=True)
     try:

@@ -149,7 +149,8 @@ class SnapshotSource:
         return self._manifest.encode()
 
     def read(self, queue: str, file: str, position: int, length: int) -> bytes:
-        """Return bytes of a segment; `queue` is the queue's directory. Raises TransferError, StorageError."""
+        """Return bytes of a segment; `queue` is the queue's directory. Raises TransferError,
+        StorageError."""
         data = self._read(queue, file, position, length, self._files.pread)
         if len(data) != length:
             path, whole = self._place(queue, file)

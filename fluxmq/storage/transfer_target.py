@@ -169,7 +169,7 @@ class SnapshotTarget:
     # What is there
 
     def _other_stagings(self) -> list[str]:
-        """Directories of other snapshots, the newest first."""
+        """Return directories of other snapshots, the newest first."""
         marks = {
             name: mark
             for name in listed(self._files, self._transfer.incoming)
@@ -485,7 +485,7 @@ class SnapshotTarget:
             raise
 
     def install(self) -> Installed:
-        """Put the snapshot in place of the group's closed files; the group is to be opened next.
+        """Put the snapshot in place of the group's closed files; open the group next.
 
         Durable when it returns; if it fails after the decision, the next opening continues. The old
         files are removed, which may take a moment. Raises TransferError when the group has a newer

@@ -44,7 +44,8 @@ GROUP: Final = 5
 FORGET: Final = 6
 """The group has left this log; all of it is void."""
 FILE: Final = 7
-"""First record of a file. term: its sequence, index: where the file before it ended, body: FORMAT."""
+"""First record of a file. term: its sequence, index: where the file before it ended, body:
+FORMAT."""
 CLOSED: Final = 8
 """The log was closed in order: everything before it is complete."""
 TYPES = frozenset(range(ENTRY, CLOSED + 1))
