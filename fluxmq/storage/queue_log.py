@@ -116,7 +116,7 @@ class QueueLog:
         self._recovering = True
         self._made = False
         self._name_synced = name_synced
-        # Whether `cut` was called and is not done; dropped segments whose files remain.
+        # True after `cut` was called until it is done; dropped segments whose files remain.
         self._cutting = False
         self._gone: list[Extent] = []
         self._failed: StorageError | None = None

@@ -166,7 +166,7 @@ class SnapshotTarget:
         """Bytes still to fetch; known when there are no more questions."""
         return sum(each.missing for each in self._gathered.values())
 
-    # What is there
+    # Local data
 
     def _other_stagings(self) -> list[str]:
         """Return directories of other snapshots, the newest first."""
