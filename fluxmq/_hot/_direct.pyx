@@ -1,17 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Writes to a file past the page cache, durable when they complete, without a thread: what pure Python cannot express.
+"""Direct I/O to a file, durable on completion, without a thread: beyond what pure Python can
+express.
 
-A write is submitted with io_submit to a descriptor opened with O_DIRECT, and with RWF_DSYNC, so that the kernel flushes
-the disk's cache before it says that it is done; an eventfd tells that. A thread that waits for a disk waits for a
-processor as well, twice each time, and that is longer than the disk takes where processors are busy.
+A write is submitted with io_submit to a descriptor opened with O_DIRECT, and with RWF_DSYNC, so
+that the kernel flushes the disk's cache before it reports completion, through an eventfd. A thread
+that waits for a disk also waits for a processor, twice each time, and that takes longer than the
+disk where processors are busy.
 
-Such writes are of whole blocks. What stands in the first block before a write is kept in memory from the last one, or
-read; behind the write the last block is filled with zeroes. Sectors that held something keep exactly that, so that a
-block torn by a power cut loses nothing written before.
+Such writes are of whole blocks. The bytes before a write in its first block are kept in memory from
+the previous write, or read; the rest of the last block is filled with zeroes. Sectors with earlier
+data are rewritten unchanged, so that a block torn by a power cut loses nothing written before.
 
-What has completed is seen in the ring that the kernel shares with the process: looking there is no system call.
+Completions are read from the ring that the kernel shares with the process, without a system call.
 
-Source: Linux, include/uapi/linux/aio_abi.h and fs/aio.c (struct aio_ring); io_submit(2), open(2) for O_DIRECT.
+Source: Linux, include/uapi/linux/aio_abi.h and fs/aio.c (struct aio_ring); io_submit(2), open(2)
+for O_DIRECT.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -75,7 +78,7 @@ cdef extern from *:
 
     static uint64_t direct_up(uint64_t position) { return (position + DIRECT_BLOCK - 1) & ~(DIRECT_BLOCK - 1); }
 
-    /* 0, or the error. */
+    /* Return 0 or the error. */
     static int direct_setup(direct_file *d) {
         void *buffer = NULL;
         if (syscall(SYS_io_setup, 1, &d->context)) return errno;
@@ -91,7 +94,7 @@ cdef extern from *:
         d->fd = -1;
     }
 
-    /* 0, or the error. The file is opened anew: readers of the descriptor go on reading through the page cache. */
+    /* Return 0 or the error. Opens the file again: users of the descriptor still read through the page cache. */
     static int direct_open(direct_file *d, int fd) {
         char name[48];
         struct stat found;
@@ -106,7 +109,7 @@ cdef extern from *:
         return 0;
     }
 
-    /* Where in the buffer what is to be written at a position goes, with everything around it ready; NULL: not here. */
+    /* Return where in the buffer a write at a position goes, with its surroundings ready; NULL: impossible here. */
     static char *direct_place(direct_file *d, uint64_t position, uint64_t bytes) {
         uint64_t first = position & ~(DIRECT_BLOCK - 1), before = position - first;
         uint64_t end = direct_up(position + bytes);
@@ -125,7 +128,7 @@ cdef extern from *:
         return d->buffer + before;
     }
 
-    /* Whether it is under way. */
+    /* Return whether the write was submitted. */
     static int direct_submit(direct_file *d) {
         struct iocb block = {0}, *blocks[1] = {&block};
         long done;
@@ -144,7 +147,7 @@ cdef extern from *:
         return d->under_way;
     }
 
-    /* 0, or the error. A full disk is none: the older mark is as true. */
+    /* Return 0 or the error. A full disk is no error: the older mark is still true. */
     static int direct_mark(const direct_file *d) {
         ssize_t done;
         if (d->mark_fd < 0) return 0;
@@ -155,7 +158,7 @@ cdef extern from *:
         return errno == ENOSPC || errno == EDQUOT ? 0 : errno;
     }
 
-    /* Whether the write under way is done, and how. */
+    /* Return whether the write in flight is done, with its result in `answer`. */
     static int direct_take(direct_file *d, direct_answer *answer) {
         direct_ring *ring = (direct_ring *)d->context;
         if (!d->under_way) return 0;
@@ -171,7 +174,7 @@ cdef extern from *:
         return 1;
     }
 
-    /* Ends when what is under way is done: the kernel sees to that. */
+    /* Returns once a write in flight is done: the kernel waits for it. */
     static void direct_close(direct_file *d) {
         if (d->context) syscall(SYS_io_destroy, d->context);
         d->context = 0;
@@ -202,9 +205,11 @@ cdef extern from *:
 
 
 cdef class DirectWriter:
-    """Writes to one file at a time, one write at a time. ``event``: an eventfd that the kernel counts up after each.
+    """Writes to one file at a time, one write at a time. ``event``: an eventfd that the kernel
+    increments after each.
 
-    Raises OSError where the kernel does not offer it (ENOSYS, EPERM), or not to one more (EAGAIN).
+    Raises OSError where the kernel does not offer it (ENOSYS, EPERM), or no further instance
+    (EAGAIN).
     """
 
     cdef direct_file file
@@ -224,12 +229,12 @@ cdef class DirectWriter:
 
     @property
     def under_way(self):
-        """Whether a write is under way."""
+        """True while a write is in flight."""
         return bool(self.file.under_way)
 
     def open(self, int fd):
-        """Write to this file from now on; ``fd`` stays open until there is another. Raises OSError, and nothing is
-        written then."""
+        """Write to this file from now on; ``fd`` stays open until the next one. Raises OSError;
+        nothing can be written then."""
         cdef int error
         self.check()
         if self.file.under_way:
@@ -243,9 +248,11 @@ cdef class DirectWriter:
         self, list parts not None, uint64_t position, uint64_t number, int mark_fd=-1, uint64_t mark_position=0,
         bytes mark not None=b"",
     ):
-        """Begin to write; ``mark`` goes to ``mark_fd`` at ``mark_position`` when it is done, before that is told.
+        """Start a write; on completion ``mark`` goes to ``mark_fd`` at ``mark_position``, before
+        the report.
 
-        False, and nothing is written: it is too long, would go beyond the end of the file, or is refused.
+        Return False, with nothing written, if it is too long, would pass the end of the file, or is
+        refused.
         """
         cdef uint64_t size = 0
         cdef char* place
@@ -269,9 +276,10 @@ cdef class DirectWriter:
         return bool(direct_submit(&self.file))
 
     def completed(self):
-        """Number, errno and seconds of the write that has become durable, once; None while there is none.
+        """Return number, errno and seconds of a write that has become durable, once; None while
+        there is none.
 
-        Errno is 0 when it worked, below 0 when it was the mark that could not be written.
+        Errno is 0 on success, below 0 when the mark could not be written.
         """
         cdef direct_answer answer
         self.check()
@@ -280,7 +288,7 @@ cdef class DirectWriter:
         return answer.number, answer.error, answer.seconds
 
     def close(self):
-        """Wait for what is under way, and end."""
+        """Wait for a write in flight, and close."""
         with nogil:
             direct_close(&self.file)
 

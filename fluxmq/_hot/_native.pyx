@@ -1,19 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Shared-memory ring with atomics, and a thread that syncs files: what pure Python cannot express.
+"""Shared-memory ring with atomics, and a thread that syncs files: beyond what pure Python can
+express.
 
-Ring. Layout of the shared file (little endian): ``head`` (u64, bytes ever written) at 0, ``tail`` (u64, bytes ever
-read) at 64, ``sleeping`` (u32, the reader waits for a wake-up) at 128, data from 4096 on. A record is a u32
-length and its bytes, padded to 8; the length 0xFFFFFFFF sends the reader back to the start. One writer, one
-reader, different processes: the writer publishes with a release store of ``head``, the reader frees with a
-release store of ``tail``. A writer that dies between copy and publication leaves nothing visible.
+Ring. Layout of the shared file (little endian): ``head`` (u64, bytes ever written) at 0, ``tail``
+(u64, bytes ever read) at 64, ``sleeping`` (u32, the reader waits for a wake-up) at 128, data from
+4096 on. A record is a u32 length and its bytes, padded to 8; the length 0xFFFFFFFF sends the reader
+back to the start. One writer, one reader, different processes: the writer publishes with a release
+store of ``head``, the reader frees with a release store of ``tail``. A writer that dies between
+copy and publication leaves nothing visible.
 
-Sync thread. It takes requests (descriptor, number) in order, calls fdatasync without ever holding the interpreter's
-lock, and puts (number, errno, seconds) into a ring of as many places as requests may be under way; an eventfd tells
-that something is there. Requests that wait together for one descriptor are answered by one call. A request may carry
-a mark: a few bytes that are written elsewhere once the sync has worked, and before that is told.
+Sync thread. It takes requests (descriptor, number) in order, calls fdatasync without ever holding
+the interpreter's lock, and puts (number, errno, seconds) into a ring with a slot for every request
+allowed in flight; an eventfd signals results. One call answers requests that wait together for one
+descriptor. A request may carry a mark: a few bytes that are written elsewhere after a successful
+sync, and before its report.
 
-Both sides meet in counters only, each written by one of them: a lock would have the two preempt each other where they
-share a core. Who asks makes a system call when the thread sleeps; who looks for answers, only when it was signalled.
+Both sides share only counters, each written by one of them: with a lock they would preempt each
+other where they share a core. A submitter makes a system call when the thread sleeps; a reader of
+results only when signalled.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check
@@ -67,11 +71,12 @@ cdef class Ring:
 
     @property
     def record_max(self):
-        """The longest record that always fits once the ring is empty."""
+        """Length of the longest record that always fits an empty ring."""
         return self.capacity // 2 - 16
 
     def push(self, bytes head not None, object body=None, Py_ssize_t start=0, Py_ssize_t end=0):
-        """Write one record: ``head`` then ``body[start:end]``. False when there is no room."""
+        """Write one record: ``head`` then ``body[start:end]``. Return False when there is no
+        room."""
         cdef uint64_t written = self.head[0]
         cdef uint64_t length = len(head) + (end - start)
         cdef uint64_t need = (length + 4 + 7) & ~<uint64_t>7
@@ -100,7 +105,7 @@ cdef class Ring:
         return True
 
     def pop(self):
-        """Read one record as bytes; None when there is none."""
+        """Read one record as bytes; return None when there is none."""
         cdef uint64_t read = self.tail[0]
         cdef uint64_t written = ring_load(self.head)
         cdef uint64_t place
@@ -120,11 +125,12 @@ cdef class Ring:
         return record
 
     def reset_reader(self):
-        """Forget everything not yet read: a restarted reader starts afresh."""
+        """Discard everything not yet read, for a restarted reader."""
         ring_store(self.tail, ring_load(self.head))
 
     def sleep(self):
-        """Announce that the reader waits. True when it may; False when records came meanwhile."""
+        """Announce that the reader waits. Return True when it may; False when records came
+        meanwhile."""
         ring_store32(self.sleeping, 1)
         ring_fence()
         if ring_load(self.head) != self.tail[0]:
@@ -133,7 +139,7 @@ cdef class Ring:
         return True
 
     def take_sleeper(self):
-        """After a push: True, once, when the reader sleeps and must be woken."""
+        """Return True, once, when the reader sleeps and must be woken; called after a push."""
         ring_fence()
         if ring_load32(self.sleeping):
             ring_store32(self.sleeping, 0)
@@ -141,7 +147,7 @@ cdef class Ring:
         return False
 
     def awake(self):
-        """The reader runs: no wake-ups are needed."""
+        """Announce that the reader runs and needs no wake-ups."""
         ring_store32(self.sleeping, 0)
 
 
@@ -168,8 +174,8 @@ cdef extern from *:
         char mark[SYNC_MARK_BYTES];
     } sync_request;
 
-    /* Requests taken <= synced <= asked; places are these counts modulo the ring's size. `signals` counts what was
-       written to the eventfd, and is raised before; `drained` what was read of it. */
+    /* Requests taken <= synced <= asked; slots are these counts modulo the ring's size. `signals` counts writes to
+       the eventfd, and is incremented before them; `drained` what was read of it. */
     typedef struct {
         sync_request ring[SYNC_REQUESTS_MAX];
         uint64_t asked;
@@ -196,7 +202,7 @@ cdef extern from *:
         while (nanosleep(&pause, &pause) && errno == EINTR) {}
     }
 
-    /* 0, or the error. A full disk is none: the older mark is as true. */
+    /* Return 0 or the error. A full disk is no error: the older mark is still true. */
     static int sync_mark(const sync_request *request) {
         ssize_t done;
         if (request->mark_fd < 0) return 0;
@@ -217,8 +223,8 @@ cdef extern from *:
 
     static void *sync_main(void *argument) {
         sync_thread *t = argument;
-        /* A shard is bound to its core; waiting for a disk there would take turns with what it waits for. */
-        if (t->spread && sched_setaffinity(0, sizeof t->cores, &t->cores)) { /* then they do take turns */ }
+        /* A shard is bound to its core; a thread waiting for a disk there would compete with it. */
+        if (t->spread && sched_setaffinity(0, sizeof t->cores, &t->cores)) { /* then they do compete */ }
         for (;;) {
             while (sem_wait(&t->wanted) && errno == EINTR) {}
             uint64_t first = t->synced, last = first + 1;
@@ -301,7 +307,7 @@ cdef extern from *:
         sync_free(t);
     }
 
-    /* Make the eventfd unreadable again. What was counted and not yet written is read the next time. */
+    /* Make the eventfd unreadable again. A signal counted but not yet written is read the next time. */
     static void sync_drain(sync_thread *t) {
         uint64_t count;
         if (t->drained == __atomic_load_n(&t->signals, __ATOMIC_ACQUIRE)) return;
@@ -333,7 +339,7 @@ cdef extern from *:
 cdef class SyncThread:
     """Syncs files in a thread of its own. ``delay`` seconds are added to each call, for benchmarks.
 
-    ``cores``: processors the thread may run on; none: those of who makes it.
+    ``cores``: processors the thread may run on; with none, the creator's.
     """
 
     cdef sync_thread* thread
@@ -355,14 +361,15 @@ cdef class SyncThread:
         return 0
 
     def fileno(self):
-        """An eventfd, readable when something completed since the last ``completed``."""
+        """Return an eventfd, readable when something completed since the last ``completed``."""
         self.check()
         return self.thread.event
 
     def submit(self, int fd, uint64_t number, int mark_fd=-1, uint64_t position=0, bytes mark not None=b""):
-        """Ask for fdatasync of ``fd``, which stays open until it is answered. False when too many are under way.
+        """Request fdatasync of ``fd``, which stays open until answered. Return False when too many
+        are in flight.
 
-        ``mark`` is written to ``mark_fd`` at ``position`` when that has worked.
+        On success ``mark`` is written to ``mark_fd`` at ``position``.
         """
         self.check()
         if len(mark) > SYNC_MARK_BYTES:
@@ -370,9 +377,10 @@ cdef class SyncThread:
         return bool(sync_submit(self.thread, fd, number, mark_fd, position, PyBytes_AS_STRING(mark), <int>len(mark)))
 
     def completed(self):
-        """What was synced since the last call: number, errno and seconds, in the order asked.
+        """Return number, errno and seconds of requests completed since the last call, in the order
+        requested.
 
-        Errno is 0 when it worked, below 0 when it was the mark that could not be written.
+        Errno is 0 on success, below 0 when the mark could not be written.
         """
         cdef sync_request request
         self.check()
@@ -383,7 +391,8 @@ cdef class SyncThread:
         return found
 
     def expect(self):
-        """Somebody else makes ``fileno`` readable once, or has done so: ``completed`` reads that away as well."""
+        """Announce that something else makes ``fileno`` readable once, or has: ``completed`` clears
+        that as well."""
         self.check()
         sync_expect(self.thread)
 
@@ -393,7 +402,7 @@ cdef class SyncThread:
         sync_signal(self.thread)
 
     def close(self):
-        """Finish what was asked for and end the thread."""
+        """Finish pending requests and end the thread."""
         cdef sync_thread* thread = self.thread
         self.thread = NULL
         if thread is not NULL:

@@ -1,10 +1,10 @@
-"""Take new connections and put those that need no thought straight into a batch for their shard.
+"""Accepts connections and puts those that need no decision straight into a batch for their shard.
 
-What costs per connection is here: accept, the first read, finding the client identifier of a whole MQTT
-CONNECT (``batch`` writes the message that carries descriptors to a shard). Everything that needs a decision (an address
-whose rate counts, bytes that are not there yet, another protocol, an odd or unfinished packet, a shard
-without room) is returned to the caller as an outcome, together with the connection; this module refuses
-nobody and knows no settings but numbers.
+The per-connection costs are here: accept, the first read, finding the client identifier of a whole
+MQTT CONNECT (``batch`` writes the message that carries descriptors to a shard). Everything that
+needs a decision (an address whose rate is limited, bytes that have not arrived, another protocol,
+an odd or incomplete packet, a shard without room) is returned to the caller as an outcome, with the
+connection; this module refuses no connection and knows no settings but numbers.
 
 A connection costs four system calls and no Python object beyond its peer's name.
 
@@ -47,15 +47,15 @@ if cython.compiled:
 NONE = 0
 """No connection waits."""
 HANDED = 1
-"""The connection lies in the batch of its shard."""
+"""The connection is in the batch of its shard."""
 AWAIT = 2
 """The client has not sent anything yet."""
 READ = 3
 """The client's first bytes are in ``data``; the caller decides."""
 ENDED = 4
-"""The client has gone."""
+"""The client has disconnected."""
 ASK = 5
-"""Whether this address may have one more connection is to be asked; go on with ``enter``."""
+"""The caller must check this address's rate limit; to continue, call ``enter``."""
 FAILED = 6
 """``accept`` failed; ``error`` is its errno."""
 
@@ -63,7 +63,7 @@ NO_SHARD = -1
 """The bytes are not a whole CONNECT with a client identifier."""
 
 EARLY_TURNS = 3
-"""Turns in which a silent connection is read from before the caller has to await it."""
+"""Turns in which a silent connection is read before the caller has to await it."""
 
 _CONNECT = 0x10
 _LEVEL_5 = 5
@@ -73,16 +73,16 @@ REMAINDERS = cython.declare(cython.uint[256])
 
 
 class Entrance:
-    """Where connections come in. Its fields describe the one looked at last.
+    """Accepts connections. Its fields describe the last one handled.
 
-    ``limit``: bytes read at first. ``batches``: one for each shard. ``plain``: the listener on which MQTT
-    stands on bare TCP, the only one whose connections are put into batches here, ``room`` more of them.
-    ``ask_loopback``, ``ask_others``: whose rate the caller wants to be asked about.
-    ``left``: connections that may still be accepted in this turn; ``accepted``: those that were.
-    ``early``: connections whose bytes are not there yet. The caller awaits them, or leaves them here: then
-    they are ``due`` in the next turn (``begin``, ``again``), EARLY_TURNS times.
-    ``fd``, ``listener``, ``peer`` (``address:port``), ``loopback`` (certainly from this machine): the
-    connection. ``length``: bytes read from it.
+    ``limit``: bytes read at first. ``batches``: one for each shard. ``plain``: the listener of MQTT
+    over plain TCP, the only one whose connections are put into batches here, ``room`` more of them.
+    ``ask_loopback``, ``ask_others``: the addresses whose rate limit the caller checks. ``left``:
+    connections that may still be accepted in this turn; ``accepted``: those that were. ``early``:
+    connections without bytes so far. The caller awaits them, or leaves them here: then they are
+    ``due`` in the next turn (``begin``, ``again``), EARLY_TURNS times. ``fd``, ``listener``,
+    ``peer`` (``address:port``), ``loopback`` (certainly from this machine): the connection.
+    ``length``: bytes read from it.
     """
 
     def __init__(self, limit: int, batches: list[Batch], plain: int) -> None:
@@ -105,7 +105,8 @@ class Entrance:
         self.error = 0
 
     def take(self, sock: socket.socket, listener: cython.int) -> cython.int:
-        """Accept connections until one needs the caller, none waits or none is ``left``: the outcome."""
+        """Accept connections until one needs the caller, none waits or none is ``left``; return the
+        outcome."""
         outcome: cython.int
         self.listener = listener
         while self.left > 0:
@@ -124,13 +125,14 @@ class Entrance:
         return NONE
 
     def begin(self) -> None:
-        """Begin a turn: it is time for those that were ``early``."""
+        """Begin a turn: the ``early`` connections become ``due``."""
         self.due = self.early
         self.due.reverse()
         self.early = []
 
     def again(self) -> cython.int:
-        """Read from those that are ``due`` until one needs the caller: the outcome, NONE when all are done."""
+        """Read from ``due`` connections until one needs the caller; return the outcome, NONE when
+        all are done."""
         outcome: cython.int
         turns: cython.int
         while self.due:
@@ -143,7 +145,8 @@ class Entrance:
         return NONE
 
     def accept(self, sock: socket.socket) -> cython.int:
-        """Accept one connection, non-blocking and close-on-exec. HANDED (to us), NONE or FAILED."""
+        """Accept one connection, non-blocking and close-on-exec. Return HANDED (to us), NONE or
+        FAILED."""
         if cython.compiled:
             address = cython.declare(sockaddr_storage)
             size = cython.declare(socklen_t)
@@ -164,7 +167,7 @@ class Entrance:
                     self.error = errno
                     return FAILED
         try:
-            # What socket.accept wraps: without the socket object, which would only be taken apart again.
+            # As socket.accept does, without the socket object, which would only be taken apart again.
             self.fd, where = sock._accept()
         except BlockingIOError:
             return NONE
@@ -178,7 +181,7 @@ class Entrance:
         return HANDED
 
     def name(self, address: cython.pointer(sockaddr_storage), size: socklen_t) -> cython.int:
-        """Set ``peer`` and ``loopback`` from what the kernel told. Compiled only."""
+        """Set ``peer`` and ``loopback`` from the kernel's address. Compiled only."""
         four: cython.p_uchar
         at: cython.Py_ssize_t = 0
         index: cython.Py_ssize_t
@@ -215,7 +218,8 @@ class Entrance:
         return 0
 
     def enter(self) -> cython.int:
-        """Read what the client has sent and put it into a batch if that is easy. HANDED, AWAIT, READ or ENDED."""
+        """Read the client's first bytes and batch the connection if possible. Return HANDED, AWAIT,
+        READ or ENDED."""
         shard: cython.int
         batch: Batch
         outcome: cython.int = self.read(self.fd, self.limit)
@@ -233,7 +237,8 @@ class Entrance:
         return HANDED
 
     def read(self, fd: cython.int, most: cython.Py_ssize_t) -> cython.int:
-        """Read up to ``most`` bytes, at most ``limit``, for ``data`` to give. READ, AWAIT or ENDED."""
+        """Read up to ``most`` bytes, at most ``limit``, for ``data``. Return READ, AWAIT or
+        ENDED."""
         if cython.compiled:
             while True:
                 self.length = posix_read(fd, PyByteArray_AS_STRING(self.buffer), most)
@@ -256,14 +261,14 @@ class Entrance:
         return READ if data else ENDED
 
     def hear(self, fd: cython.int, listener: cython.int, peer: str) -> cython.int:
-        """The same for a connection that was awaited and has sent nothing before."""
+        """Do the same for a connection that was awaited and has sent nothing before."""
         self.fd = fd
         self.listener = listener
         self.peer = peer.encode()
         return self.enter()
 
     def data(self) -> bytes:
-        """What was read from the connection."""
+        """Return the bytes read from the connection."""
         return bytes(self.buffer[: self.length])
 
 
@@ -275,7 +280,7 @@ if cython.compiled:
     def decimal(
         text: cython.p_char, at: cython.Py_ssize_t, number: cython.uint
     ) -> cython.Py_ssize_t:
-        """Write a number of up to five digits and return the place behind it."""
+        """Write a number of up to five digits and return the position after it."""
         unit: cython.uint = 10000
         while unit > 1 and number < unit:
             unit //= 10
@@ -288,7 +293,7 @@ if cython.compiled:
     @cython.cfunc
     @cython.exceptval(check=False)
     def fill_remainders() -> cython.int:
-        """Make the table."""
+        """Fill the table."""
         index: cython.int
         remainder: cython.uint
         for index in range(256):
@@ -304,7 +309,8 @@ if cython.compiled:
 def variable_integer(
     data: cython.p_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """A variable byte integer: its value times 8, plus how many bytes it takes; -1 if it is not whole or longer than 4."""
+    """Return a variable byte integer's value times 8, plus its length in bytes; -1 if incomplete or
+    longer than 4."""
     value: cython.Py_ssize_t = 0
     taken: cython.Py_ssize_t = 0
     byte: cython.Py_ssize_t
@@ -323,10 +329,12 @@ def shard_of_connect(
     limit: cython.Py_ssize_t,
     workers: cython.int,
 ) -> cython.int:
-    """The shard of the client whose CONNECT the first ``length`` bytes begin with, NO_SHARD when in doubt.
+    """Return the shard of the client whose CONNECT starts the first ``length`` bytes, NO_SHARD if
+    unsure.
 
-    In doubt is: anything but a whole CONNECT of 3.1.1 or 5.0, of at most ``limit`` bytes, whose client
-    identifier is not empty. The shard is CRC-32 (as zlib's) of the identifier modulo ``workers``.
+    Sure is only a whole CONNECT of 3.1.1 or 5.0, of at most ``limit`` bytes, with a client
+    identifier that is not empty. The shard is CRC-32 (as zlib's) of the identifier modulo
+    ``workers``.
     """
     data: cython.p_uchar
     at: cython.Py_ssize_t

@@ -1,8 +1,10 @@
-"""Publisher confirms of one AMQP 0.9.1 channel: what was published, what of it is safe, which answers are due.
+"""Publisher confirms of one AMQP 0.9.1 channel: messages published, those that are safe, answers
+due.
 
-Runs of publishes are numbered as ranges, are done as ranges in whatever order, and are answered once per tick: all
-that is done from the lowest unanswered number on by one frame for each outcome with ``multiple``, what is done behind
-a gap by frames of its own, so that a slow queue holds up nobody else's answer.
+Runs of publishes are numbered as ranges, complete as ranges in any order, and are answered once per
+tick: all completed numbers from the lowest unanswered one on by one frame for each outcome with
+``multiple``, those after a gap by frames of their own, so that a slow queue does not delay the
+answers of others.
 
 Source: RabbitMQ's publisher confirms (confirm.select; basic.ack and basic.nack by the server).
 """
@@ -14,7 +16,7 @@ import struct
 import cython
 
 REFUSED_MIN = 0x80
-"""The least reason that says that a message was refused, as with MQTT's tickets."""
+"""Lowest reason that means a refused message, as with MQTT's tickets."""
 ACK = 80
 """Method basic.ack."""
 NACK = 120
@@ -25,7 +27,8 @@ _FRAME = struct.Struct(">BHIHHQBB")
 
 
 class ConfirmWindow:
-    """Numbers publishes from 1 on. ``next``: of the next one; ``unanswered``: those that nobody was told of yet."""
+    """Numbers publishes from 1 on. ``next``: the next number; ``unanswered``: publishes not yet
+    confirmed to the client."""
 
     def __init__(self) -> None:
         self.next = 1
@@ -35,7 +38,7 @@ class ConfirmWindow:
         self._fresh = []
 
     def publish(self, count: cython.Py_ssize_t) -> cython.ulonglong:
-        """The number of the first of ``count`` messages that are published now."""
+        """Number ``count`` messages that are published now; return the first number."""
         first: cython.ulonglong = self.next
         if count < 1:
             raise ValueError("a publish of no message")
@@ -46,9 +49,9 @@ class ConfirmWindow:
     def done(
         self, first: cython.ulonglong, count: cython.Py_ssize_t, ok: cython.bint
     ) -> cython.int:
-        """What becomes of ``count`` messages from number ``first`` on is decided: safe, or refused.
+        """Complete ``count`` messages from number ``first`` on: safe, or refused.
 
-        Raises ValueError for numbers that were not published or are decided already.
+        Raises ValueError for numbers that were not published or are already complete.
         """
         if count < 1 or first < self._low or first + count > self.next or first in self._tiles:
             raise ValueError("numbers that wait for no answer")
@@ -57,7 +60,8 @@ class ConfirmWindow:
         return 0
 
     def answers(self, channel: cython.int) -> bytes:
-        """The basic.ack and basic.nack frames that are due, for ``channel``; empty when none are."""
+        """Return the basic.ack and basic.nack frames that are due, for ``channel``; empty when none
+        are."""
         low: cython.ulonglong = self._low
         tiles: dict = self._tiles
         frames: list = []
@@ -102,17 +106,19 @@ class ConfirmWindow:
 def _frame(
     channel: cython.int, number: cython.ulonglong, state: cython.int, multiple: cython.bint
 ) -> bytes:
-    """One basic.ack or basic.nack."""
+    """Encode one basic.ack or basic.nack."""
     return _FRAME.pack(
         1, channel, 13, 60, ACK if state else NACK, number, 1 if multiple else 0, 0xCE
     )
 
 
 class Confirmation:
-    """What a run of publishes waits for before it is confirmed: held by everybody who takes it up, as a ticket is.
+    """Counts the queues that a run of publishes awaits before it is confirmed; each holds it, like
+    a ticket.
 
-    ``count`` messages from number ``first`` of ``window`` on. When everybody is done they are safe, unless somebody
-    gave a reason of 0x80 or more; then ``mark`` is called without arguments, for the answers to be fetched.
+    ``count`` messages from number ``first`` of ``window`` on. Once all holders are done they are
+    safe, unless one gave a reason of 0x80 or more; then ``mark`` is called without arguments, for
+    the answers to be fetched.
     """
 
     def __init__(
@@ -130,12 +136,12 @@ class Confirmation:
         self.reason = 0
 
     def hold(self) -> Confirmation:
-        """Somebody more has to say ``done``."""
+        """Add a holder that must call ``done``."""
         self.waiting += 1
         return self
 
     def done(self, reason: cython.int = 0) -> cython.int:
-        """One of those waited for is done; the greatest reason decides."""
+        """Note that one holder is done; the greatest reason decides."""
         self.waiting -= 1
         if reason > self.reason:
             self.reason = reason

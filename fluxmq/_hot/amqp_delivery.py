@@ -1,8 +1,9 @@
-"""Messages as the frames that AMQP 0.9.1 clients get them in: basic.deliver, basic.get-ok and basic.return with content.
+"""Messages as AMQP 0.9.1 frames for clients: basic.deliver, basic.get-ok and basic.return with
+content.
 
-Deliveries are written straight from the batch, whole claims at once: what is the same in all is a template, in which
-delivery tag, body size and perhaps the message's offset are written anew for each. Knows nothing of queues or
-channels: the caller says what exchange, routing key and properties are.
+Deliveries are written straight from the batch, whole claims at once: the common parts are a
+template, in which delivery tag, body size and possibly the message's offset are rewritten for each.
+Knows nothing of queues or channels: the caller supplies exchange, routing key and properties.
 
 Source: AMQP 0-9-1 section 1.8.3 (basic), 2.3.5 (frames), 4.2.6 (content).
 """
@@ -23,7 +24,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcpy
 
 SHORT_MAX = 255
-"""Bytes of a short string, which exchanges, routing keys and tags are."""
+"""Maximum bytes of a short string, as exchanges, routing keys and tags are."""
 FRAME_BYTES = 8
 """Bytes of a frame besides its payload."""
 
@@ -54,14 +55,15 @@ def encode_deliveries(
     frame_max: cython.Py_ssize_t,
     offset_at: cython.Py_ssize_t = -1,
 ) -> bytes:
-    """``count`` messages of a batch from index ``first`` on as deliveries with tags from ``first_tag`` on.
+    """Encode ``count`` messages of a batch from index ``first`` on as deliveries with tags from
+    ``first_tag`` on.
 
-    ``properties``: flags and list that all have, as they stand behind a body size; ``offset_at``: where in them each
-    message's own offset is written in eight bytes, -1 for nowhere. No body frame is larger than ``frame_max``; the
-    caller sees to it that the properties are not.
+    ``properties``: flags and list shared by all, as they follow a body size; ``offset_at``:
+    position in them of each message's own offset, in eight bytes, -1 for none. No body frame is
+    larger than ``frame_max``; the caller ensures the same for the properties.
 
-    Raises IndexError for messages that the batch does not have, ValueError for names that no frame can hold, a
-    ``frame_max`` without room and an ``offset_at`` outside of the properties.
+    Raises IndexError for messages that the batch does not have, ValueError for names too long for a
+    frame, a ``frame_max`` without room and an ``offset_at`` outside of the properties.
     """
     front: cython.Py_ssize_t
     if first < 0 or count < 1 or first > batch.count - count:
@@ -130,9 +132,9 @@ def encode_get_ok(
     frame_max: cython.Py_ssize_t,
     offset_at: cython.Py_ssize_t = -1,
 ) -> bytes:
-    """One message of a batch as the answer to basic.get; ``message_count`` more are ready.
+    """Encode one message of a batch as the answer to basic.get; ``message_count`` more are ready.
 
-    All else as for ``encode_deliveries``. A count that the field cannot say is its greatest.
+    Otherwise as for ``encode_deliveries``. A count too large for the field is capped.
     """
     patch: cython.Py_ssize_t = _patch(0, properties, offset_at)
     if patch >= 0:
@@ -161,7 +163,8 @@ def encode_return(
     payload: bytes,
     frame_max: cython.Py_ssize_t,
 ) -> bytes:
-    """A message that goes back to its publisher. Raises ValueError as ``encode_deliveries`` does."""
+    """Encode a message returned to its publisher. Raises ValueError as ``encode_deliveries``
+    does."""
     arguments: bytes = b"".join(
         (
             _RETURN,
@@ -185,7 +188,8 @@ def encode_delivery(
     payload: bytes,
     frame_max: cython.Py_ssize_t,
 ) -> bytes:
-    """A message that is in no batch, as a delivery (direct replies). Raises ValueError as ``encode_deliveries`` does."""
+    """Encode a message that is in no batch as a delivery (direct replies). Raises ValueError as
+    ``encode_deliveries`` does."""
     arguments: bytes = b"".join(
         (
             _DELIVER,
@@ -201,7 +205,7 @@ def encode_delivery(
 
 @cython.cfunc
 def _short(text: bytes) -> bytes:
-    """A short string."""
+    """Encode a short string."""
     if len(text) > _SHORT_MAX:
         raise ValueError("a name that no frame can hold")
     return bytes((len(text),)) + text
@@ -209,13 +213,13 @@ def _short(text: bytes) -> bytes:
 
 @cython.cfunc
 def _method(channel: cython.int, payload: bytes) -> bytes:
-    """A method frame."""
+    """Encode a method frame."""
     return _METHOD.pack(1, channel, len(payload)) + payload + _END
 
 
 @cython.cfunc
 def _header(channel: cython.int, size: cython.Py_ssize_t, properties: bytes) -> bytes:
-    """The frame of a content header."""
+    """Encode the frame of a content header."""
     return _HEADER.pack(2, channel, 12 + len(properties), _CONTENT_CLASS, size) + properties + _END
 
 
@@ -223,7 +227,7 @@ def _header(channel: cython.int, size: cython.Py_ssize_t, properties: bytes) -> 
 def _patch(
     base: cython.Py_ssize_t, properties: bytes, offset_at: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Where the offset is written, with ``base`` bytes before the properties; -1 for nowhere."""
+    """Return the position of the offset, with ``base`` bytes before the properties; -1 for none."""
     if offset_at == -1:
         return -1
     if offset_at < 0 or offset_at > len(properties) - 8:
@@ -233,7 +237,7 @@ def _patch(
 
 @cython.cfunc
 def _check(frame_max: cython.Py_ssize_t) -> cython.int:
-    """Raises ValueError for frames without room for a body."""
+    """Raise ValueError for frames without room for a body."""
     if frame_max <= _FRAME:
         raise ValueError("frames without room")
     return 0
@@ -247,7 +251,7 @@ def _content(
     payload: bytes,
     frame_max: cython.Py_ssize_t,
 ) -> bytes:
-    """A method with its content."""
+    """Encode a method with its content."""
     size: cython.Py_ssize_t = len(payload)
     room: cython.Py_ssize_t = frame_max - _FRAME
     at: cython.Py_ssize_t = 0
@@ -271,7 +275,7 @@ if cython.compiled:
         front: cython.Py_ssize_t,
         room: cython.Py_ssize_t,
     ) -> cython.Py_ssize_t:
-        """Bytes of all frames; ``front``: of those before each body."""
+        """Return the bytes of all frames; ``front``: of those before each body."""
         ends: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         total: cython.Py_ssize_t = count * front
         before: cython.Py_ssize_t
@@ -293,7 +297,7 @@ if cython.compiled:
     def _write_name(
         target: cython.p_uchar, at: cython.Py_ssize_t, name: bytes
     ) -> cython.Py_ssize_t:
-        """Write a short string; where it ends."""
+        """Write a short string; return where it ends."""
         length: cython.Py_ssize_t = len(name)
         target[at] = length
         memcpy(target + at + 1, PyBytes_AS_STRING(name), length)
@@ -309,7 +313,7 @@ if cython.compiled:
         routing_key: bytes,
         properties: bytes,
     ) -> cython.int:
-        """What all messages have before their body, without tag, size and offset."""
+        """Write the common bytes before each body, without tag, size and offset."""
         at: cython.Py_ssize_t
         target[0] = 1
         store_u16(target, 1, channel)
@@ -343,7 +347,8 @@ if cython.compiled:
         tag: cython.ulonglong,
         room: cython.Py_ssize_t,
     ) -> cython.int:
-        """Write all; the first ``front`` bytes are there, and are copied for the messages after the first."""
+        """Write all messages; the first ``front`` bytes are there, and are copied for the
+        others."""
         model: cython.p_uchar = target
         source: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(batch.data))
         ends: cython.p_uchar = source + batch.payload_ends_at + 4 * first
@@ -389,7 +394,7 @@ def _deliveries_uncompiled(
     tag: int,
     frame_max: int,
 ) -> bytes:
-    """The frames of ``encode_deliveries`` with slices and one join."""
+    """Encode the frames of ``encode_deliveries`` with slices and one join."""
     places = struct.unpack_from(f"<{count + 1}i", batch.data, batch.payload_ends_at + 4 * first)
     view = memoryview(batch.data)
     room = frame_max - _FRAME

@@ -1,10 +1,10 @@
-"""What one AMQP 0.9.1 channel owes: deliveries without an acknowledgement (confirms:
-``amqp_confirms``, whose names are here as well).
+"""Unacked deliveries of one AMQP 0.9.1 channel (for confirms: ``amqp_confirms``, whose names are
+here as well).
 
-They are kept as ranges, so that memory is taken per range of messages and not per message. Settling in order moves
-a number; out of order it costs a bit in the range's map, made when it is first needed. All work is in proportion to
-what was given, whatever the order of the answers. Knows neither queues nor connections: the consumer of a delivery is
-an object that is given back as it came.
+They are kept as ranges, so that memory is per range of messages, not per message. Settling in order
+advances a number; out of order it costs a bit in the range's bitmap, created on first use. All work
+is proportional to the deliveries, whatever the order of the answers. Knows neither queues nor
+connections: a delivery's consumer is an opaque object that is returned as it came.
 
 Source: AMQP 0-9-1 section 1.8.3.13 (basic.ack), RabbitMQ's basic.nack.
 """
@@ -20,13 +20,13 @@ from fluxmq._hot.amqp_confirms import Confirmation, ConfirmWindow
 __all__ = ["RANGE_MAX", "SWEEP_MIN", "ChannelLedger", "ConfirmWindow", "Confirmation"]
 
 RANGE_MAX = 4096
-"""Messages of one range: what its map of bits, made for answers out of order, costs at most is 512 bytes."""
+"""Messages of one range: its bitmap for answers out of order costs at most 512 bytes."""
 SWEEP_MIN = 64
-"""Consumers of a channel from which on those that are owed nothing are looked for, each time twice as many came."""
+"""Consumers of a channel above which idle ones are swept, each time as many again have come."""
 
 
 class Owed:
-    """What one consumer has to settle: ``count`` messages. ``gone``: it was forgotten."""
+    """Unacked messages of one consumer: ``count``. ``gone``: the consumer was forgotten."""
 
     def __init__(self, consumer: object) -> None:
         self.consumer = consumer
@@ -37,8 +37,8 @@ class Owed:
 class Given:
     """One range of deliveries with consecutive tags and offsets, to one consumer.
 
-    Tags from ``first`` on, ``count`` of them, ``left`` unsettled. All below ``low`` are settled; of the others
-    those whose bit in ``settled`` is set, where there is such a map.
+    Tags from ``first`` on, ``count`` of them, ``left`` unsettled. All below ``low`` are settled; of
+    the others those whose bit in ``settled`` is set, if there is such a bitmap.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Given:
 
 
 class ChannelLedger:
-    """The deliveries of one channel that are not settled, and those settled that nobody was told of yet.
+    """The unsettled deliveries of one channel, and settled ones that were not yet taken.
 
-    ``mark``: called without arguments when the first acknowledgement since ``take_acknowledged`` comes.
-    ``direct``, ``publishing``: for the parser, set by whoever owns the channel. Unless ``direct`` every frame comes
-    one by one; unless ``publishing`` those of publishes do.
-    ``unsettled``: messages that are not settled. ``next_tag``: of the next delivery.
+    ``mark``: called without arguments on the first acknowledgement after ``take_acknowledged``.
+    ``direct``, ``publishing``: for the parser, set by the channel's owner. Unless ``direct``, every
+    frame is passed singly; unless ``publishing``, those of publishes are. ``unsettled``: number of
+    unsettled messages. ``next_tag``: of the next delivery.
     """
 
     def __init__(self, channel: cython.int, mark: object = None) -> None:
@@ -86,9 +86,11 @@ class ChannelLedger:
     def given(
         self, consumer: object, count: cython.Py_ssize_t, first_offset: cython.ulonglong
     ) -> cython.ulonglong:
-        """Note that ``count`` messages from ``first_offset`` on were given; the first of their delivery tags.
+        """Record the delivery of ``count`` messages from ``first_offset`` on; return the first
+        delivery tag.
 
-        Without a consumer the tags are used and nothing is owed (deliveries that need no acknowledgement).
+        Without a consumer the tags are used and nothing is recorded (deliveries that need no
+        acknowledgement).
         """
         first: cython.ulonglong = self.next_tag
         tag: cython.ulonglong = first
@@ -128,7 +130,7 @@ class ChannelLedger:
         return first
 
     def _owed(self, consumer: object) -> Owed:
-        """The consumer's account."""
+        """Return the consumer's account."""
         owed: Owed = self._consumers.get(id(consumer))
         kept: dict
         if owed is None:
@@ -145,9 +147,10 @@ class ChannelLedger:
         return owed
 
     def acknowledge(self, tag: cython.ulonglong, multiple: cython.bint) -> cython.bint:
-        """Settle what a basic.ack names; False, and nothing is settled, when the tag is not outstanding.
+        """Settle the messages of a basic.ack; return False, settling nothing, when the tag is not
+        outstanding.
 
-        With ``multiple`` all up to the tag, which itself has to be outstanding; tag 0: all there are.
+        With ``multiple`` all up to the tag, which itself has to be outstanding; tag 0: all.
         """
         found: Given
         place: cython.Py_ssize_t
@@ -168,7 +171,8 @@ class ChannelLedger:
     def settle(
         self, tag: cython.ulonglong, multiple: cython.bint
     ) -> list[tuple[object, int, int]] | None:
-        """The same for what is settled otherwise: (consumer, first offset, last offset) of each range at once."""
+        """Settle in another way: return (consumer, first offset, last offset) of each range; None
+        as for False above."""
         found: Given
         place: cython.Py_ssize_t
         ranges: list = []
@@ -188,7 +192,7 @@ class ChannelLedger:
         return ranges
 
     def _find(self, tag: cython.ulonglong) -> cython.Py_ssize_t:
-        """Which range holds an outstanding tag; -1 for none."""
+        """Return the range that holds an outstanding tag; -1 for none."""
         found: Given
         low: cython.Py_ssize_t = self._head
         high: cython.Py_ssize_t = len(self._ranges)
@@ -198,7 +202,7 @@ class ChannelLedger:
             return -1
         found = self._ranges[low]
         if tag - found.first >= cython.cast(cython.ulonglong, found.count) or tag < found.first:
-            # The last range that does not begin behind the tag.
+            # The last range that does not begin after the tag.
             while low < high:
                 middle = (low + high) >> 1
                 found = self._ranges[middle]
@@ -219,7 +223,7 @@ class ChannelLedger:
         return low
 
     def _settle_one(self, found: Given, tag: cython.ulonglong) -> cython.int:
-        """Take an outstanding tag out of its range."""
+        """Settle an outstanding tag in its range."""
         index: cython.Py_ssize_t = tag - found.first
         settled: bytearray = found.settled
         found.left -= 1
@@ -245,7 +249,8 @@ class ChannelLedger:
         return 0
 
     def _emptied(self) -> cython.int:
-        """One more range is of no use: drop those at the front, and all when they are the most."""
+        """Count one more empty range: drop those at the front, and all when they are the
+        majority."""
         found: Given
         place: cython.Py_ssize_t
         ranges: list = self._ranges
@@ -272,7 +277,8 @@ class ChannelLedger:
         return 0
 
     def _settle_through(self, tag: cython.ulonglong, ranges: list | None) -> cython.int:
-        """Settle all that is outstanding up to a tag, 0 for all; the ranges go to a list, or are acknowledged."""
+        """Settle everything outstanding up to a tag, 0 for all; into a list of ranges, or as
+        acknowledged."""
         found: Given
         stop: cython.ulonglong
         place: cython.Py_ssize_t = self._head
@@ -336,7 +342,7 @@ class ChannelLedger:
         count: cython.Py_ssize_t,
         ranges: list | None,
     ) -> cython.int:
-        """Messages of a range, from its ``index`` on, were settled."""
+        """Record messages of a range, from its ``index`` on, as settled."""
         first: cython.ulonglong = found.offset + index
         if found.owed.gone:
             return 0
@@ -349,7 +355,7 @@ class ChannelLedger:
     def _note(
         self, consumer: object, first: cython.ulonglong, count: cython.Py_ssize_t
     ) -> cython.int:
-        """Messages were acknowledged."""
+        """Record messages as acknowledged."""
         if self._last is consumer:
             if first == self._last_end:
                 self._last_end += count
@@ -360,7 +366,7 @@ class ChannelLedger:
         if self._last is not None:
             self._taken.append((self._last, self._last_first, self._last_end - 1))
         elif self.mark is not None:
-            self._last = consumer  # in case whoever is told takes at once
+            self._last = consumer  # set first, as ``mark`` may take at once
             self._last_first = first
             self._last_end = first + count
             self.mark()
@@ -371,7 +377,8 @@ class ChannelLedger:
         return 0
 
     def take_acknowledged(self) -> list[tuple[object, int, int]]:
-        """(consumer, first offset, last offset) of what was acknowledged since the last call, neighbours as one."""
+        """Return (consumer, first offset, last offset) of acknowledgements since the last call,
+        neighbours merged."""
         taken: list = self._taken
         merged: list = []
         groups: dict = {}
@@ -397,7 +404,7 @@ class ChannelLedger:
         return merged
 
     def outstanding(self, consumer: object = None) -> int:
-        """Messages that are not settled, of a consumer or of all."""
+        """Return the number of unsettled messages, of a consumer or of all."""
         owed: Owed
         if consumer is None:
             return self.unsettled
@@ -405,10 +412,10 @@ class ChannelLedger:
         return owed.count if owed is not None else 0
 
     def forget(self, consumer: object) -> list[tuple[object, int, int]]:
-        """The consumer is owed nothing any more: its unsettled ranges, which are told of here for the last time.
+        """Forget a consumer; return its unsettled ranges, for the last time.
 
-        Their tags may still be settled, as the client does not know; nothing comes of it. What was acknowledged
-        and not yet taken stays to be taken.
+        Their tags may still be settled, as the client does not know; that has no effect.
+        Acknowledgements not yet taken remain to be taken.
         """
         owed: Owed = self._consumers.pop(id(consumer), None)
         ranges: list = []
@@ -421,7 +428,8 @@ class ChannelLedger:
         return ranges
 
     def all(self) -> list[tuple[object, int, int]]:
-        """(consumer, first offset, last offset) of everything that is not settled, in the order of tags."""
+        """Return (consumer, first offset, last offset) of everything unsettled, in the order of
+        tags."""
         found: Given
         index: cython.Py_ssize_t
         began: cython.Py_ssize_t

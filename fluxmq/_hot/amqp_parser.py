@@ -1,10 +1,11 @@
-"""Frames of AMQP 0.9.1 out of received bytes: publishes as runs, acknowledgements as numbers, all others one by one.
+"""Parses AMQP 0.9.1 frames: publishes as runs, acknowledgements as numbers, all others one by one.
 
-A publish whose frames follow each other whole, with at most one body frame, is part of a run; no object is made for a
-message. One that ends with the bytes received is waited for as a whole. Everything else comes to the handler frame by
-frame in the order of the bytes: methods, contents in several body frames, contents between which another channel speaks.
-A basic.ack of a channel with a ledger is settled there. The parser checks what framing needs (type, size, end octet)
-and keeps nothing between calls; what frames mean is the handler's.
+Consecutive publishes whose frames are complete, each with at most one body frame, form a run; no
+object is made per message. One cut off by the end of the received bytes is awaited as a whole.
+Everything else goes to the handler frame by frame in order: methods, contents in several body
+frames, contents interleaved with another channel's frames. A basic.ack of a channel with a ledger
+is settled there. The parser checks what framing needs (type, size, end octet) and keeps no state
+between calls; the handler knows what frames mean.
 
 Source: AMQP 0-9-1 section 2.3.5 and 4.2.3 (frames), 4.2.6 (content), 4.2.7 (heartbeats).
 """
@@ -35,14 +36,14 @@ FRAME_END = 0xCE
 FRAME_BYTES = 8
 """Bytes of a frame besides its payload: type, channel, size and the end octet."""
 PROTOCOL_HEADER_BYTES = 8
-"""What a client sends first, which is no frame."""
+"""Bytes of the protocol header that a client sends first, which is no frame."""
 FRAME_ERROR = 501
 UNEXPECTED_FRAME = 505
 UNIFORM_RUN_MIN = 8
-"""A run of equal sizes at least this long is closed when a publish of another size follows, so that it keeps its
-``stride``: equal sizes are copied without a walk."""
+"""A run of equal sizes at least this long is closed when a publish of another size follows, so that
+it keeps its ``stride``: equal sizes are copied without a walk."""
 SNIPPET_BYTES = 16
-"""Of a bad frame's payload, what the error's text shows."""
+"""Bytes of a bad frame's payload shown in the error's text."""
 
 # The same for C, typed in the declarations: public names are looked up as Python's.
 _METHOD = FRAME_METHOD
@@ -77,9 +78,11 @@ _SETTLED = 3
 
 
 class AmqpParser:
-    """Hands the frames of any connection to its handler. ``capacity``: bytes of the receive buffer.
+    """Passes the frames of any connection to its handler. ``capacity``: bytes of the receive
+    buffer.
 
-    ``needed``, ``run``: what the last look for a run found; ``following``: where the run handed over last ended.
+    ``needed``, ``run``: results of the last search for a run; ``following``: where the last run
+    ended.
     """
 
     def __init__(self, capacity: cython.Py_ssize_t) -> None:
@@ -91,9 +94,10 @@ class AmqpParser:
     def process(
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
     ) -> cython.int:
-        """Handle the frames in ``buffer[:end]``; the connection keeps what is incomplete.
+        """Handle the frames in ``buffer[:end]``; the connection keeps incomplete bytes.
 
-        A frame may carry ``connection.frame_max`` bytes: eight more than is agreed on, as with RabbitMQ.
+        A frame may carry ``connection.frame_max`` bytes: eight more than negotiated, as with
+        RabbitMQ.
         """
         data: cython.p_uchar
         at: cython.Py_ssize_t = 0
@@ -152,7 +156,7 @@ class AmqpParser:
                 connection.handler.frame(
                     connection, kind, channel, _piece(buffer, at + 7, following - 1)
                 )
-            # Whoever was called may have opened or closed channels.
+            # A handler may have opened or closed channels.
             channel_known = -1
             at = following
             if connection.fd < 0 or connection.closing:
@@ -172,10 +176,11 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         method: cython.uint,
     ) -> cython.int:
-        """Handle the basic.ack or basic.publish at ``at``, whose frame is whole, without showing the handler frames.
+        """Handle the complete basic.ack or basic.publish at ``at`` without passing frames to the
+        handler.
 
-        _SETTLED: the ledger knew the acknowledgement. _RUN: the handler got a run, which ends at ``following``. _HOLD
-        and _SINGLE as ``publishes`` says.
+        _SETTLED: the ledger knew the acknowledgement. _RUN: the handler got a run, which ends at
+        ``following``. _HOLD and _SINGLE as in ``publishes``.
         """
         data: cython.p_uchar
         found: cython.int
@@ -194,7 +199,7 @@ class AmqpParser:
         if found == _RUN:
             run = self.run
             self.run = None
-            behind = run.end  # a run that is kept looks into another buffer afterwards
+            behind = run.end  # a run that is kept uses another buffer afterwards
             connection.handler.publish_run(connection, run.channel, run)
             self.following = behind
         return found
@@ -202,7 +207,7 @@ class AmqpParser:
     def protocol_header(
         self, connection: Connection, buffer: bytearray, end: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """Give the handler what a client says first. Where the frames begin; 0 when there is nothing more to do."""
+        """Give the handler the protocol header. Return where the frames begin; 0 to stop."""
         header: bytes = _piece(buffer, 0, min(end, PROTOCOL_HEADER_BYTES))
         if len(header) < PROTOCOL_HEADER_BYTES:
             connection.gather(buffer, 0, end, PROTOCOL_HEADER_BYTES, self.capacity)
@@ -225,7 +230,7 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         reason: str,
     ) -> cython.int:
-        """Tell the handler of a frame that cannot be; nothing behind it is looked at."""
+        """Report an invalid frame to the handler; later bytes are ignored."""
         limit = connection.frame_max - _FRAME
         connection.handler.broken(connection, *refusal(_piece(buffer, at, end), reason, limit))
         return 0
@@ -237,10 +242,10 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         frame_max: cython.Py_ssize_t,
     ) -> cython.int:
-        """Look for whole publishes from the method frame at ``at`` on, which is whole.
+        """Search for complete publishes from the complete method frame at ``at`` on.
 
-        _RUN: they are in ``run``; _HOLD: the first is not whole yet and has ``needed`` bytes at least; _SINGLE: its
-        frames are to be handled one by one.
+        _RUN: they are in ``run``; _HOLD: the first is incomplete and has at least ``needed`` bytes;
+        _SINGLE: its frames are to be handled one by one.
         """
         data: cython.p_uchar
         size: cython.Py_ssize_t
@@ -258,7 +263,7 @@ class AmqpParser:
         if _PUBLISH_BYTES_MIN + exchange + key != size:
             return _SINGLE
         header = at + size + _FRAME
-        # A frame that has only begun may yet turn out to be another: the next byte is looked at when it comes.
+        # A frame that has only begun may turn out to be another: the next byte decides.
         self.needed = end - at + 1
         if not self.may_be(buffer, at, header, end, 2):
             return _SINGLE
@@ -300,7 +305,8 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         kind: cython.int,
     ) -> cython.bint:
-        """Whether at ``place``, as far as is known, a frame of ``kind`` begins on the channel of the frame at ``at``."""
+        """Return whether a frame of ``kind`` on the same channel as ``at`` may begin at
+        ``place``."""
         if place < end and buffer[place] != kind:
             return False
         if place + 1 < end and buffer[place + 1] != buffer[at + 1]:
@@ -317,7 +323,7 @@ class AmqpParser:
         body: cython.Py_ssize_t,
         length: cython.Py_ssize_t,
     ) -> PublishRun:
-        """The run that begins with the publish at ``at``, of ``length`` bytes, which is whole."""
+        """Return the run that begins with the complete publish at ``at``, of ``length`` bytes."""
         exchange: cython.Py_ssize_t = buffer[at + 13]
         exchange_at: cython.Py_ssize_t = at + 14
         key_at: cython.Py_ssize_t = exchange_at + exchange + 1
@@ -347,7 +353,7 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         length: cython.Py_ssize_t,
     ) -> cython.int:
-        """Grow the run over neighbours of the same size."""
+        """Extend the run over neighbours of the same size."""
         data: cython.p_uchar
         at: cython.Py_ssize_t = run.start
         total: cython.Py_ssize_t = run.stride
@@ -385,11 +391,11 @@ class AmqpParser:
         end: cython.Py_ssize_t,
         frame_max: cython.Py_ssize_t,
     ) -> cython.int:
-        """Grow the run over neighbours whose size differs; the run has no stride then."""
+        """Extend the run over neighbours of other sizes; the run has no stride then."""
         data: cython.p_uchar
         at: cython.Py_ssize_t = run.start
         position: cython.Py_ssize_t = run.end
-        # What later publishes must repeat: all up to the size of the body, and what follows it in the header.
+        # Later publishes must repeat everything up to the body's size, and what follows it in the header.
         front: cython.Py_ssize_t = run.method_size + 11
         back_at: cython.Py_ssize_t = front + 8
         back: cython.Py_ssize_t = run.header_size - 19
@@ -443,29 +449,30 @@ if cython.compiled:
     @cython.inline
     @cython.exceptval(check=False)
     def _bytes(buffer: bytearray) -> cython.p_uchar:
-        """The bytes of a buffer, until it is resized."""
+        """Return the bytes of a buffer, valid until it is resized."""
         return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(buffer))
 
 
 @cython.cfunc
 def _ledger(connection: Connection, channel: cython.int) -> ChannelLedger:
-    """A channel's ledger, or None."""
+    """Return a channel's ledger, or None."""
     return None if connection.ledgers is None else connection.ledgers.get(channel)
 
 
 @cython.cfunc
 @cython.inline
 def _piece(buffer: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> bytes:
-    """A copy of ``buffer[start:end]``."""
+    """Return a copy of ``buffer[start:end]``."""
     if cython.compiled:
         return (PyByteArray_AS_STRING(buffer) + start)[: end - start]
     return bytes(memoryview(buffer)[start:end])
 
 
 def refusal(frame: bytes, reason: str, limit: int) -> tuple[int, str]:
-    """Reply code and text for a frame that cannot be, worded as RabbitMQ does.
+    """Return reply code and text for an invalid frame, worded as RabbitMQ does.
 
-    ``frame``: the bytes from its beginning on, perhaps with more behind. ``reason``: "too_large", "end" or "type".
+    ``frame``: the bytes from its beginning on, perhaps with more after it. ``reason``: "too_large",
+    "end" or "type".
     """
     kind = frame[0]
     channel = int.from_bytes(frame[1:3], "big")
@@ -487,7 +494,7 @@ def refusal(frame: bytes, reason: str, limit: int) -> tuple[int, str]:
 
 
 def _snippet(payload: bytes) -> str:
-    """Bytes as Erlang shows them: quoted where all are ASCII text, else as numbers."""
+    """Format bytes as Erlang does: quoted where all are ASCII text, else as numbers."""
     if payload and all(32 <= byte < 127 or byte in _ESCAPES for byte in payload):
         return '"' + "".join(_ESCAPES.get(byte, chr(byte)) for byte in payload) + '"'
     return ",".join(map(str, payload))

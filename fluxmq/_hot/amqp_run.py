@@ -1,9 +1,10 @@
-"""Runs of messages that came by AMQP 0.9.1, and the batches made of them.
+"""Runs of messages received over AMQP 0.9.1, and the batches made of them.
 
-A run is a stretch of a channel's bytes in which whole publishes (method, content header, one body frame or none)
-follow each other that are equal in everything but their payloads. As with MQTT's runs it looks into the receive
-buffer while it is handled; whoever keeps it calls ``detach`` first. What was put together from several frames is
-a run of one. Knows nothing of connections, exchanges or what properties mean.
+A run is a stretch of a channel's bytes with consecutive whole publishes (method, content header,
+one body frame or none) that are equal in everything but their payloads. Like MQTT's runs it refers
+to the receive buffer while it is handled; to keep it, call ``detach`` first. A message assembled
+from several frames is a run of one. Knows nothing of connections, exchanges or the meaning of
+properties.
 
 Source: AMQP 0-9-1 section 2.3.5 (frames), 4.2.6 (content).
 """
@@ -37,9 +38,9 @@ else:
     from fluxmq._hot.amqp_wire import load_u64
 
 FRAME_HEADER_BYTES = 7
-"""Type, channel and size before what a frame carries; one end octet follows it."""
+"""Bytes of type, channel and size before a frame's payload; one end octet follows it."""
 BODY_SIZE_AT = 11
-"""Where in a content header's frame the size of the body stands."""
+"""Position of the body's size in a content header's frame."""
 
 # The same for C, typed in the declarations: public names are looked up as Python's.
 _FRAME_HEADER = FRAME_HEADER_BYTES
@@ -52,10 +53,11 @@ _PAYLOADS_MAX = PAYLOAD_BYTES_MAX
 class PublishRun:
     """Whole publishes on one channel, equal in exchange, routing key, bits and properties.
 
-    ``buffer[start:end]`` holds ``count`` of them, all ``stride`` bytes long where that is not 0: a method frame of
-    ``method_size`` bytes, a header frame of ``header_size``, a body frame unless the payload is empty. Where both
-    sizes are 0 the bytes are one bare payload. ``properties``: flags and list, as they stand behind the body size.
-    ``payload_bytes``: of all together, ``largest``: of the largest.
+    ``buffer[start:end]`` holds ``count`` of them, all ``stride`` bytes long unless that is 0: a
+    method frame of ``method_size`` bytes, a header frame of ``header_size``, a body frame unless
+    the payload is empty. Where both sizes are 0 the bytes are one bare payload. ``properties``:
+    flags and list, as they follow the body size. ``payload_bytes``: of all together, ``largest``:
+    of the largest.
     """
 
     def __init__(
@@ -99,14 +101,14 @@ class PublishRun:
         properties: bytes,
         payload: bytes,
     ) -> PublishRun:
-        """A run of one message whose content was put together elsewhere."""
+        """Return a run of one message whose content was assembled elsewhere."""
         bits = (1 if mandatory else 0) | (2 if immediate else 0)
         run = PublishRun(payload, 0, len(payload), channel, exchange, routing_key, bits, properties)
         run.kept = True
         return run
 
     def detach(self) -> cython.int:
-        """Copy the bytes out of a buffer that will be reused; cheap when done before."""
+        """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
         if not self.kept:
             self.buffer = bytes(memoryview(self.buffer)[self.start : self.end])
             self._offset -= self.start
@@ -116,7 +118,8 @@ class PublishRun:
         return 0
 
     def body_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where the payload of the message at ``offset`` begins; its length is left in ``body_length``."""
+        """Return where the payload of the message at ``offset`` begins; its length goes to
+        ``body_length``."""
         data: cython.p_uchar
         if self.header_size == 0:
             self.body_length = self.end - offset
@@ -127,7 +130,8 @@ class PublishRun:
         return offset + _FRAME_HEADER if self.body_length else offset
 
     def following(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The offset of the message after the one at ``offset``, whose payload's length is left in ``body_length``."""
+        """Return the offset of the message after the one at ``offset``, whose payload length goes
+        to ``body_length``."""
         if self.stride:
             self.body_at(offset)
             return offset + self.stride
@@ -135,7 +139,7 @@ class PublishRun:
         return offset + 1 if self.body_length else offset
 
     def payload(self, index: cython.Py_ssize_t) -> bytes:
-        """One payload, copied; going through them in order costs no walk. Raises IndexError."""
+        """Return a copy of one payload; reading them in order needs no walk. Raises IndexError."""
         place: cython.Py_ssize_t
         if index < 0 or index >= self.count:
             raise IndexError(index)
@@ -152,7 +156,7 @@ class PublishRun:
         return bytes(memoryview(self.buffer)[place : place + self.body_length])
 
     def payloads(self) -> list[bytes]:
-        """Every payload, copied: for consumers off the hot path."""
+        """Return copies of all payloads, for callers off the hot path."""
         return [self.payload(index) for index in range(self.count)]
 
 
@@ -167,11 +171,13 @@ def build_amqp_batches(
     sequence: cython.longlong = 0,
     attributes: cython.uint = 0,
 ) -> list[bytes]:
-    """The messages of a run as batches, each payload copied once; the run may look into the receive buffer.
+    """Build batches of a run's messages, copying each payload once; the run may refer to the
+    receive buffer.
 
-    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since the epoch, 0
-    for none), ``producer`` and attributes, to which the protocol is added. ``sequence``: the producer's number of
-    the first message, the others follow; 0 for both: unknown.
+    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since
+    the epoch, 0 for none), ``producer`` and attributes, to which the protocol is added.
+    ``sequence``: the producer's number of the first message, the others follow; 0 for both:
+    unknown.
     """
     offset: cython.Py_ssize_t = run.start
     left: cython.Py_ssize_t = run.count
@@ -227,7 +233,7 @@ def _columns(
     producer: cython.ulonglong,
     sequence: cython.longlong,
 ) -> bytes:
-    """The columns of eight bytes."""
+    """Return the columns of eight bytes."""
     columns: bytes = b""
     if expiry_us:
         columns = struct.pack("<q", expiry_us) * count
@@ -255,7 +261,8 @@ def _filled(
     block: bytes,
     now_us: cython.longlong,
 ) -> bytes:
-    """A batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload; ``columns``: those of eight bytes."""
+    """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload;
+    ``columns``: those of eight bytes."""
     areas: bytes = key + block
     at: cython.Py_ssize_t = 64 + len(columns) + 4 * count
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
@@ -292,7 +299,7 @@ if cython.compiled:
     def _fill(
         target: cython.p_uchar, count: cython.Py_ssize_t, attributes: cython.uint
     ) -> cython.void:
-        """The attributes' column, the same for every message."""
+        """Write the attributes' column, the same for every message."""
         index: cython.Py_ssize_t
         for index in range(count):
             target[0] = attributes & 0xFF
@@ -309,7 +316,7 @@ if cython.compiled:
         ends: cython.p_uchar,
         target: cython.p_uchar,
     ) -> cython.int:
-        """Write payloads and where they end."""
+        """Write payloads and their ends."""
         source: cython.p_uchar = pointer(run.buffer)
         end: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
@@ -332,7 +339,7 @@ if cython.compiled:
 
 
 def _ends(run: PublishRun, offset: int, count: int) -> bytes:
-    """Where the payloads end, uncompiled."""
+    """Return the payloads' ends, uncompiled."""
     ends = [0]
     end = 0
     for _ in range(count):
@@ -345,7 +352,7 @@ def _ends(run: PublishRun, offset: int, count: int) -> bytes:
 def _body_uncompiled(
     run: PublishRun, offset: int, count: int, columns: bytes, areas: bytes
 ) -> bytes:
-    """What is behind the header, with slices and one join; equal sizes need no walk."""
+    """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)
     payloads: list = []
     if run.stride:

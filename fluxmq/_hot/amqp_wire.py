@@ -1,4 +1,5 @@
-"""Numbers of AMQP 0.9.1 in network order, uncompiled: compiled modules take the same functions from ``amqp_wire.pxd``.
+"""AMQP 0.9.1 numbers in network order, uncompiled: compiled modules take the functions from
+``amqp_wire.pxd``.
 
 Source: AMQP 0-9-1 section 4.2.5 (data fields) and 2.3.5 (frames).
 """
@@ -13,18 +14,18 @@ _U64 = struct.Struct(">Q")
 
 
 def load_u16(data: bytes | bytearray, at: int) -> int:
-    """The number of two bytes at ``data[at]``."""
+    """Return the two-byte number at ``data[at]``."""
     found: int = _U16.unpack_from(data, at)[0]
     return found
 
 
 def load_u32(data: bytes | bytearray, at: int) -> int:
-    """The number of four bytes at ``data[at]``."""
+    """Return the four-byte number at ``data[at]``."""
     found: int = _U32.unpack_from(data, at)[0]
     return found
 
 
 def load_u64(data: bytes | bytearray, at: int) -> int:
-    """The number of eight bytes at ``data[at]``."""
+    """Return the eight-byte number at ``data[at]``."""
     found: int = _U64.unpack_from(data, at)[0]
     return found

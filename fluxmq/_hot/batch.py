@@ -1,7 +1,9 @@
-"""The message that carries accepted connections to a shard: their descriptors, and what was read from them.
+"""The message that carries accepted connections to a shard: their descriptors, and the bytes read
+from them.
 
-Writes the layout that ``control/handoff`` describes and sends it; knows neither shards nor what the bytes
-mean. A message is built in one buffer, which is kept, so that a connection costs two copies and no object.
+Writes the layout that ``control/handoff`` describes and sends it; knows neither shards nor the
+bytes' meaning. A message is built in one reused buffer, so that a connection costs two copies and
+no object.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ if cython.compiled:
     from cython.cimports.posix.unistd import close as posix_close
 
 LISTENERS_MAX = 8
-"""Listeners that are counted apart."""
+"""Listeners that are counted separately."""
 PEER_MAX = 255
-"""Bytes of a peer's name: what a u8 can say."""
+"""Bytes of a peer's name: the maximum of a u8."""
 DATA_MAX = 65535
-"""First bytes of a connection: what a u16 can say."""
+"""First bytes of a connection: the maximum of a u16."""
 
 _COUNT_BYTES = 2
 _RECORD_BYTES = 4
@@ -46,9 +48,9 @@ _SEND_FLAGS = int(socket.MSG_DONTWAIT) | int(socket.MSG_NOSIGNAL)
 class Batch:
     """The connections that go to one shard with the next message.
 
-    ``connections_max`` and ``bytes_max`` bound it. ``fds``: their descriptors, in order. ``counts``: how many
-    are of which listener. ``body``: the message, of which ``used`` bytes are written. ``paused``: the shard
-    takes nothing now, so that nothing may be added in passing.
+    Bounded by ``connections_max`` and ``bytes_max``. ``fds``: their descriptors, in order.
+    ``counts``: connections per listener. ``body``: the message, of which ``used`` bytes are
+    written. ``paused``: the shard accepts nothing now, so nothing may be added without asking.
     """
 
     def __init__(self, connections_max: int, bytes_max: int) -> None:
@@ -59,7 +61,7 @@ class Batch:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the connections; their descriptors stay as they are."""
+        """Forget the connections without closing their descriptors."""
         self.fds = []
         self.counts = bytearray(LISTENERS_MAX)
         self.used = _COUNT_BYTES
@@ -72,7 +74,8 @@ class Batch:
         data: bytes | bytearray,
         length: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Append a connection with the first ``length`` bytes of ``data``; False when there is no room.
+        """Append a connection with the first ``length`` bytes of ``data``; return False when there
+        is no room.
 
         Raises ValueError for a name, bytes or a listener that the layout cannot express.
         """
@@ -107,17 +110,16 @@ class Batch:
         return True
 
     def message(self) -> bytes:
-        """The message as it is sent."""
+        """Return the message as it is sent."""
         count: cython.Py_ssize_t = len(self.fds)
         self.body[0] = count & 0xFF
         self.body[1] = count >> 8
         return bytes(self.body[: self.used])
 
     def send(self, sock: socket.socket) -> cython.bint:
-        """Send all in one message to a SEQPACKET socket; False when it cannot take any now.
+        """Send all in one message to a SEQPACKET socket; return False when it cannot take any now.
 
-        The descriptors stay open here. Raises OSError, also for what is to be tried again later but is not
-        told by EAGAIN.
+        The descriptors stay open here. Raises OSError, also for retriable errors other than EAGAIN.
         """
         control: cython.p_uchar
         numbers: cython.p_int
@@ -158,7 +160,7 @@ class Batch:
         return True
 
     def close(self) -> None:
-        """Close the descriptors, which the shard has its own of by now, and forget the connections."""
+        """Close the descriptors, of which the shard now has its own, and forget the connections."""
         fd: cython.int
         for fd in self.fds:
             if cython.compiled:

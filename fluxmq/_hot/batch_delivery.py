@@ -1,9 +1,9 @@
 """The messages of a batch as PUBLISH packets for MQTT subscribers.
 
-Packets are written once for all subscribers of a protocol version, straight from the batch, as a run that a
-session's delivery then copies with packet identifiers of its own. What is the same in all packets is a template;
-offsets are counted up in it in place, as digits. Knows nothing of queues or sessions: the caller says what topic
-and properties are.
+Packets are written once for all subscribers of a protocol version, straight from the batch, as a
+run that a session's delivery then copies with packet identifiers of its own. The common parts of
+all packets are a template; offsets are incremented in it in place, as digits. Knows nothing of
+queues or sessions: the caller supplies topic and properties.
 
 Source: MQTT 5.0 section 3.3 (PUBLISH).
 """
@@ -30,15 +30,17 @@ _FIELD_MAX = 65_535
 _MESSAGE_ID = b"\x26\x00\x0amessage-id"
 _OFFSET = b"\x26\x00\x06offset"
 _BETWEEN_DIGITS = 11
-"""Bytes between an offset's digits in ``message-id`` and in ``offset``: that property but for its value."""
+"""Bytes between an offset's digits in ``message-id`` and in ``offset``: that property without its
+value."""
 _DIGITS_MAX = 20
 """Decimal digits of the largest offset."""
 _TENS = tuple(10**digits for digits in range(_DIGITS_MAX + 1))
 
 
 class OffsetProperties:
-    """Two user properties that tell a consumer where each message stands: ``message-id`` (``<queue>:<offset>``)
-    and ``offset``. Raises ValueError for a queue name too long for a property."""
+    """Two user properties that give a consumer each message's position: ``message-id``
+    (``<queue>:<offset>``) and ``offset``. Raises ValueError for a queue name too long for a
+    property."""
 
     def __init__(self, queue: bytes) -> None:
         if len(queue) + 1 + _DIGITS_MAX > _FIELD_MAX:
@@ -46,7 +48,7 @@ class OffsetProperties:
         self.queue = queue
 
     def encode(self, offset: cython.ulonglong) -> bytes:
-        """Both properties for ``offset``, whose digits are the last bytes."""
+        """Encode both properties for ``offset``, whose digits are the last bytes."""
         digits: bytes = b"%d" % offset
         identity: bytes = self.queue + b":" + digits
         return b"".join(
@@ -72,15 +74,17 @@ def delivery_runs(
     qos: cython.int = 1,
     expiry_seconds: cython.uint = 0,
 ) -> list[Run]:
-    """``count`` messages of a batch from index ``first`` on as PUBLISH packets for subscribers of ``version``.
+    """Encode ``count`` messages of a batch from index ``first`` on as PUBLISH packets for
+    subscribers of ``version``.
 
-    ``topic``: the topic name; ``properties``: MQTT 5 properties that all have, encoded, without length;
-    ``expiry_seconds``: Message Expiry Interval, 0 for none; version 4 has neither. At ``qos`` 1 the packet
-    identifiers are placeholders. ``offsets`` adds properties of each message's own (version 5): such runs are
-    ``fixed``, and there is one for each number of digits, since packets of a run are alike.
+    ``topic``: the topic name; ``properties``: MQTT 5 properties shared by all, encoded, without
+    length; ``expiry_seconds``: Message Expiry Interval, 0 for none; version 4 has neither. At
+    ``qos`` 1 the packet identifiers are placeholders. ``offsets`` adds properties of each message's
+    own (version 5): such runs are ``fixed``, one for each number of digits, since packets of a run
+    are alike.
 
-    Raises IndexError for messages that the batch does not have, ValueError for another QoS, a topic too long
-    or a message that no packet can hold.
+    Raises IndexError for messages that the batch does not have, ValueError for another QoS, a topic
+    that is too long or a message too large for a packet.
     """
     runs: list = []
     content: bytes = b""
@@ -129,8 +133,9 @@ def _delivery(
     digits: cython.int,
     qos: cython.int,
 ) -> Run:
-    """One run. ``template`` is what stands between a packet's length and its payload; with ``digits`` it ends
-    in that many digits of the offset, which also stand ``_BETWEEN_DIGITS`` bytes earlier."""
+    """Encode one run. ``template`` is the part between a packet's length and its payload; with
+    ``digits`` it ends in that many digits of the offset, which are repeated ``_BETWEEN_DIGITS``
+    bytes earlier."""
     variable: cython.Py_ssize_t = len(template)
     first_byte: cython.int = 0x30 | (qos << 1)
     ends: cython.p_uchar
@@ -192,7 +197,7 @@ def _run_over(
     largest: cython.Py_ssize_t,
     topic: bytes,
 ) -> Run:
-    """The run that these packets are; the first has a content of ``size`` bytes."""
+    """Return the run of these packets; the first has a content of ``size`` bytes."""
     whole: cython.Py_ssize_t = largest + _header_length(largest)
     run: Run = Run(
         out,
@@ -213,7 +218,7 @@ def _run_over(
 
 @cython.cfunc
 def _fit(largest: cython.Py_ssize_t) -> cython.int:
-    """Raises ValueError for a packet that its length field cannot say."""
+    """Raise ValueError for a packet too large for its length field."""
     if largest > _REMAINING_MAX:
         raise ValueError("a message that no packet can hold")
     return 0
@@ -223,7 +228,7 @@ def _fit(largest: cython.Py_ssize_t) -> cython.int:
 @cython.inline
 @cython.exceptval(check=False)
 def _header_length(size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Bytes before a packet's content of ``size`` bytes."""
+    """Return the bytes before a packet's content of ``size`` bytes."""
     return 2 if size < 128 else 3 if size < 16384 else 4 if size < 2097152 else 5
 
 
@@ -251,7 +256,7 @@ if cython.compiled:
         template: bytearray,
         digits: cython.int,
     ) -> cython.int:
-        """Write the packets of ``_delivery``; counts up the digits in the template."""
+        """Write the packets of ``_delivery``; increments the digits in the template."""
         variable: cython.Py_ssize_t = len(template)
         fixed: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(template))
         number: cython.p_uchar = fixed + variable - digits
@@ -295,7 +300,7 @@ def _written_uncompiled(
     template: bytearray,
     digits: cython.int,
 ) -> bytes:
-    """The packets of ``_delivery`` with slices and one join."""
+    """Return the packets of ``_delivery``, made with slices and one join."""
     view = memoryview(batch.data)
     payloads = [
         view[batch.payloads_at + begin : batch.payloads_at + end] for begin, end in pairwise(places)

@@ -1,7 +1,7 @@
-"""The batch: messages of one queue as bytes, which is how they are logged, replicated, stored and delivered.
+"""The batch: messages of one queue as bytes, in the form logged, replicated, stored and delivered.
 
-Checks and reads batches; ``batches`` makes them and writes their messages for subscribers. Knows nothing of
-queues, groups or files. Layout, little-endian; a column stands only where its flag is set::
+Checks and reads batches; ``batches`` builds them and writes their messages for subscribers. Knows
+nothing of queues, groups or files. Layout, little-endian; a column exists only if its flag is set::
 
     header, 64 bytes
        0 u32 magic            16 u64 base offset     40 u32 count            56 u32 term
@@ -20,12 +20,12 @@ queues, groups or files. Layout, little-endian; a column stands only where its f
       always      i32[count+1] the same for payloads
     areas: keys, properties, payloads; then zeros up to a multiple of eight
 
-The payload check (xxh3-64 of all behind the header) is computed once, when the batch is built. Offset, time
-and term are stamped when the log entry that holds it is applied; then only the header and its check (low half
-of xxh3-64 over the header with a check of zero) are written anew.
+The payload check (xxh3-64 of everything after the header) is computed once, when the batch is
+built. Offset, time and term are stamped when the log entry that holds it is applied; then only the
+header and its check (low half of xxh3-64 over the header with a check of zero) are rewritten.
 
-The two digests are one call each of ``xxhash`` per batch. ``parse`` looks at every length before it uses it and at every
-end, so that a parsed batch can be read without looking again.
+Each of the two digests is one call of ``xxhash`` per batch. ``parse`` checks every length before
+use, and every end, so that a parsed batch can be read without further checks.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ VERSION = 1
 CODEC_NONE = 0
 HEADER_BYTES = 64
 MESSAGES_MAX = 4096
-"""Messages of one batch: what one claim or one read handles at once."""
+"""Messages of one batch: the number that one claim or one read handles at once."""
 PAYLOAD_BYTES_MAX = 1 << 20
-"""Payload bytes of one batch, so that none holds up a ring or a write; a larger message is alone in its batch."""
+"""Payload bytes of one batch, so that none blocks a ring or a write; a larger message is alone in
+its batch."""
 AREA_BYTES_MAX = 0x7FFFFFFF
-"""Bytes of one area: its ends are signed numbers of four bytes, as Arrow has them."""
+"""Bytes of one area: its ends are signed numbers of four bytes, as in Arrow."""
 TIME_MAX = 1 << 62
-"""Microseconds before and after the epoch that a time may be away, so that adding a delta never overflows."""
+"""Largest distance of a time from the epoch, in us, so that adding a delta never overflows."""
 
 TIMES = 1
 KEYS = 2
@@ -61,14 +62,14 @@ DELAY = 16
 PRODUCER = 32
 ATTRIBUTES = 64
 FLAGS = 127
-"""All flags there are."""
+"""All defined flags."""
 
 ATTRIBUTE_QOS = 3
 """Bits of an attribute: the QoS the message was published with."""
 ATTRIBUTE_REDELIVERED = 4
 """The message was delivered elsewhere before."""
 ATTRIBUTE_PROTOCOL = 0xF00
-"""The protocol it came by, see below; 0 unknown."""
+"""The protocol by which it arrived, see below; 0 unknown."""
 PROTOCOL_MQTT = 0x100
 PROTOCOL_AMQP_0_9_1 = 0x200
 PROTOCOL_AMQP_1_0 = 0x300
@@ -86,10 +87,12 @@ class BatchError(ValueError):
 
 
 class Batch:
-    """One checked batch, ``data[start:start+length]``; raises BatchError as ``parse`` does, which makes it.
+    """One checked batch, ``data[start:start+length]``; created by ``parse``, and raises BatchError
+    as it does.
 
-    ``base_offset``, ``base_time`` (us since the epoch) and ``term`` are as read until ``stamp`` sets them; the
-    bytes themselves never change. Methods with an index raise IndexError outside of ``range(count)``.
+    ``base_offset``, ``base_time`` (us since the epoch) and ``term`` are as read until ``stamp``
+    sets them; the bytes themselves never change. Methods with an index raise IndexError outside of
+    ``range(count)``.
     """
 
     def __init__(self, data: bytes, start: cython.Py_ssize_t) -> None:
@@ -117,7 +120,7 @@ class Batch:
         self.check()
 
     def check(self) -> cython.int:
-        """Raises BatchError for fields and ends that make no sense; sets where columns are."""
+        """Raise BatchError for inconsistent fields or ends; set the positions of columns."""
         data: bytes = self.data
         start: cython.Py_ssize_t = self.start
         if self.flags & ~FLAGS:
@@ -149,7 +152,7 @@ class Batch:
         return 0
 
     def locate(self) -> cython.Py_ssize_t:
-        """Set where columns and areas begin; gives the length that the batch must have."""
+        """Set where columns and areas begin; return the length that the batch must have."""
         at: cython.Py_ssize_t = self.start + HEADER_BYTES
         flags: cython.int = self.flags
         eight: cython.Py_ssize_t = 8 * self.count
@@ -185,25 +188,26 @@ class Batch:
 
     @property
     def uniform_key(self) -> bool:
-        """Whether all messages have one key."""
+        """True when all messages share one key."""
         return not self.flags & KEYS
 
     @property
     def uniform_properties(self) -> bool:
-        """Whether all messages have one property block."""
+        """True when all messages share one property block."""
         return not self.flags & PROPERTIES
 
     def stamp(
         self, base_offset: cython.ulonglong, base_time: cython.longlong, term: cython.uint
     ) -> cython.int:
-        """Give the batch its place in the log: offset and time (us since the epoch) of its first message."""
+        """Set the batch's position in the log: offset and time (us since the epoch) of its first
+        message."""
         self.base_offset = base_offset
         self.base_time = base_time
         self.term = term
         return 0
 
     def header(self) -> bytes:
-        """The 64 bytes of the header as stamped, with their check."""
+        """Return the 64 bytes of the header as stamped, with their check."""
         return encode_header(
             self.length,
             self.flags,
@@ -219,79 +223,80 @@ class Batch:
         )
 
     def body(self) -> memoryview:
-        """Everything behind the header."""
+        """Return everything after the header."""
         return memoryview(self.data)[self.start + HEADER_BYTES : self.start + self.length]
 
     def inside(self, index: cython.Py_ssize_t) -> cython.int:
-        """Raises IndexError for an index of no message."""
+        """Raise IndexError for an index of no message."""
         if index < 0 or index >= self.count:
             raise IndexError(index)
         return 0
 
     def piece(self, ends: cython.Py_ssize_t, area: cython.Py_ssize_t) -> bytes:
-        """What of an area lies between two neighbouring ends."""
+        """Return the part of an area between two neighbouring ends."""
         first: cython.Py_ssize_t = _load_i32(self.data, ends)
         return self.data[area + first : area + _load_i32(self.data, ends + 4)]
 
     def key(self, index: cython.Py_ssize_t) -> bytes:
-        """The key of a message: its topic, or exchange and routing key."""
+        """Return the key of a message: its topic, or exchange and routing key."""
         self.inside(index)
         if not self.flags & KEYS:
             return self.data[self.keys_at : self.keys_at + self.key_bytes]
         return self.piece(self.key_ends_at + 4 * index, self.keys_at)
 
     def properties(self, index: cython.Py_ssize_t) -> bytes:
-        """The canonical property block of a message."""
+        """Return the canonical property block of a message."""
         self.inside(index)
         if not self.flags & PROPERTIES:
             return self.data[self.properties_at : self.properties_at + self.property_bytes]
         return self.piece(self.property_ends_at + 4 * index, self.properties_at)
 
     def payload(self, index: cython.Py_ssize_t) -> bytes:
-        """The payload of a message."""
+        """Return the payload of a message."""
         self.inside(index)
         return self.piece(self.payload_ends_at + 4 * index, self.payloads_at)
 
     def payload_length(self, index: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Bytes of a message's payload."""
+        """Return the bytes of a message's payload."""
         self.inside(index)
         return _load_i32(self.data, self.payload_ends_at + 4 * index + 4) - _load_i32(
             self.data, self.payload_ends_at + 4 * index
         )
 
     def expiry(self, index: cython.Py_ssize_t) -> cython.longlong:
-        """When a message expires, us since the epoch; 0 never."""
+        """Return when a message expires, us since the epoch; 0 never."""
         self.inside(index)
         return _load_i64(self.data, self.expiry_at + 8 * index) if self.flags & EXPIRY else 0
 
     def delay(self, index: cython.Py_ssize_t) -> cython.longlong:
-        """Before when a message is not to be delivered, us since the epoch; 0 at once."""
+        """Return the time before which a message is not delivered, us since the epoch; 0 at
+        once."""
         self.inside(index)
         return _load_i64(self.data, self.delay_at + 8 * index) if self.flags & DELAY else 0
 
     def producer(self, index: cython.Py_ssize_t) -> cython.ulonglong:
-        """Who sent a message, for duplicate suppression; 0 unknown."""
+        """Return the producer of a message, for duplicate detection; 0 unknown."""
         self.inside(index)
         if not self.flags & PRODUCER:
             return 0
         return _load_u64(self.data, self.producer_at + 8 * index)
 
     def sequence(self, index: cython.Py_ssize_t) -> cython.longlong:
-        """The producer's sequence number of a message; 0 where there is none."""
+        """Return the producer's sequence number of a message; 0 where there is none."""
         self.inside(index)
         if not self.flags & PRODUCER:
             return 0
         return _load_i64(self.data, self.producer_at + 8 * (self.count + index))
 
     def attributes(self, index: cython.Py_ssize_t) -> cython.uint:
-        """The attribute bits of a message."""
+        """Return the attribute bits of a message."""
         self.inside(index)
         return (
             _load_u32(self.data, self.attributes_at + 4 * index) if self.flags & ATTRIBUTES else 0
         )
 
     def time(self, index: cython.Py_ssize_t) -> cython.longlong:
-        """When a message came, us since the epoch."""
+        """Return when a message arrived, us since the epoch."""
         self.inside(index)
         if not self.flags & TIMES:
             return self.base_time
@@ -299,16 +304,16 @@ class Batch:
 
 
 def parse(data: bytes, start: cython.Py_ssize_t = 0) -> Batch:
-    """The batch that begins at ``data[start]``; what follows it is not looked at.
+    """Return the batch that begins at ``data[start]``; following bytes are ignored.
 
-    Raises BatchError unless magic, header check, version, lengths and every end are right. The payload check is
-    ``verify``'s matter.
+    Raises BatchError unless magic, header check, version, lengths and every end are right.
+    ``verify`` does the payload check.
     """
     return Batch(data, start)
 
 
 def verify(batch: Batch) -> cython.int:
-    """Raises BatchError unless what is behind the header matches its check."""
+    """Raise BatchError unless the bytes after the header match its check."""
     if xxh3_64_intdigest(batch.body()) != batch.payload_check:
         raise BatchError("the messages do not match their check")
     return 0
@@ -356,7 +361,7 @@ def _load_i64(data: bytes, at: cython.Py_ssize_t) -> cython.longlong:
 
 @cython.cfunc
 def _header_check(data: bytes, start: cython.Py_ssize_t) -> cython.uint:
-    """The check that a header should have."""
+    """Return the check that a header should have."""
     place: cython.p_uchar
     if not cython.compiled:
         zeroed = data[start : start + 4] + b"\0\0\0\0" + data[start + 8 : start + HEADER_BYTES]
@@ -371,7 +376,7 @@ def _header_check(data: bytes, start: cython.Py_ssize_t) -> cython.uint:
 def _ends_are_right(
     data: bytes, at: cython.Py_ssize_t, count: cython.Py_ssize_t, total: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether ends begin at 0, never go back and reach just ``total``."""
+    """Return whether ends begin at 0, never decrease and reach exactly ``total``."""
     index: cython.Py_ssize_t
     before: cython.Py_ssize_t = 0
     end: cython.Py_ssize_t
@@ -401,7 +406,7 @@ def encode_header(
     term: cython.uint,
     last_delta: cython.int,
 ) -> bytes:
-    """A header with its check; the fields are ``Batch``'s."""
+    """Encode a header with its check; the fields are ``Batch``'s."""
     place: cython.p_uchar
     check: cython.uint
     if not cython.compiled:

@@ -1,8 +1,8 @@
-"""Making batches out of messages.
+"""Builds batches from messages.
 
-What a batch is stands in ``batch_format``, how its messages are delivered in ``batch_delivery``; the names of
-both are here as well. A payload is copied once, from the receive buffer into the batch. Knows nothing of queues,
-groups or files; the caller says what key, properties and times are.
+``batch_format`` defines a batch, ``batch_delivery`` how its messages are delivered; the names of
+both are here as well. A payload is copied once, from the receive buffer into the batch. Knows
+nothing of queues, groups or files; the caller supplies key, properties and times.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def build_batches(
     delay_us: cython.longlong = 0,
     attributes: cython.uint = 0,
 ) -> list[bytes]:
-    """The messages of a run as batches, each payload copied once; the run may look into the receive buffer.
+    """Build batches of a run's messages, copying each payload once; the run may refer to the
+    receive buffer.
 
-    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since the epoch, 0
-    for none) and attributes.
+    All get the one ``key``, canonical property block, time ``now_us``, expiry and delay (us since
+    the epoch, 0 for none) and attributes.
     """
     offset: cython.Py_ssize_t = run.start
     left: cython.Py_ssize_t = run.count
@@ -135,7 +136,8 @@ def build_message(
     producer: cython.ulonglong = 0,
     sequence: cython.longlong = 0,
 ) -> bytes:
-    """One message as a batch. Arguments as for ``build_batches``; ``producer`` 0 and ``sequence`` 0: unknown."""
+    """Build a batch of one message. Arguments as for ``build_batches``; ``producer`` 0 and
+    ``sequence`` 0: unknown."""
     flags: cython.int = 0
     columns: bytes = b""
     if expiry_us:
@@ -176,7 +178,7 @@ def build_message(
 def _constant_flags(
     expiry_us: cython.longlong, delay_us: cython.longlong, attributes: cython.uint
 ) -> cython.int:
-    """The flags of the columns that ``_constant_columns`` makes."""
+    """Return the flags of the columns that ``_constant_columns`` makes."""
     return (
         (EXPIRY if expiry_us else 0)
         | (DELAY if delay_us else 0)
@@ -191,7 +193,7 @@ def _constant_columns(
     delay_us: cython.longlong,
     attributes: cython.uint,
 ) -> bytes:
-    """The columns before the ends when every message has the same values."""
+    """Return the columns before the ends when every message has the same values."""
     columns: bytes = b""
     if expiry_us:
         columns = struct.pack("<q", expiry_us) * count
@@ -214,7 +216,8 @@ def _filled(
     properties: bytes,
     now_us: cython.longlong,
 ) -> bytes:
-    """A batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload; ``columns``: those before the ends."""
+    """Build a batch of ``count`` messages from ``offset`` on, ``total`` bytes of payload;
+    ``columns``: those before the ends."""
     areas: bytes = key + properties
     at: cython.Py_ssize_t = 64 + len(columns)
     length: cython.Py_ssize_t = at + 4 * (count + 1) + len(areas) + total
@@ -261,7 +264,7 @@ if cython.compiled:
         ends: cython.p_uchar,
         target: cython.p_uchar,
     ) -> cython.int:
-        """Write payloads and where they end."""
+        """Write payloads and their ends."""
         source: cython.p_uchar = pointer(run.buffer)
         end: cython.Py_ssize_t = 0
         size: cython.Py_ssize_t
@@ -291,7 +294,7 @@ def _body_uncompiled(
     areas: bytes,
     padding: bytes,
 ) -> bytes:
-    """What is behind the header, with slices and one join; equal sizes need no walk."""
+    """Return the bytes after the header, with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)
     payloads: list = []
     ends: list = [0]

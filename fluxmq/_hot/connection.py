@@ -1,12 +1,13 @@
-"""One client connection's bytes: what came in but is not whole, what is to go out.
+"""One client connection's bytes: incomplete input, and pending output.
 
-A connection is written once per tick: everything appended during the tick lies in ``out`` (small pieces,
-copied together) and ``chunks`` (large pieces, shared by all who get them), and ``flush`` hands it to the
-kernel. An idle connection holds no buffers. Output is bounded by whoever appends: ``room`` says how much
-may still be appended; beyond it QoS 0 is dropped and QoS 1 and 2 stay in their session.
+A connection is written once per tick: everything appended during the tick is in ``out`` (small
+pieces, copied together) and ``chunks`` (large pieces, shared by all receivers), and ``flush`` hands
+it to the kernel. An idle connection holds no buffers. The appending code bounds the output:
+``room`` says how much may still be appended; beyond it QoS 0 is dropped and QoS 1 and 2 stay in
+their session.
 
-``stream`` is the filter of TLS and WebSocket connections (``net``); plain TCP has none and takes
-the short way. This module knows bytes only: meaning is in ``handler``, delivery in ``delivery``.
+``stream`` is the filter of TLS and WebSocket connections (``net``); plain TCP has none and bypasses
+it. This module knows bytes only: ``handler`` knows their meaning, and ``delivery`` delivers.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ DIRECT_MIN = 32768
 """A slice this long is written straight from the receive buffer when nothing else is waiting."""
 WIRE_MQTT = 0
 WIRE_AMQP_0_9_1 = 1
-"""Which protocol a connection speaks: who cuts its bytes."""
+"""Protocol of a connection, which selects its parser."""
 FRAME_MIN = 4096
-"""Largest AMQP frame before the two sides have agreed on another size. Source: AMQP 0-9-1, frame-min-size."""
+"""Largest AMQP frame before the two sides have negotiated another size. Source: AMQP 0-9-1,
+frame-min-size."""
 
 
 class Tally:
-    """The shard's clock reading and its counts, written by the hot path, read by the metrics.
+    """The shard's clock reading and its counters, written by the hot path, read by the metrics.
 
-    ``now``: monotonic seconds at the start of the tick. Counts are messages, bytes or events since start.
+    ``now``: monotonic seconds at the start of the tick. Counters are messages, bytes or events
+    since start.
     """
 
     def __init__(self) -> None:
@@ -60,7 +63,8 @@ class Tally:
     def received(
         self, qos: cython.int, count: cython.Py_ssize_t, size: cython.Py_ssize_t
     ) -> cython.int:
-        """Count a run of ``count`` messages of ``qos``, together ``size`` bytes, that a client published."""
+        """Count a run of ``count`` messages of ``qos``, together ``size`` bytes, that a client
+        published."""
         self.runs += 1
         if qos == 0:
             self.received0 += count
@@ -89,7 +93,8 @@ class Tally:
         return 0
 
     def published(self, count: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
-        """Count ``count`` messages that an AMQP client published, whose bodies have ``size`` bytes."""
+        """Count ``count`` messages that an AMQP client published, with bodies of ``size`` bytes in
+        total."""
         self.amqp_published += count
         self.amqp_published_bytes += size
         return 0
@@ -97,7 +102,8 @@ class Tally:
     def delivered(
         self, count: cython.Py_ssize_t, size: cython.Py_ssize_t, again: cython.bint
     ) -> cython.int:
-        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``: marked redelivered."""
+        """Count ``count`` messages given to an AMQP client in frames of ``size`` bytes; ``again``:
+        marked redelivered."""
         self.amqp_delivered += count
         self.amqp_delivered_bytes += size
         if again:
@@ -106,15 +112,17 @@ class Tally:
 
 
 class Connection:
-    """A client connection. ``fd``: its socket, -1 once closed. ``limit``: bytes of output it may hold.
+    """A client connection. ``fd``: its socket, -1 once closed. ``limit``: bytes of output it may
+    hold.
 
-    ``version``: MQTT version, 4 or 5, 0 before CONNECT. ``open``: CONNECT was accepted. ``paused``: reasons
-    for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's buffer was full
-    and the poller tells when it is not. ``active``: when bytes last came, monotonic seconds.
-    ``max_packet_out``: largest packet the client takes. An incomplete packet lies in ``tail`` or, of
-    ``needed`` bytes of which ``gathered`` have come, in ``gathering``. ``wire``: the protocol; for AMQP 0.9.1
-    ``version`` is 0 until its header has come, ``frame_max`` (never 0) bounds what a frame carries, and
-    ``ledgers`` has the channels' by number. ``publishing``: the client has published.
+    ``version``: MQTT version, 4 or 5, 0 before CONNECT. ``open``: CONNECT was accepted. ``paused``:
+    reasons for not reading, as bits; ``deaf``: the poller has been told. ``waiting``: the kernel's
+    buffer was full and the poller reports when it is not. ``active``: when bytes last came,
+    monotonic seconds. ``max_packet_out``: largest packet the client accepts. An incomplete packet
+    is in ``tail`` or, of ``needed`` bytes of which ``gathered`` have come, in ``gathering``.
+    ``wire``: the protocol; for AMQP 0.9.1 ``version`` is 0 until its header has come, ``frame_max``
+    (never 0) bounds a frame's payload, and ``ledgers`` has the channels' by number. ``publishing``:
+    the client has published.
     """
 
     def __init__(self, fd: cython.int, tally: Tally, dirty: list, limit: cython.Py_ssize_t) -> None:
@@ -156,7 +164,7 @@ class Connection:
         self.tickets = None
 
     def forget(self) -> cython.int:
-        """Let go of everything: garbage is not collected while there is traffic, so no cycle may be left behind."""
+        """Drop all references: garbage is not collected under traffic, so no cycle may remain."""
         self.chunks = None
         self.out = None
         self.tail = None
@@ -172,7 +180,8 @@ class Connection:
     def read(
         self, target: bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """Read into ``target[start:end]``: bytes read, 0 at the end, -1 when nothing is there, -2 on failure."""
+        """Read into ``target[start:end]``; return bytes read, 0 at the end, -1 when nothing is
+        there, -2 on failure."""
         count: cython.Py_ssize_t
         if cython.compiled:
             while True:
@@ -196,10 +205,11 @@ class Connection:
         needed: cython.Py_ssize_t,
         capacity: cython.Py_ssize_t,
     ) -> cython.int:
-        """Keep the incomplete packet at ``buffer[at:end]``, ``needed`` bytes long where that is known.
+        """Keep the incomplete packet at ``buffer[at:end]``, ``needed`` bytes long where that is
+        known.
 
-        One that is larger than the receive buffer (``capacity``), or that does not come in one or two
-        readings, gets a buffer of its own: as a tail it would be copied again with every reading.
+        One that is larger than the receive buffer (``capacity``), or that does not come in one or
+        two reads, gets a buffer of its own: as a tail it would be copied again with every read.
         """
         if needed > capacity or (at == 0 and needed > CHUNK_MIN):
             self.gathering = bytearray(memoryview(buffer)[at:end])
@@ -212,7 +222,7 @@ class Connection:
         return 0
 
     def widen(self) -> cython.int:
-        """Make room for as much again as has come, so that announcing a large packet takes no memory."""
+        """Double the buffer as bytes arrive, so that announcing a large packet takes no memory."""
         size: cython.Py_ssize_t = min(self.needed, max(2 * self.gathered, CHUNK_MIN))
         if cython.compiled:
             PyByteArray_Resize(self.gathering, size)
@@ -221,14 +231,15 @@ class Connection:
         return 0
 
     def fill(self, data: bytes) -> bytes:
-        """Add what a stream filter yielded to the packet being gathered; what does not belong to it."""
+        """Add a stream filter's output to the packet being gathered; return the rest."""
         count: cython.Py_ssize_t = min(self.needed - self.gathered, len(data))
         self.gathering += data[:count]
         self.gathered += count
         return data[count:]
 
     def buffer(self) -> bytearray:
-        """The output buffer, to append to; the connection is written at the end of the tick."""
+        """Return the output buffer, to append to; the connection is written at the end of the
+        tick."""
         if not self.dirty:
             self.dirty = True
             self.dirty_list.append(self)
@@ -261,7 +272,8 @@ class Connection:
         return 0
 
     def append_run(self, run: Run) -> cython.int:
-        """Send a run's bytes as they are: shared or straight to the kernel when large, else copied."""
+        """Send a run's bytes as they are: shared or straight to the kernel when large, else
+        copied."""
         length: cython.Py_ssize_t = run.end - run.start
         done: cython.Py_ssize_t = 0
         if length < CHUNK_MIN:
@@ -283,7 +295,7 @@ class Connection:
                 done = 0
         whole: cython.bint = run.kept and run.end == len(run.buffer)
         if whole and (run.start == 0 or direct):
-            # Kept bytes are shared; what was written of them, or stands before the run, is skipped.
+            # Kept bytes are shared; those already written, or before the run, are skipped.
             if direct:
                 self.out = None
                 self.sent = run.start + done
@@ -298,7 +310,8 @@ class Connection:
     def write(
         self, data: bytes | bytearray, start: cython.Py_ssize_t, end: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """Write to the socket: bytes taken, 0 when it is full, -1 when the connection is lost."""
+        """Write to the socket; return bytes taken, 0 when it is full, -1 when the connection is
+        lost."""
         done: cython.Py_ssize_t
         if cython.compiled:
             while True:
@@ -315,7 +328,8 @@ class Connection:
             return -1
 
     def flush(self) -> cython.int:
-        """Write what is due. 1: all written, 0: the socket is full, -1: the connection is lost."""
+        """Write what is due. Return 1: all written, 0: the socket is full, -1: the connection is
+        lost."""
         length: cython.Py_ssize_t
         done: cython.Py_ssize_t
         self.dirty = False
@@ -339,7 +353,7 @@ class Connection:
                 self.size -= done
                 self.sent += done
                 if self.sent < length:
-                    # Freeze what is being written, so that its sent part can be let go of.
+                    # Freeze what is being written, so that its sent part can be released.
                     if not self.chunks:
                         self.chunks = [self.out]
                         self.out = None
@@ -355,12 +369,12 @@ class Connection:
                 self.out = None
 
     def encode(self) -> cython.int:
-        """Pass the output through the stream filter; what it yields is what is written."""
+        """Pass the output through the stream filter, whose output is then written."""
         plain: list = self.chunks if self.chunks is not None else []
         if self.out is not None:
             plain.append(self.out)
             self.out = None
-        # Pieces encoded by an earlier flush stand first and must not be encoded again.
+        # Pieces encoded by an earlier flush come first and must not be encoded again.
         done: list = plain[: self.encoded]
         fresh: list = plain[self.encoded :]
         own: bytes = self.stream.pending()
@@ -376,11 +390,12 @@ class Connection:
         return 0
 
     def room(self) -> cython.Py_ssize_t:
-        """Bytes that may still be appended; not positive when the client is too slow."""
+        """Return the bytes that may still be appended; not positive when the client is too slow."""
         return self.limit - self.size
 
     def alias(self, topic: bytes) -> cython.int:
-        """The topic alias for ``topic``: positive when the client knows it, negative when it is new, 0 for none.
+        """Return the topic alias for ``topic``: positive when the client knows it, negative when
+        new, 0 for none.
 
         Source: MQTT 5.0 section 3.3.2.3.4.
         """

@@ -1,7 +1,7 @@
 # Types of ``connection``, for the checker: the source's annotations are C types.
 #
-# The protocols say what the hot path asks of a stream filter and of the handlers of MQTT and AMQP; all are written
-# elsewhere, by those who depend on this package.
+# The protocols are what the hot path requires of a stream filter and of the handlers of MQTT and AMQP; packages above
+# this one implement them.
 
 from collections import deque
 from collections.abc import Sequence

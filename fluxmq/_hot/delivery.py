@@ -1,19 +1,19 @@
-"""Delivery of messages to one session: what is in flight, what waits, what is resumed.
+"""Delivery of messages to one session: in-flight, waiting and resent messages.
 
-Messages of QoS 1 and 2 are held as *portions*: stretches of a run with consecutive packet identifiers. A
-portion waits in ``pending`` until the client's receive window, its connection's output and the identifier
-space have room, is then written and moves to ``flight`` until acknowledged. Acknowledgements in order (what
-clients do) advance one counter; others are remembered in a set. So a session costs one object per run and
-subscriber, never one per message. After a lost connection what was in flight moves to ``resend`` and is
-written again, with DUP and its old identifiers, before anything new. The half that looks back at what was
-sent is ``window``.
+Messages of QoS 1 and 2 are held as *portions*: stretches of a run with consecutive packet
+identifiers. A portion waits in ``pending`` until the client's receive window, its connection's
+output and the identifier space have room, is then written and moves to ``flight`` until
+acknowledged. Acknowledgements in order (the usual case) advance one counter; others are remembered
+in a set. So a session costs one object per run and subscriber, never one per message. After a lost
+connection in-flight messages move to ``resend`` and are written again, with DUP and their old
+identifiers, before anything new. ``window`` is the half that handles sent messages.
 
-Messages of a durable queue (``Portion.queued``) wait here only as far as their consumer has claimed them: they
-count against none of the session's bounds, and are never dropped to keep them.
+Messages of a durable queue (``Portion.queued``) wait here only as far as their consumer has claimed
+them: they count against none of the session's bounds, and are never dropped to satisfy them.
 
-A session that is kept on disk has a ``durable``: it takes up each run before it is owed, and says when the run is.
-Its portions are numbered (``Portion.base``), and their packet identifiers follow from the numbers, so that after a
-restart a message has the one it had.
+A session that is kept on disk has a ``durable``: it takes each run first, and decides when to
+enqueue it. Its portions are numbered (``Portion.base``), and their packet identifiers follow from
+the numbers, so that a message keeps its identifier across a restart.
 
 Source: MQTT 3.1.1 and 5.0 sections 4.3 (QoS), 4.4 (redelivery), 4.6 (ordering), 4.9 (flow control).
 """
@@ -49,11 +49,11 @@ if cython.compiled:
     from cython.cimports.fluxmq._hot.window import Window
 
 EARLY_MAX = 1024
-"""Answers remembered out of order before nothing more is sent: clients answer in order, save between QoS 1
-and 2, and each answer out of order costs a look at everything in flight."""
+"""Answers remembered out of order before sending stops: clients answer in order, except between QoS
+1 and 2, and each answer out of order costs a scan of everything in flight."""
 STEP_BYTES = 1024 * 1024
-"""A topic that was sent as an alias, properties and subscription identifiers are written with every message:
-bytes of them written between looks at the connection's limit."""
+"""Bytes written between checks of the connection's limit for a topic sent as an alias, properties
+and subscription identifiers, which are written with every message."""
 EVICT = 0
 """A full offline queue drops its oldest messages."""
 REJECT = 1
@@ -61,10 +61,10 @@ REJECT = 1
 
 
 class Delivery(Window):
-    """What one session is owed. ``connection`` is None while the client is away.
+    """Messages for one session. ``connection`` is None while the client is away.
 
-    ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound what waits, the last one what
-    is in flight as well; ``policy`` says what goes when it is full.
+    ``pending_max`` (while away), ``pending_max_connected`` and ``pending_bytes_max`` bound waiting
+    messages, the last one in-flight ones as well; ``policy`` decides what is dropped when full.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class Delivery(Window):
         return self.enqueue(run, qos, retain, target.subscription_ids, None)
 
     def send_now(self, run: Run, retain: cython.int, subscription_ids: bytes) -> cython.int:
-        """Write a run at QoS 0, or drop it when the client is too slow or takes no packets that large."""
+        """Write a run at QoS 0, or drop it when the client is too slow or accepts no packets that
+        large."""
         connection: Connection = self.connection
         data: bytes
         portion: Portion
@@ -143,25 +144,26 @@ class Delivery(Window):
         return 0
 
     def blocked(self) -> cython.bint:
-        """Whether the client is too slow to be given more."""
+        """Return whether the client is too slow to be given more."""
         connection: Connection = self.connection
         if connection.size < connection.limit:
             return False
-        # The tick may just be long: what is due now is written before anything is given up.
+        # The tick may just be long: due output is written before anything is dropped.
         if not connection.waiting and connection.flush() == 1:
             return False
         connection.buffer()
         return True
 
     def step(self, run: Run, subscription_ids: bytes) -> cython.Py_ssize_t:
-        """Messages to write at once, so that what they grow by passes no limit by much."""
+        """Return how many messages to write at once, so that their growth barely exceeds a
+        limit."""
         growth: cython.Py_ssize_t = len(run.topic) + len(run.properties) + len(subscription_ids)
         return STEP_BYTES // (growth + GROWTH_MAX) + 1
 
     def enqueue(
         self, run: Run, qos: cython.int, retain: cython.int, subscription_ids: bytes, group: object
     ) -> cython.int:
-        """Deliver a run at QoS 1 or 2: at once as far as the window allows, the rest in its turn."""
+        """Deliver a run at QoS 1 or 2: at once as far as the window allows, the rest in order."""
         run.detach()
         if self.durable is not None:
             self.durable.keep(run, qos, retain, subscription_ids, group)
@@ -172,7 +174,7 @@ class Delivery(Window):
         return 0
 
     def enqueue_portion(self, portion: Portion) -> cython.int:
-        """Take over a portion, new or handed over by another session."""
+        """Take over a portion, new or from another session."""
         if self.pending is None:
             self.pending = deque()
             self.flight = deque()
@@ -185,25 +187,26 @@ class Delivery(Window):
         return 0
 
     def count(self, portion: Portion, count: cython.Py_ssize_t) -> cython.int:
-        """``count`` messages of a portion wait (negative: no longer); it is whole when this is called."""
+        """Count ``count`` messages of a whole portion as waiting (negative: no longer)."""
         if not portion.queued:
             self.pending_count += count
             self.pending_bytes += self.weight(portion) if count > 0 else -self.weight(portion)
         return 0
 
     def bound(self) -> cython.Py_ssize_t:
-        """How many messages may wait: a connected client that is slow is given more than one that is away."""
+        """Return how many messages may wait: more for a connected, slow client than for an absent
+        one."""
         return self.pending_max if self.connection is None else self.pending_max_connected
 
     def weight(self, portion: Portion) -> cython.Py_ssize_t:
-        """About how many bytes a portion keeps alive."""
+        """Return the approximate number of bytes a portion keeps alive."""
         run: Run = portion.run
         if run.count == 0:
             return 0
         return (run.end - run.start) * portion.count // run.count
 
     def trim(self) -> cython.int:
-        """Bring what waits back within its bounds."""
+        """Bring waiting messages back within their bounds."""
         portion: Portion
         excess: cython.Py_ssize_t
         place: cython.Py_ssize_t
@@ -232,7 +235,7 @@ class Delivery(Window):
         return 0
 
     def unnumbered(self) -> cython.bint:
-        """Whether what is next is of QoS 0, for which the client's window is no bound."""
+        """Return whether the next message is of QoS 0, which the client's window does not limit."""
         portion: Portion
         if self.resend or not self.pending:
             return False
@@ -240,9 +243,10 @@ class Delivery(Window):
         return portion.qos == 0
 
     def write_unnumbered(self, portion: Portion) -> cython.int:
-        """Write of the first waiting portion, which is of QoS 0, as much as is written at once.
+        """Write as much as is written at once of the first waiting portion, which is of QoS 0.
 
-        What is written is as good as answered; a queue's messages wait for room like others, and are not dropped.
+        Written messages count as answered; a queue's messages wait for room like others, and are
+        not dropped.
         """
         front: Portion = portion
         count: cython.Py_ssize_t = self.step(portion.run, portion.subscription_ids)
@@ -261,7 +265,7 @@ class Delivery(Window):
         return 0
 
     def pump(self) -> cython.int:
-        """Write what waits, as far as window, output and identifiers allow."""
+        """Write waiting messages, as far as window, output and identifiers allow."""
         connection: Connection
         if not self.pending and not self.resend:
             return 0
@@ -330,10 +334,10 @@ class Delivery(Window):
         return 0
 
     def sent(self, portion: Portion) -> cython.int:
-        """Note that a portion is written and waits for its answers.
+        """Record that a portion is written and awaits its answers.
 
-        ``pump`` bounds their bytes: a client that answers nothing would otherwise hold a whole window of messages,
-        however large they are.
+        ``pump`` bounds their bytes: a client that answers nothing would otherwise hold a whole
+        window of messages, however large they are.
         """
         self.flight.append(portion)
         self.inflight += portion.count
@@ -342,10 +346,11 @@ class Delivery(Window):
         return 0
 
     def free_for(self, portion: Portion) -> cython.Py_ssize_t:
-        """How many identifiers are free for a portion of a session that is kept on disk.
+        """Return how many identifiers are free for a portion of a session that is kept on disk.
 
-        Where the one that follows from the number is in use, the portion waits for it. Messages of queues, which
-        have no such number, begin at the other side of the circle, so that the two seldom meet.
+        If the identifier that follows from its number is in use, the portion waits for it. Messages
+        of queues, which have no such number, begin at the other side of the circle, so that the two
+        seldom meet.
         """
         numbered: cython.bint = portion.settle is not None and not portion.queued
         pid: cython.int = self.other_pid
@@ -362,13 +367,14 @@ class Delivery(Window):
         return count
 
     def drop(self, portion: Portion) -> cython.int:
-        """Messages that waited will not be delivered: tell who wants to know."""
+        """Tell ``settle`` of waiting messages that will not be delivered."""
         if portion.settle is not None and not portion.queued:
             portion.settle.acknowledged(portion.base, portion.count)
         return 0
 
     def maybe_large(self, portion: Portion) -> cython.bint:
-        """Whether some message might exceed the client's Maximum Packet Size once written for it."""
+        """Return whether some message might exceed the client's Maximum Packet Size once written
+        for it."""
         size: cython.Py_ssize_t = portion.run.largest
         if size == 0:
             return False
@@ -382,7 +388,7 @@ class Delivery(Window):
         return 0
 
     def skip_large(self, portion: Portion) -> cython.int:
-        """Split the first waiting portion so that messages too large for the client are left out."""
+        """Split the first waiting portion to leave out messages too large for the client."""
         kept: list = fitting(portion, self.connection)
         self.forget_pending(portion)
         for item in reversed(kept):
@@ -391,7 +397,7 @@ class Delivery(Window):
         return 0
 
     def detach(self) -> cython.int:
-        """The connection is gone: what was in flight will be written again."""
+        """Handle a lost connection: in-flight messages will be written again."""
         again: list = []
         self.connection = None
         self.report_front()
@@ -407,7 +413,8 @@ class Delivery(Window):
         return 0
 
     def attach(self, connection: Connection, window: cython.int) -> cython.int:
-        """A client is back (or new): PUBRELs again, then unanswered messages, then what waits."""
+        """Serve a returning or new client: PUBRELs again, then unanswered messages, then waiting
+        ones."""
         out: bytearray
         before: cython.Py_ssize_t
         portion: Portion
@@ -415,7 +422,7 @@ class Delivery(Window):
         self.window = window
         if self.flight is None:
             self.flight = deque()
-        # What was measured for the connection before: this one may take smaller packets.
+        # Measured for the previous connection: this one may take smaller packets.
         for queue in (self.resend, self.pending):
             for item in queue or ():
                 portion = item

@@ -1,5 +1,5 @@
-"""What a delivery is made of: interests in a topic, stretches of a run owed to one session, and how these
-are measured and written for a connection.
+"""Parts of a delivery: interests in a topic, stretches of a run for one session, and their
+measuring and writing for a connection.
 
 Source: MQTT 5.0 sections 3.3.4 (overlapping subscriptions), 3.1.2.11.4 (Maximum Packet Size).
 """
@@ -22,12 +22,12 @@ if cython.compiled:
 
 GROWTH_MAX = 16
 """Bytes a message may grow by when written for another version: packet identifier, length of the
-properties, expiry, longer remaining length. Subscription identifiers come on top."""
+properties, expiry, longer remaining length. Subscription identifiers are extra."""
 
 
 CLOCK_SLACK = 0.02
-"""Seconds of a message's life that are not rounded up: a shard reads the clock once a tick, and what another one has
-received a moment ago may seem to come from the future."""
+"""Seconds of a message's life that are not rounded up: a shard reads the clock once a tick, and a
+message that another one has just received may seem to come from the future."""
 
 
 EXPIRY_MAX = 0xFFFFFFFF
@@ -35,10 +35,10 @@ EXPIRY_MAX = 0xFFFFFFFF
 
 
 class Target:
-    """A session's interest in a topic: all its matching subscriptions taken together.
+    """A session's interest in a topic: all its matching subscriptions together.
 
-    ``qos``: the highest granted. ``no_local``: some of them are not for what the session itself publishes;
-    that gets ``own``, made of the others, or nothing where there are none. ``keep_retain``: retain as
+    ``qos``: the highest granted. ``no_local``: some of them exclude the session's own publishes;
+    those get ``own``, made of the others, or nothing without others. ``keep_retain``: retain as
     published. ``subscription_ids``: Subscription Identifier properties, encoded.
     """
 
@@ -61,10 +61,11 @@ class Target:
 class Portion:
     """``count`` messages of ``run`` from byte ``offset`` on, for one session at ``qos``.
 
-    ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the front on are
-    answered. ``group``: the shared subscription it came by, which gets it back when the session ends.
-    ``settle``: who is told what was answered, as ranges counted from ``base``, the number of the portion's first
-    message; ``reported``: how many were. ``held``: bytes it counts in flight. ``queued``: the message lies in a durable queue as well.
+    ``pid``: identifier of the first once written, 0 before; ``acknowledged``: how many from the
+    front on are answered. ``group``: the shared subscription it came by, which gets it back when
+    the session ends. ``settle``: informed of answered messages, as ranges counted from ``base``,
+    the number of the portion's first message; ``reported``: how many were. ``held``: bytes it
+    counts in flight. ``queued``: a durable queue holds the message as well.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Portion:
         return front
 
     def forget_fit(self) -> cython.int:
-        """Have a run that was measured by ``fitting`` measured again."""
+        """Make a run that ``fitting`` measured be measured again."""
         run: Run = self.run
         if run.largest == 0:
             run.largest = run.end - run.start + len(run.topic) + len(run.properties)
@@ -117,10 +118,11 @@ class Portion:
 
 
 def fitting(portion: Portion, connection: Connection) -> list[Portion]:
-    """The messages that the client takes, one portion each; the others are counted as dropped.
+    """Return the messages that the client accepts, one portion each; count the others as dropped.
 
-    The runs of these portions have ``largest`` 0: measured, without a topic alias, for this connection.
-    Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been sent.
+    The runs of these portions have ``largest`` 0: measured, without a topic alias, for this
+    connection. Source: MQTT 5.0 section 3.1.2.11.4: such a message is discarded as if it had been
+    sent.
     """
     run: Run = portion.run
     offset: cython.Py_ssize_t = portion.offset
@@ -175,7 +177,7 @@ def fitting(portion: Portion, connection: Connection) -> list[Portion]:
 
 
 def unanswered(portion: Portion, early: set | None) -> list[Portion]:
-    """What of a portion in flight is not answered, cut where answers came out of order."""
+    """Return the unanswered parts of a portion in flight, split where answers came out of order."""
     stretch: cython.Py_ssize_t
     left: list = []
     if portion.acknowledged:
@@ -227,7 +229,7 @@ def write_portion(
         append_numbered(out, run, offset, count, first, pid)
     else:
         if run.deadline != 0.0:
-            # What is left, rounded up: of a message that has not expired never 0. `properties_field` takes one more.
+            # The remaining time, rounded up: never 0 for a live message. `properties_field` takes one more.
             left = run.deadline - tally.now
             expiry = 1
             if left > 0.0:
@@ -239,7 +241,7 @@ def write_portion(
         if not again and run.largest:
             alias = connection.alias(run.topic)
         if alias < 0:
-            # The first message names the topic and its alias, the others the alias alone.
+            # The first message names the topic and its alias, the others only the alias.
             properties = properties_field(
                 connection.version, run.properties, expiry, -alias, portion.subscription_ids
             )

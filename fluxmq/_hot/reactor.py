@@ -1,11 +1,13 @@
 """The shard's loop body: read what is ready, route it by runs, write every connection once.
 
-All client sockets of a shard sit in one epoll set of their own, which the event loop watches as a single descriptor. A
-tick takes all ready sockets, feeds their bytes through the scanner, routes each run once, and at its end writes every
-connection that has output. So work batches by itself under load, and a lone message costs one read, one write and two
-looks at the poll set. What a packet means is decided elsewhere: by a connection's ``handler`` and the ``host``, the shard.
+All client sockets of a shard are in one epoll set of their own, which the event loop watches as a
+single descriptor. A tick takes all ready sockets, feeds their bytes through the scanner, routes
+each run once, and at its end writes every connection that has output. So work batches by itself
+under load, and a lone message costs one read, one write and two polls. A connection's ``handler``
+and the ``host``, the shard, decide what packets mean.
 
-Longer than 500 lines because the loop body is one compiled class, and what it does per run may not cross a module.
+Longer than 500 lines because the loop body is one compiled class, and what it does per run may not
+cross a module.
 """
 
 from __future__ import annotations
@@ -43,15 +45,16 @@ EVENTS_MAX = 512
 TICKS_MAX = 16
 """Ticks before the event loop gets its turn."""
 BUSY_MIN = 3
-"""Events in a tick from which on the next look at the poll set follows at once."""
+"""Events in a tick from which on the next poll follows at once."""
 PAUSED_LINK = 1
 """Not reading: a ring to another shard is full."""
 PAUSED_STEP = 2
-"""Not reading: an answer from elsewhere (credentials, another shard) is awaited."""
+"""Not reading: a reply from elsewhere (credentials, another shard) is awaited."""
 PAUSED_OUTPUT = 4
-"""Not reading: the client asks and does not take the answers."""
+"""Not reading: the client sends requests without reading the answers."""
 PAUSED_ALARM = 32
-"""Not reading: the connection publishes, and the node runs short of memory or disk space (8 and 16 are others')."""
+"""Not reading: the connection publishes, and the node runs short of memory or disk space (other
+modules use 8 and 16)."""
 ANSWERS_MAX = 2 * 1024 * 1024
 """Bytes of answers that may wait beyond a connection's output limit, which holds messages only."""
 PROTOCOL_ERROR = 0x82
@@ -94,14 +97,15 @@ class Reactor:
         self.ticking = False
         self.ticket = None
         self.unfinished = False
-        self.awaited = 0.0  # until when something is worth looking for without sleeping
+        self.awaited = 0.0  # until when polling without sleep is worthwhile
 
     def fileno(self) -> int:
-        """The descriptor for the event loop to watch."""
+        """Return the descriptor for the event loop to watch."""
         return self.poller.fileno()
 
     def watch(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` in the tick in which another descriptor (eventfd, hand-over) is readable."""
+        """Call ``callback`` in the tick in which another descriptor (eventfd, hand-over) is
+        readable."""
         self.others[fd] = callback
         self.poller.register(fd, _IN)
 
@@ -126,12 +130,12 @@ class Reactor:
     def pause(self, connection: Connection, reason: cython.int) -> None:
         """Stop reading for ``reason``, one of the PAUSED bits.
 
-        The poll set is told when the next bytes come, which mostly is after the reading was resumed.
+        The poll set is told when the next bytes come; by then reading has mostly been resumed.
         """
         connection.paused |= reason
 
     def resume(self, connection: Connection, reason: cython.int) -> None:
-        """Take a reason for not reading away; what had been received already is processed now."""
+        """Remove a reason for not reading; bytes already received are processed now."""
         was: cython.int = connection.paused
         connection.paused &= ~reason
         if connection.paused or connection.paused == was or connection.fd < 0:
@@ -145,7 +149,7 @@ class Reactor:
             self.process(connection, data, len(data))
 
     def interest(self, connection: Connection) -> None:
-        """Tell the poll set what the connection waits for."""
+        """Tell the poll set which events the connection waits for."""
         connection.deaf = connection.paused != 0
         events = 0 if connection.deaf else _IN
         if connection.waiting:
@@ -153,7 +157,8 @@ class Reactor:
         self.poller.modify(connection.fd, events)
 
     def run_ready(self) -> None:
-        """Handle what is ready, for a bounded number of ticks; looks for more until ``awaited``. The event loop's callback."""
+        """Handle what is ready, for a bounded number of ticks, polling until ``awaited``. The event
+        loop's callback."""
         ticks: cython.int = 0
         work: cython.int
         self.ticking = True
@@ -174,14 +179,14 @@ class Reactor:
             link.sleep()
 
     def tick(self) -> cython.int:
-        """Handle what is ready now; how much there was."""
+        """Handle what is ready now; return how much there was."""
         connection: Connection
         mask: cython.int
         events = self.poller.poll(0, EVENTS_MAX)
         work: cython.int = len(events)
         self.tally.now = monotonic()
         self.tally.ticks += 1
-        # What other shards sent before a client's bytes arrived must take effect before them.
+        # Frames that other shards sent before a client's bytes arrived must take effect before them.
         for link in self.inbound:
             work += link.receive()
         callbacks: list = []
@@ -205,7 +210,7 @@ class Reactor:
                         self.readable(connection)
             elif mask & _BROKEN and connection.fd >= 0:
                 self.lost(connection)
-        # New connections come last: one may get the number of a descriptor that was closed just now.
+        # New connections come last: one may get the number of a descriptor that was just closed.
         for callback in callbacks:
             callback()
         if self.unfinished:
@@ -214,13 +219,15 @@ class Reactor:
         return work
 
     def hold(self) -> Ticket:
-        """The ticket of the run that is being published, held once more: its answer waits for ``done``."""
+        """Return the ticket of the run being published, held once more: its answer waits for
+        ``done``."""
         if self.ticket is None:
             self.ticket = Ticket(self)
         return self.ticket.hold()
 
     def flush(self) -> cython.int:
-        """Write every connection that has output, once; output made meanwhile waits for the next pass."""
+        """Write every connection that has output, once; output made meanwhile waits for the next
+        pass."""
         connection: Connection
         state: cython.int
         dirty: list = self.dirty[:]
@@ -243,7 +250,7 @@ class Reactor:
         return 0
 
     def lost(self, connection: Connection) -> cython.int:
-        """The network connection has gone; a connection that was closing is done with."""
+        """Handle a lost network connection; one that was closing is finished."""
         if connection.closing:
             self.host.discard(connection)
         else:
@@ -251,7 +258,7 @@ class Reactor:
         return 0
 
     def drained(self, connection: Connection) -> cython.int:
-        """All output is with the kernel: close, or go on with what waited for room."""
+        """Handle fully written output: close, or continue with what waited for room."""
         delivery: Delivery = connection.delivery
         if connection.waiting:
             connection.waiting = False
@@ -267,7 +274,7 @@ class Reactor:
         return 0
 
     def writable(self, connection: Connection) -> cython.int:
-        """The kernel takes output again."""
+        """Write more output, as the kernel takes it again."""
         state: cython.int = connection.flush()
         if state == 1:
             self.drained(connection)
@@ -278,7 +285,7 @@ class Reactor:
         return 0
 
     def readable(self, connection: Connection) -> cython.int:
-        """Read once and process what came."""
+        """Read once and process the bytes."""
         start: cython.Py_ssize_t = 0
         count: cython.Py_ssize_t
         capacity: cython.Py_ssize_t = len(self.buffer)
@@ -321,10 +328,10 @@ class Reactor:
         return 0
 
     def filtered(self, connection: Connection, data: bytes) -> cython.int:
-        """Pass received bytes through the stream filter and process what it yields."""
+        """Pass received bytes through the stream filter and process its output."""
         stream = connection.stream
         plain: bytes = stream.feed(data)
-        connection.buffer()  # the filter may have something to say (handshake, pong)
+        connection.buffer()  # the filter may have output of its own (handshake, pong)
         while connection.gathering is not None:
             plain = connection.fill(plain)
             if connection.gathered < connection.needed:
@@ -386,7 +393,7 @@ class Reactor:
                 connection.size += 2
             else:
                 if kind != 3:
-                    # A run is whole packets: before CONNECT already the first is out of order.
+                    # A run is whole packets: before CONNECT even the first is out of order.
                     following = at + scanner.header
                 connection.handler.packet(
                     connection,
@@ -403,7 +410,7 @@ class Reactor:
         return 0
 
     def publish(self, connection: Connection, buffer: bytearray) -> cython.int:
-        """Route the run of PUBLISH packets the scanner found, and answer it."""
+        """Route the run of PUBLISH packets that the scanner found, and answer it."""
         scanner: Scanner = self.scanner
         count: cython.Py_ssize_t = scanner.count
         size: cython.Py_ssize_t = scanner.end - scanner.start
@@ -451,9 +458,9 @@ class Reactor:
         return self.accept(connection, run)
 
     def accept(self, connection: Connection, run: Run) -> cython.int:
-        """Forward a run that may be published and acknowledge it, at once or when its ticket allows.
+        """Forward a permitted run and acknowledge it, at once or when its ticket allows.
 
-        The publisher is first in line for writing: it waits for one packet, subscribers for the lot.
+        The publisher is written first: it waits for one packet, subscribers for the whole run.
         """
         ticket: Ticket
         if run.qos:
@@ -470,7 +477,7 @@ class Reactor:
         return 0
 
     def publish_run(self, run: Run) -> cython.int:
-        """Forward a run to everything its topic leads to; -1 when the topic is not a valid one."""
+        """Forward a run to everything its topic leads to; return -1 for an invalid topic."""
         found = self.routes.get(run.topic)
         if found is not None:
             self.tally.route_hits += 1
@@ -489,7 +496,7 @@ class Reactor:
         self.deliver(run, route)
         for sink in route.queues:
             sink.offer(run)
-        run.publisher = None  # a run may wait long; its publisher's session need not with it
+        run.publisher = None  # a run may wait long; its publisher's session need not
         for link in route.links:
             link.send_run(run)
         for group in route.groups:

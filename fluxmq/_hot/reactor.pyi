@@ -1,6 +1,6 @@
 # Types of ``reactor``, for the checker: the source's annotations are C types.
 #
-# ``host`` is the shard that the reactor belongs to; which of its methods are called is said there.
+# ``host`` is the shard that the reactor belongs to, which documents the methods that are called.
 
 import select
 from collections.abc import Callable

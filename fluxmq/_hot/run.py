@@ -1,12 +1,13 @@
 """Runs of messages and how they are written for subscribers.
 
-A run is a stretch of PUBLISH wire bytes whose packets share topic, QoS, flags and properties. It is the
-unit of routing, queueing and hand-over between shards: one object for up to thousands of messages. While
-it is routed it looks into the shard's receive buffer; whoever keeps it calls ``detach`` first, which copies
-its bytes once.
+A run is a stretch of PUBLISH wire bytes whose packets share topic, QoS, flags and properties. It is
+the unit of routing, queueing and transfer between shards: one object for up to thousands of
+messages. While it is routed it refers to the shard's receive buffer; to keep it, call ``detach``
+first, which copies its bytes once.
 
-Subscribers that want just these bytes (same protocol version, QoS 0 or new packet identifiers only) get
-copies of the slice; all others get it written anew from topic, properties and the bodies found by walking.
+Subscribers that need exactly these bytes (same protocol version, QoS 0 or new packet identifiers
+only) get copies of the slice; for all others it is rewritten from topic, properties and the bodies
+found by walking.
 
 Source: MQTT 3.1.1 and 5.0 section 3.3 (PUBLISH), 3.4 (PUBACK).
 """
@@ -22,22 +23,23 @@ if cython.compiled:
 
 HIGH = bytes(number >> 8 for number in range(65536))
 LOW = bytes(number & 0xFF for number in range(65536))
-"""The bytes of every packet identifier, in order, for slices."""
+"""The low bytes of all packet identifiers, in order, for slices."""
 _NO_PROPERTIES = b"\x00"
 
 
 class Run:
     """Neighbouring PUBLISH packets with equal topic, QoS, flags and properties.
 
-    ``buffer[start:end]`` holds ``count`` packets of protocol ``version`` (4 or 5), all ``stride`` bytes long
-    where that is not 0, the largest ``largest`` bytes long. ``variable`` is the length of topic, packet
-    identifier and properties on the wire, ``pid_at`` the offset of the packet identifier within the first
-    packet (0 at QoS 0). ``topic`` and ``properties`` (encoded, without length, alias, expiry) are what
-    subscribers get. ``verbatim`` says that the bytes may be copied as they are to a subscriber of the same
-    version. ``deadline``: monotonic seconds after which the messages have expired, 0 for never.
-    ``publisher``: identity of the publishing session, for no-local. ``fixed``: every packet carries
-    properties of its own, so that the bytes are only ever copied. ``control``: the run was an order to the
-    broker and leads nowhere. ``options``: what its publisher asked of queues, None for nothing.
+    ``buffer[start:end]`` holds ``count`` packets of protocol ``version`` (4 or 5), all ``stride``
+    bytes long unless that is 0, the largest ``largest`` bytes long. ``variable`` is the length of
+    topic, packet identifier and properties on the wire, ``pid_at`` the offset of the packet
+    identifier within the first packet (0 at QoS 0). ``topic`` and ``properties`` (encoded, without
+    length, alias, expiry) go to subscribers. ``verbatim``: the bytes may be copied unchanged to a
+    subscriber of the same version. ``deadline``: monotonic seconds after which the messages have
+    expired, 0 for never. ``publisher``: identity of the publishing session, for no-local.
+    ``fixed``: every packet carries properties of its own, so that the bytes are only ever copied.
+    ``control``: the run was a command to the broker and is not routed. ``options``: its publisher's
+    options for queues, None for none.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class Run:
         self._plain5 = None
 
     def detach(self) -> cython.int:
-        """Copy the bytes out of a buffer that will be reused; cheap when done before."""
+        """Copy the bytes out of a buffer that will be reused; a repeated call is cheap."""
         if not self.kept:
             if cython.compiled:
                 self.buffer = PyByteArray_AS_STRING(self.buffer)[self.start : self.end]
@@ -92,7 +94,8 @@ class Run:
     def part(
         self, offset: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> Run:
-        """A run of ``count`` of this one's packets, from byte ``offset`` to ``end``, sharing the bytes."""
+        """Return a run of ``count`` of this one's packets, from byte ``offset`` to ``end``, sharing
+        the bytes."""
         piece: Run = Run(
             self.buffer,
             offset,
@@ -116,7 +119,7 @@ class Run:
         return piece
 
     def skip(self, offset: cython.Py_ssize_t, count: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """The offset ``count`` packets after the one at ``offset``."""
+        """Return the offset ``count`` packets after the one at ``offset``."""
         index: cython.Py_ssize_t
         if self.stride:
             return offset + count * self.stride
@@ -125,7 +128,8 @@ class Run:
         return offset
 
     def body_at(self, offset: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Where the payload of the packet at ``offset`` begins; its length is left in ``body_length``."""
+        """Return where the payload of the packet at ``offset`` begins; its length goes to
+        ``body_length``."""
         data: cython.p_uchar
         header: cython.Py_ssize_t = 2
         length: cython.Py_ssize_t
@@ -147,7 +151,7 @@ class Run:
         return offset + header + self.variable
 
     def payloads(self) -> list[bytes]:
-        """Every payload, copied: for consumers off the hot path."""
+        """Return copies of all payloads, for callers off the hot path."""
         offset: cython.Py_ssize_t = self.start
         place: cython.Py_ssize_t
         found: list = []
@@ -158,7 +162,7 @@ class Run:
         return found
 
     def packet_ids(self) -> list[int]:
-        """Every packet identifier, in order."""
+        """Return every packet identifier, in order."""
         offset: cython.Py_ssize_t = self.start
         place: cython.Py_ssize_t
         found: list = []
@@ -169,13 +173,14 @@ class Run:
         return found
 
     def buffer_topic(self, offset: cython.Py_ssize_t) -> bytes:
-        """The topic field on the wire, which is empty where an alias stands for it."""
+        """Return the topic field on the wire, which is empty where an alias replaces it."""
         place: cython.Py_ssize_t = self.body_at(offset) - self.variable
         length: cython.Py_ssize_t = (self.buffer[place] << 8) | self.buffer[place + 1]
         return bytes(self.buffer[place + 2 : place + 2 + length])
 
     def plain(self, version: cython.int) -> bytes:
-        """The run written for QoS 0 and ``version`` without extras; made once, shared by subscribers."""
+        """Return the run written for QoS 0 and ``version`` without extras; made once, shared by
+        subscribers."""
         encoded: bytes | None = self._plain5 if version == 5 else self._plain4
         if encoded is None:
             out = bytearray()
@@ -205,9 +210,9 @@ def message_run(
     properties: bytes = b"",
     deadline: cython.double = 0.0,
 ) -> Run:
-    """A run of one message made by the broker: a will, a retained message, a system topic.
+    """Return a run of one message made by the broker: a will, a retained message, a system topic.
 
-    It is kept in 3.1.1's form; ``properties`` (encoded, without length) come in when it is written for a
+    It has 3.1.1's form; ``properties`` (encoded, without length) are added when it is written for a
     subscriber of version 5.
     """
     variable: cython.Py_ssize_t = 2 + len(topic) + (2 if qos else 0)
@@ -245,10 +250,11 @@ def properties_field(
     alias: cython.int,
     subscription_ids: bytes,
 ) -> bytes:
-    """The properties of a PUBLISH with their length; empty in version 4.
+    """Encode the properties of a PUBLISH with their length; empty in version 4.
 
     ``forward``: properties to pass on, encoded. ``expiry``: seconds left plus one, 0 for no expiry.
-    ``alias``: topic alias, 0 for none. ``subscription_ids``: encoded Subscription Identifier properties.
+    ``alias``: topic alias, 0 for none. ``subscription_ids``: encoded Subscription Identifier
+    properties.
     """
     content: bytes = forward
     length: cython.Py_ssize_t
@@ -267,7 +273,7 @@ def properties_field(
 
 
 def encode_length(length: cython.Py_ssize_t) -> bytes:
-    """``length`` as a variable byte integer. Source: MQTT 5.0 section 1.5.5."""
+    """Encode ``length`` as a variable byte integer. Source: MQTT 5.0 section 1.5.5."""
     if length < 128:
         return bytes((length,))
     if length < 16384:
@@ -289,12 +295,12 @@ def append_publishes(
     properties: bytes,
     pid: cython.int,
 ) -> cython.Py_ssize_t:
-    """Write ``count`` of the run's messages anew at the end of ``out``.
+    """Rewrite ``count`` of the run's messages at the end of ``out``.
 
-    ``offset``: byte offset of the first of them in the run's buffer. ``first``: the first byte to write.
-    ``topic``: the topic to write, empty beside an alias. ``properties``: with length, empty in version 4.
-    ``pid``: the first packet identifier, later ones follow by one; 0 at QoS 0. Returns the offset after
-    the last message read.
+    ``offset``: byte offset of the first of them in the run's buffer. ``first``: the first byte to
+    write. ``topic``: the topic to write, empty beside an alias. ``properties``: with length, empty
+    in version 4. ``pid``: the first packet identifier, incremented for later ones; 0 at QoS 0.
+    Returns the offset after the last message read.
     """
     fixed: cython.Py_ssize_t = 2 + len(topic) + len(properties) + (2 if pid else 0)
     topic_length: cython.Py_ssize_t = len(topic)
@@ -353,7 +359,7 @@ def _append_publishes_uncompiled(
     properties: bytes,
     pid: cython.int,
 ) -> cython.Py_ssize_t:
-    """The same with slices and one join; equal sizes need no walk."""
+    """Do the same with slices and one join; equal sizes need no walk."""
     view = memoryview(run.buffer)
     name = len(topic).to_bytes(2, "big") + topic
     fixed = len(name) + len(properties) + (2 if pid else 0)
@@ -392,7 +398,7 @@ def append_numbered(
     first: cython.int,
     pid: cython.int,
 ) -> cython.Py_ssize_t:
-    """Copy ``count`` packets of a run of QoS 1 or 2 as they are, with new first byte and identifiers."""
+    """Copy ``count`` packets of a run of QoS 1 or 2 with a new first byte and identifiers."""
     end: cython.Py_ssize_t = run.skip(offset, count)
     used: cython.Py_ssize_t = len(out)
     index: cython.Py_ssize_t

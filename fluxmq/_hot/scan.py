@@ -1,15 +1,16 @@
-"""Cut received bytes into runs of MQTT packets.
+"""Splits received bytes into runs of MQTT packets.
 
-One pass turns a buffer into *runs*: neighbouring PUBLISH packets with the same first byte, topic and
-properties, neighbouring plain PUBACKs, and single other packets. A run is described by offsets into the
-buffer; no object is made per message. The scanner checks what framing needs (remaining length, packet
-size, that topic, packet identifier and properties lie inside the packet, QoS 3, packet identifier 0) and
-leaves meaning to its callers. It knows no connection and no session.
+One pass turns a buffer into *runs*: neighbouring PUBLISH packets with the same first byte, topic
+and properties, neighbouring plain PUBACKs, and single other packets. A run is described by offsets
+into the buffer; no object is made per message. The scanner checks what framing needs (remaining
+length, packet size, that topic, packet identifier and properties lie inside the packet, QoS 3,
+packet identifier 0) and leaves meaning to its callers. It knows no connection and no session.
 
-Time is linear in the input: every byte of a header is looked at once, and a packet whose header equals
+Time is linear in the input: every byte of a header is read once, and a packet whose header equals
 its predecessor's is recognised by one comparison.
 
-Source: MQTT 3.1.1 section 2, MQTT 5.0 section 2 (fixed header, variable byte integer) and 3.3 (PUBLISH).
+Source: MQTT 3.1.1 section 2, MQTT 5.0 section 2 (fixed header, variable byte integer) and 3.3
+(PUBLISH).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if cython.compiled:
     from cython.cimports.libc.string import memcmp
 
 INCOMPLETE = 0
-"""No whole packet is left; ``needed`` is the size of the one begun, 0 where that is not known yet."""
+"""No whole packet is left; ``needed`` is the size of the incomplete one, 0 while unknown."""
 PUBLISH = 1
 """A run of PUBLISH packets."""
 PUBACK = 2
@@ -29,26 +30,26 @@ PUBACK = 2
 PACKET = 3
 """One packet of another type."""
 ERROR = 4
-"""The bytes break the protocol; ``reason`` is the MQTT 5 reason code."""
+"""The bytes violate the protocol; ``reason`` is the MQTT 5 reason code."""
 
 MALFORMED = 0x81
 PROTOCOL_ERROR = 0x82
 PACKET_TOO_LARGE = 0x95
 
 UNIFORM_RUN_MIN = 8
-"""A run of equal sizes at least this long is closed when a packet of another size follows, so that it
-keeps its ``stride``: equal sizes are copied and numbered without a walk."""
+"""A run of equal sizes at least this long is closed when a packet of another size follows, so that
+it keeps its ``stride``: equal sizes are copied and numbered without a walk."""
 
 
 class Scanner:
     """Finds the next run in a buffer. Its fields describe the run found last.
 
-    ``start``, ``end``: byte range. ``count``: packets in it. ``stride``: their size where all have the
-    same, else 0. ``first``: the first byte. ``header``: length of the first packet's fixed header.
+    ``start``, ``end``: byte range. ``count``: packets in it. ``stride``: their size where all are
+    equal, else 0. ``first``: the first byte. ``header``: length of the first packet's fixed header.
     ``variable``: length of topic, packet identifier and properties. ``topic_at``/``topic_length``,
-    ``properties_at``/``properties_length``: where the first packet has them (without length prefix).
-    ``pid_at``: offset of the packet identifier from the start of the first packet, 0 where QoS is 0.
-    ``largest``: size of the largest packet.
+    ``properties_at``/``properties_length``: their place in the first packet (without length
+    prefix). ``pid_at``: offset of the packet identifier from the start of the first packet, 0 where
+    QoS is 0. ``largest``: size of the largest packet.
     """
 
     def __init__(self, max_packet: int, version: int = 4) -> None:
@@ -201,7 +202,7 @@ class Scanner:
             if variable > length:
                 return self.fail(MALFORMED)
         self.variable = variable
-        # What later packets must repeat: everything up to the packet identifier, and what follows it.
+        # Later packets must repeat everything up to the packet identifier, and what follows it.
         front = header + 2 + topic_length
         back = prefix + self.properties_length
         self.extend(buffer, at, end, front, back)
@@ -215,7 +216,7 @@ class Scanner:
         front: cython.Py_ssize_t,
         back: cython.Py_ssize_t,
     ) -> cython.int:
-        """Grow the run over neighbours of the same size, then of any size if there were few of those."""
+        """Extend the run over neighbours of the same size, then of any size if those were few."""
         data: cython.p_uchar
         total: cython.Py_ssize_t
         pid_at: cython.Py_ssize_t
@@ -270,7 +271,7 @@ class Scanner:
     def whole_identifiers(
         self, buffer: bytearray, at: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> cython.int:
-        """How many packets from the first on have a packet identifier other than 0."""
+        """Return how many packets from the first on have a packet identifier other than 0."""
         low = buffer[at + self.pid_at + 1 : at + count * self.stride : self.stride]
         if 0 not in low:
             return count
@@ -283,8 +284,8 @@ class Scanner:
     def frame(
         self, buffer: bytearray, at: cython.Py_ssize_t, end: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """The size of the packet at ``at``, its fixed header's in ``frame_header``; 0 where it is not whole
-        or not acceptable, and so to be looked at as the first of a run of its own."""
+        """Return the size of the packet at ``at``, its fixed header's in ``frame_header``; 0 if it
+        is incomplete or unacceptable and must start a run of its own."""
         data: cython.p_uchar
         length: cython.Py_ssize_t
         header: cython.Py_ssize_t = 2
@@ -319,7 +320,7 @@ class Scanner:
         front: cython.Py_ssize_t,
         back: cython.Py_ssize_t,
     ) -> cython.int:
-        """Grow the run over neighbours whose size differs; the run has no stride then."""
+        """Extend the run over neighbours of other sizes; the run has no stride then."""
         data: cython.p_uchar
         topic_size: cython.Py_ssize_t
         qos_size: cython.Py_ssize_t

@@ -1,11 +1,13 @@
-"""Answers to publishers that wait until what they promise is so.
+"""Answers to publishers that wait until the message is safe.
 
-A publish of QoS 1 or 2 that leads to a durable queue, or to a session that outlives its connection, may be
-acknowledged only when the message is safe. Whoever takes it up holds the run's ``Ticket`` and says ``done`` once
-for each hold. A connection's answers keep the order of its publishes [MQTT-4.6.0-2, MQTT-4.6.0-3], so that an
-answer that could go waits behind one that cannot; a connection without open tickets pays nothing.
+A publish of QoS 1 or 2 to a durable queue, or to a session that outlives its connection, may be
+acknowledged only when the message is safe. Each receiver holds the run's ``Ticket`` and calls
+``done`` once for each hold. A connection's answers keep the order of its publishes [MQTT-4.6.0-2,
+MQTT-4.6.0-3], so a ready answer waits behind one that is not; a connection without open tickets
+pays nothing.
 
-A ticket that ends with a reason of 0x80 or more is a refusal; what its publisher is told is the handler's.
+A ticket that ends with a reason of 0x80 or more is a refusal; the handler decides how to answer its
+publisher.
 """
 
 from __future__ import annotations
@@ -22,15 +24,17 @@ if cython.compiled:
     from cython.cimports.fluxmq._hot.run import Run, append_acknowledgements
 
 PAUSED_ANSWERS = 8
-"""Not reading: as many runs as a connection may have unanswered are."""
+"""Not reading: the connection has its maximum number of unanswered runs."""
 TICKETS_MAX = 1024
-"""Runs of one connection that may wait for their answer: 3.1.1 clients know no limit of their own."""
+"""Runs of one connection that may wait for their answer: 3.1.1 clients have no limit of their
+own."""
 
 
 class Ticket:
     """One run's answer. ``waiting``: holds not done yet; ``answers``: packets of four bytes.
 
-    ``notify``, where the answer is none of MQTT's: called with the greatest reason when everything is done.
+    ``notify``, for answers other than MQTT's: called with the greatest reason when everything is
+    done.
     """
 
     def __init__(self, reactor: object) -> None:
@@ -42,12 +46,12 @@ class Ticket:
         self.notify = None
 
     def hold(self) -> Ticket:
-        """Somebody more has to say ``done`` before the answer goes."""
+        """Add a holder that must call ``done`` before the answer is sent."""
         self.waiting += 1
         return self
 
     def done(self, reason: cython.int = 0) -> cython.int:
-        """One of those waited for is done; the greatest reason is the answer's."""
+        """Note that one holder is done; the greatest reason is the answer's."""
         self.waiting -= 1
         if reason > self.reason:
             self.reason = reason
@@ -61,7 +65,7 @@ class Ticket:
         return 0
 
     def answer(self, connection: Connection, answers: bytes) -> cython.int:
-        """Send ``answers`` when everything is done and their turn has come."""
+        """Send ``answers`` when all holders are done and their turn has come."""
         self.answers = answers
         self.connection = connection
         if connection.tickets is None:
@@ -75,7 +79,7 @@ class Ticket:
 
 
 def respond(connection: Connection, run: Run, ticket: Ticket | None, reactor: object) -> cython.int:
-    """Acknowledge a run: at once when neither its ticket nor an earlier one stands in the way."""
+    """Acknowledge a run: at once unless its ticket or an earlier one delays it."""
     held: Ticket
     out: bytearray
     first: cython.int = 0x40 if run.qos == 1 else 0x50
@@ -110,7 +114,7 @@ def release(connection: Connection, reactor: object) -> cython.int:
 
 
 def abandon(connection: Connection) -> cython.int:
-    """The connection has gone: nobody waits for its answers any more."""
+    """Drop the tickets of a connection that is gone."""
     ticket: Ticket
     if connection.tickets:
         for item in connection.tickets:

@@ -1,14 +1,16 @@
-"""What one session has been sent and not answered yet: packet identifiers, the receive window, answers.
+"""Messages sent to one session and not yet answered: packet identifiers, the receive window,
+answers.
 
-The half of a delivery that looks back. Portions in ``flight`` carry consecutive packet identifiers; answers in
-order (what clients do) advance one counter, others are remembered in a set. QoS 2 messages pass from
-``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
+The half of a delivery that handles sent messages. Portions in ``flight`` carry consecutive packet
+identifiers; answers in order (the usual case) advance one counter, others are remembered in a set.
+QoS 2 messages pass from ``flight`` to ``released`` at PUBREC and leave it at PUBCOMP.
 
-Somebody may want to know: a portion with a ``settle`` has the ranges that were answered reported to it, in
-offsets of that party, and those the client refused or will not get. Ranges may be reported twice where
-answers came out of order. A QoS 2 message is reported at PUBCOMP.
+A portion's ``settle`` is given the ranges that were answered, in its own offsets, and those that
+the client refused or will not get. Ranges may be reported twice where answers came out of order. A
+QoS 2 message is reported at PUBCOMP.
 
-Source: MQTT 3.1.1 and 5.0 sections 2.2.1 (packet identifiers), 4.3 (QoS), 4.6 (ordering), 4.9 (flow control).
+Source: MQTT 3.1.1 and 5.0 sections 2.2.1 (packet identifiers), 4.3 (QoS), 4.6 (ordering), 4.9 (flow
+control).
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ PUBCOMP = 7
 
 
 class Window:
-    """Messages of one session under way. ``window``: QoS 1 and 2 messages that may be unanswered at once;
-    ``inflight``: those that are; ``flight_bytes``: about how many bytes the portions in flight keep alive. ``flight`` and ``resend`` are deques of portions, None while there were none.
-    """
+    """In-flight messages of one session. ``window``: QoS 1 and 2 messages that may be unanswered at
+    once; ``inflight``: those that are; ``flight_bytes``: approximate bytes that portions in flight
+    keep alive. ``flight`` and ``resend`` are deques of portions, None until first used."""
 
     def __init__(self) -> None:
         self.window = PACKET_ID_MAX
@@ -44,14 +46,14 @@ class Window:
         self.released = None
 
     def pump(self) -> cython.int:
-        """There is room: write what waits."""
+        """Write waiting messages, as there is room."""
         return 0
 
     def free_identifiers(self) -> cython.Py_ssize_t:
-        """How many consecutive identifiers are free from ``next_pid`` on.
+        """Return how many consecutive identifiers are free from ``next_pid`` on.
 
-        Identifiers below ``free_until`` were seen to be free when the circle last came by; only this method
-        and the sending of messages make them used, so the search is repeated once per lap or obstacle.
+        Identifiers below ``free_until`` were seen to be free on the last lap; only this method and
+        the sending of messages use them up, so the search is repeated once per lap or obstacle.
         """
         used: set
         portion: Portion
@@ -67,7 +69,7 @@ class Window:
         while self.next_pid in used:
             self.next_pid += 1
             if self.next_pid > PACKET_ID_MAX:
-                # What lies at the start of the circle is looked at when it is next asked for.
+                # Identifiers at the start of the circle are examined on the next call.
                 self.next_pid = 1
                 self.free_until = 0
                 return 0 if len(used) >= PACKET_ID_MAX else self.free_identifiers()
@@ -78,7 +80,7 @@ class Window:
         return self.free_until - self.next_pid
 
     def acknowledge(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """PUBACK (``qos`` 1) or PUBREC (2) for a message: True when it was waited for."""
+        """Apply PUBACK (``qos`` 1) or PUBREC (2) for a message; return True when it was awaited."""
         front: Portion
         if not self.flight:
             return False
@@ -92,7 +94,7 @@ class Window:
         return True
 
     def advance(self, count: cython.Py_ssize_t) -> cython.int:
-        """The first ``count`` messages of the first portion are answered."""
+        """Mark the first ``count`` messages of the first portion as answered."""
         front: Portion = self.flight[0]
         front.acknowledged += count
         while True:
@@ -110,7 +112,7 @@ class Window:
             front.acknowledged += 1
 
     def acknowledge_early(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """An answer out of order: remembered until those before it have come."""
+        """Remember an answer out of order until those before it have come."""
         portion: Portion
         if self.early is None:
             self.early = set()
@@ -128,7 +130,7 @@ class Window:
         return False
 
     def report(self, portion: Portion) -> cython.int:
-        """Tell who wants to know what of a portion has been answered since the last report."""
+        """Report the messages of a portion answered since the last report to its ``settle``."""
         first: cython.Py_ssize_t = portion.reported
         if portion.acknowledged > first:
             portion.reported = portion.acknowledged
@@ -137,7 +139,7 @@ class Window:
         return 0
 
     def report_front(self) -> cython.int:
-        """The same for the portion that is being answered."""
+        """Do the same for the portion that is being answered."""
         portion: Portion
         if self.flight:
             portion = self.flight[0]
@@ -146,7 +148,7 @@ class Window:
         return 0
 
     def holder(self, pid: cython.int) -> Portion | None:
-        """The portion in flight with this identifier."""
+        """Return the portion in flight with this identifier."""
         portion: Portion
         for item in self.flight or ():
             portion = item
@@ -155,10 +157,11 @@ class Window:
         return None
 
     def is_out_of_place(self, pid: cython.int, kind: cython.int) -> cython.bint:
-        """Whether an answer that was not waited for is of another kind than the one that the message of its identifier waits
-        for: PUBREC for QoS 1, PUBACK for QoS 2, PUBCOMP before PUBREC. It would hold its place in the window for ever.
+        """Return whether an unexpected answer is of the wrong kind for its message: PUBREC for QoS
+        1, PUBACK for QoS 2, PUBCOMP before PUBREC. The message would keep its place in the window
+        permanently.
 
-        An identifier of no message is none of these, nor one whose message has been answered.
+        Answers for unknown identifiers, or for messages already answered, are none of these.
         """
         portion: Portion
         if self.released is not None and pid in self.released:
@@ -176,7 +179,8 @@ class Window:
     def acknowledge_run(
         self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> cython.int:
-        """A run of plain PUBACKs from ``buffer[start:]``; 1 when one of them is for a message that waits for another answer."""
+        """Apply a run of plain PUBACKs from ``buffer[start:]``; return 1 when one is for a message
+        that awaits another answer."""
         index: cython.Py_ssize_t
         pid: cython.int
         wrong: cython.int = 0
@@ -197,7 +201,8 @@ class Window:
     def acknowledge_in_order(
         self, buffer: bytearray, start: cython.Py_ssize_t, count: cython.Py_ssize_t
     ) -> cython.Py_ssize_t:
-        """Take the PUBACKs that come in the order of sending by comparing whole stretches (uncompiled)."""
+        """Apply PUBACKs that come in the order of sending by comparing whole stretches
+        (uncompiled)."""
         done: cython.Py_ssize_t = 0
         high = bytes(buffer[start + 2 : start + 4 * count : 4])
         low = bytes(buffer[start + 3 : start + 4 * count : 4])
@@ -216,7 +221,7 @@ class Window:
         return done
 
     def receive(self, pid: cython.int) -> cython.bint:
-        """PUBREC: the message is kept no longer, its identifier is until PUBCOMP."""
+        """Apply PUBREC: the message is dropped, its identifier stays in use until PUBCOMP."""
         portion: Portion
         wanted: object = None
         if self.released is not None and pid in self.released:
@@ -234,7 +239,7 @@ class Window:
         return True
 
     def refuse(self, pid: cython.int, qos: cython.int) -> cython.bint:
-        """PUBACK or PUBREC with an error: the message is done with."""
+        """Apply PUBACK or PUBREC with an error: the message is finished."""
         portion: Portion
         found = self.holder(pid)
         if found is not None:
@@ -250,7 +255,7 @@ class Window:
         return True
 
     def complete(self, pid: cython.int) -> cython.bint:
-        """PUBCOMP: True when it was waited for."""
+        """Apply PUBCOMP; return True when it was awaited."""
         if self.released is None or pid not in self.released:
             return False
         wanted = self.released.pop(pid)

@@ -1,4 +1,4 @@
-"""The vocabulary every other package shares: the root of the error tree and the fixed limits.
+"""Vocabulary shared by all packages: the root of the error tree, and the fixed limits.
 
-It imports nothing of ours but ``_hot`` and knows no protocol's rules, only the numbers they fix.
+It imports only ``_hot`` of our packages, and knows no protocol's rules, only the numbers they fix.
 """

@@ -1,12 +1,12 @@
 """Batches for readers and tools: columns as arrays, messages as values.
 
-The layout stands at the top of ``fluxmq._hot.batch_format``, whose ``parse`` is what the broker itself runs; this
-is a second reading of the same words, made for whoever wants whole columns (Spark, ``fluxmqctl log``) or has messages
-of different keys and properties to put together. Tests hold the two against each other. Knows nothing of segments,
-queues or what a property block means.
+The layout is at the top of ``fluxmq._hot.batch_format``, whose ``parse`` the broker itself runs;
+this is a second implementation, for callers that want whole columns (Spark, ``fluxmqctl log``) or
+combine messages of different keys and properties. Tests compare the two. Knows nothing of segments,
+queues or the meaning of a property block.
 
-Bytes may come from a damaged file: every length is looked at before it is used, nothing is allocated that the input
-does not pay for, and ``BatchError`` is all that is raised.
+Bytes may come from a damaged file: every length is checked before use, allocations are bounded by
+the input, and only ``BatchError`` is raised.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A batch as arrays over its own bytes, nothing copied but `times`.
+    """A batch as arrays over its own bytes, without copies except `times`.
 
-    `times` are absolute. The ends (int32, one more than messages, from 0 on) cut the areas as Arrow's offsets do;
-    `key_ends` and `property_ends` are None where one key or property block is all messages'. The others are None
-    where no message has any.
+    `times` are absolute. The ends (int32, one more than messages, from 0 on) delimit the areas as
+    Arrow's offsets do; `key_ends` and `property_ends` are None where all messages share one key or
+    property block. The others are None where no message has any.
     """
 
     header: Header
@@ -118,7 +118,7 @@ class Columns:
     payloads: memoryview
 
     def messages(self) -> Iterator[Message]:
-        """Every message, copied out."""
+        """Yield every message, copied out."""
         for index in range(self.header.count):
             yield Message(
                 _cut(self.keys, self.key_ends, index),
@@ -144,7 +144,7 @@ def _number(
 
 
 def read_header(data: bytes | memoryview, start: int = 0) -> Header:
-    """The header at `data[start]`, checked in itself; whether the rest is there is not looked at.
+    """Return the header at `data[start]`, checked by itself; the rest of the batch is not checked.
 
     Raises `BatchError`.
     """
@@ -171,7 +171,7 @@ def read_header(data: bytes | memoryview, start: int = 0) -> Header:
 
 
 class _Cursor:
-    """Takes one column after the other; lengths were checked by the caller."""
+    """Takes one column after the other; the caller has checked the lengths."""
 
     def __init__(self, body: memoryview) -> None:
         self.body = body
@@ -183,10 +183,10 @@ class _Cursor:
 
 
 def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) -> Columns:
-    """The batch that begins at `data[start]`; what follows it is not looked at.
+    """Return the batch that begins at `data[start]`; following bytes are ignored.
 
-    Raises `BatchError` as `fluxmq._hot.batches.parse` does, and with `verify` when the payload check is wrong. The
-    arrays look into `data`, which must stay as it is.
+    Raises `BatchError` as `fluxmq._hot.batches.parse` does, and with `verify` when the payload
+    check is wrong. The arrays are views of `data`, which must not change.
     """
     header = read_header(data, start)
     flags, count = header.flags, header.count
@@ -232,7 +232,7 @@ def columns(data: bytes | memoryview, start: int = 0, *, verify: bool = True) ->
 
 
 def _length(header: Header) -> int:
-    """What the parts of a batch add up to."""
+    """Return the sum of a batch's parts."""
     flags, count = header.flags, header.count
     eights = sum(size for flag, size in ((EXPIRY, 1), (DELAY, 1), (PRODUCER, 2)) if flags & flag)
     fours = sum(1 for flag in (ATTRIBUTES, TIMES, KEYS, PROPERTIES) if flags & flag)
@@ -253,11 +253,12 @@ def _ends(cursor: _Cursor, total: int, count: int, what: str) -> NDArray[numpy.i
 
 
 def encode(messages: Sequence[Message], base_offset: int = 0, term: int = 0) -> bytes:
-    """A batch of any messages; the first one's time is the base time.
+    """Encode a batch of any messages; the first one's time is the base time.
 
-    Columns stand only where messages differ or have something, so that equal messages give the same bytes as
-    `fluxmq._hot.batches.build_batches`. Raises `ValueError` for no or too many messages, for more payload than
-    `PAYLOAD_BYTES_MAX` unless it is one message's, and for numbers that the layout cannot say.
+    Columns exist only where messages differ or have a value, so that equal messages give the same
+    bytes as `fluxmq._hot.batches.build_batches`. Raises `ValueError` for no or too many messages,
+    for more payload than `PAYLOAD_BYTES_MAX` unless it is one message's, and for numbers outside
+    the layout's range.
     """
     count = len(messages)
     if not 1 <= count <= MESSAGES_MAX:

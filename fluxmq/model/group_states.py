@@ -1,21 +1,23 @@
-"""The file `groups` beside a queue's segments: where its consumer groups were at one moment. Pure: bytes in, values out.
+"""The file `groups` beside a queue's segments: its consumer groups at one moment. Pure: bytes in,
+values out.
 
-The broker writes it about once a second while something changes; readers outside the broker (Spark) take from it what is
-settled and what is not. It is told only for reading: no start of a broker believes it.
+The broker writes it about once a second while something changes; readers outside the broker (Spark)
+learn from it which messages are settled. It is for reading only: no broker start relies on it.
 
 ::
 
-    0 8s  magic "FLUXGRPS"        16 u64 content's length
-    8 u16 version, 6 zeros        24 u64 xxh3-64 over the first 24 bytes and the content
-    32    content, msgpack: [time, start, next offset, groups]
+    0 8s  magic "FLUXGRPS"       16 u64 content's length
+    8 u16 version, 6 zeros       24 u64 xxh3-64 over the first 24 bytes and the content
+    32 content, msgpack: [time, start, next offset, groups]
+    a group: [name, mode, filter, cursor, members, pending, dead, floor, pending messages,
+              dead messages, whole]
+    pending and dead: numbers, three for each range: its first offset less the offset after the
+    range before it, messages, and deliveries so far (pending) or the reason (dead)
 
-    a group: [name, mode, filter, cursor, members, pending, dead, floor, pending messages, dead messages, whole]
-    pending and dead: numbers, three for each range: its first offset less the offset after the range before it,
-    messages, and deliveries so far (pending) or the reason (dead)
-
-A message with offset o is settled if o is below the group's cursor and in no range. Ranges are in order and disjoint;
-neighbours with the same third number are one. A file holds RANGES_MAX ranges at most, counted before they are joined. Of a
-group whose ranges would be too many none are there, and `whole` is false; its counts of messages are right all the same.
+A message with offset o is settled if o is below the group's cursor and in no range. Ranges are in
+order and disjoint; neighbours with the same third number are one. A file holds at most RANGES_MAX
+ranges, counted before merging. A group with too many has none, and `whole` is false; its message
+counts are still correct.
 """
 
 from __future__ import annotations
@@ -35,21 +37,23 @@ GROUPS_NAME: Final = "groups"
 FORMAT_VERSION: Final = 1
 
 RANGES_MAX: Final = 65_536
-"""Ranges, pending and dead, of all groups in a file: some 300 KB, and 20 ms in which the broker does nothing else."""
+"""Ranges, pending and dead, of all groups in a file: some 300 KB, for which the broker is busy 20
+ms."""
 
 OFFSET_MAX: Final = (1 << 63) - 1
-"""Offsets are numbers of eight bytes with a sign, as Spark has them."""
+"""Largest offset: a signed number of eight bytes, as in Spark."""
 
 WORK: Final = "work"
 STREAM: Final = "stream"
 MODES: Final = (WORK, STREAM)
-"""How a group consumes: each message settled by itself, or by a cursor; the file has the place in this tuple."""
+"""Consumption mode: each message settled by itself, or by a cursor; the file has its index in this
+tuple."""
 
 REASONS: Final = (
     *("none", "rejected", "expired"),
     *("delivery_limit", "max_retries", "max_length"),
 )
-"""Why messages died, by the number in dead ranges."""
+"""Reasons for dead letters, by their number in dead ranges."""
 
 _HEADER: Final = struct.Struct("<8sH6xQ")
 _CHECK: Final = struct.Struct("<Q")
@@ -65,8 +69,9 @@ assert HEADER_BYTES == 32
 class GroupState(NamedTuple):
     """A consumer group at one moment.
 
-    `cursor`: work: the first message that nobody was ever given; stream: the committed offset. `whole`: whether the
-    ranges are there. `pending_messages` and `dead_messages` are counted in any case. `floor`: everything below is settled.
+    `cursor`: work: the first message that was never given; stream: the committed offset. `whole`:
+    whether the ranges are included. `pending_messages` and `dead_messages` are always counted.
+    `floor`: everything below is settled.
     """
 
     name: str
@@ -83,7 +88,8 @@ class GroupState(NamedTuple):
 
 
 class QueueGroups(NamedTuple):
-    """All groups of a queue at one moment: `time`, µs since the epoch; the queue's first offset, and that after its last."""
+    """All groups of a queue at one moment: `time`, µs since the epoch; the queue's first offset,
+    and that after its last."""
 
     time: int
     start: int
@@ -96,7 +102,7 @@ class QueueGroups(NamedTuple):
 
 
 def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
-    """Return ranges, in order and disjoint, with neighbours of the same third number as one."""
+    """Merge neighbouring ranges, in order and disjoint, that have the same third number."""
     found: list[Range] = []
     low, high, number = 0, -1, 0
     for first, last, third in ranges:
@@ -115,7 +121,7 @@ def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
 
 
 def encode(state: QueueGroups) -> bytes:
-    """Return the file's bytes."""
+    """Encode the file."""
     groups = [
         (
             *(group.name, MODES.index(group.mode), group.filter, group.cursor, group.members),
@@ -142,7 +148,7 @@ def _flat(ranges: Sequence[Range]) -> list[int]:
 
 
 def decode(data: bytes) -> QueueGroups:
-    """Return what a file's bytes say. Raises SegmentError."""
+    """Decode a file's bytes. Raises SegmentError."""
     if len(data) < HEADER_BYTES:
         raise SegmentError("the file of groups ends within its header")
     magic, version, length = _HEADER.unpack_from(data)

@@ -1,9 +1,9 @@
-"""Regular expressions that people enter (permissions, policies) and messages are matched against.
+"""User-supplied regular expressions (permissions, policies) that messages are matched against.
 
-Matching takes time linear in the text, whatever the pattern (RE2), so that nobody can stop a shard
-with a pattern or a name chosen for it. RE2 has no look-around and no back-references; of these only
-``^(?!...)`` and ``^(?=...)`` at the very start of a pattern, which policies use to leave names out, are
-understood here, as further patterns of their own. Everything else is refused when it is entered.
+Matching takes time linear in the text, whatever the pattern (RE2), so that no crafted pattern or
+name can stall a shard. RE2 has no look-around and no back-references; of these only ``^(?!...)``
+and ``^(?=...)`` at the very start of a pattern, which policies use to exclude names, are supported
+here, as separate patterns. Everything else is refused on entry.
 
 Pure. Patterns are those of RE2 (a subset of Perl's), ``search`` is unanchored as in RabbitMQ.
 """
@@ -17,15 +17,15 @@ import re2  # type: ignore[import-untyped]
 from fluxmq.model.errors import FluxmqError
 
 PATTERN_BYTES_MAX: Final = 4096
-"""Longest pattern: far above any written by hand, below what compiles in more than a moment."""
+"""Longest pattern: far above any written by hand, and compiled in an instant."""
 PROGRAM_BYTES_MAX: Final = 1 << 20
 """Memory of one compiled pattern: thousands may be compiled in each shard."""
 LOOKAHEADS_MAX: Final = 8
-"""Look-aheads at the start of one pattern: each is matched for itself."""
+"""Look-aheads at the start of one pattern: each is matched separately."""
 
 
 class PatternError(FluxmqError, ValueError):
-    """A text is not a pattern that can be matched in linear time; says why."""
+    """The text is not a pattern that can be matched in linear time; says why."""
 
 
 class Pattern:
@@ -49,7 +49,7 @@ class Pattern:
         self._search = _compile(rest)
 
     def search(self, text: str) -> bool:
-        """Say whether the pattern matches anywhere in `text`; never in what is not UTF-8."""
+        """Return whether the pattern matches anywhere in `text`; never in invalid UTF-8."""
         try:
             for condition, wanted in self._conditions:
                 if (condition.search(text) is not None) is not wanted:
@@ -101,9 +101,10 @@ def _compile(text: str) -> Any:
 
 
 def _split(text: str) -> tuple[list[tuple[str, bool]], str]:
-    """Take the look-aheads off the start of a pattern: each with whether it must match, and the rest.
+    """Split the look-aheads off the start of a pattern: each with whether it must match, and the
+    rest.
 
-    A pattern that only begins so in one of several alternatives is left whole, and then refused.
+    A pattern that begins so in only one of several alternatives is left whole, and then refused.
     """
     conditions: list[tuple[str, bool]] = []
     if not text.startswith(("^(?!", "^(?=")):
@@ -114,7 +115,7 @@ def _split(text: str) -> tuple[list[tuple[str, bool]], str]:
         if end < 0 or len(conditions) == LOOKAHEADS_MAX:
             return [], text
         inner = text[position + 3 : end]
-        # For itself first: what is put around it must not make a pattern of what is none.
+        # Compiled alone first: the added context must not turn an invalid pattern into a valid one.
         _compile(inner)
         conditions.append((inner, text[position + 2] == "="))
         position = end + 1
@@ -125,7 +126,7 @@ def _split(text: str) -> tuple[list[tuple[str, bool]], str]:
 
 
 def _closing(text: str, opening: int) -> int:
-    """Where the group that opens at `opening` closes, -1 if nowhere."""
+    """Return where the group that opens at `opening` closes, -1 if nowhere."""
     depth = 0
     for position, character in _outside_classes(text, opening) or ():
         if character == "(":
@@ -138,7 +139,7 @@ def _closing(text: str, opening: int) -> int:
 
 
 def _alternatives(text: str) -> bool:
-    """Whether ``|`` stands outside every group, or may do so."""
+    """Return whether ``|`` occurs outside every group, or may."""
     depth = 0
     characters = _outside_classes(text, 0)
     if characters is None:
@@ -151,9 +152,9 @@ def _alternatives(text: str) -> bool:
 
 
 def _outside_classes(text: str, start: int) -> list[tuple[int, str]] | None:
-    """Characters that are neither escaped nor in a class, with their places.
+    """Return characters that are neither escaped nor in a class, with their positions.
 
-    None for a text with ``\\Q``, which would need another reader.
+    None for a text with ``\\Q``, which would need another parser.
     """
     found: list[tuple[int, str]] = []
     position, inside = start, -1

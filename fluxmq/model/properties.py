@@ -1,16 +1,17 @@
-"""The canonical property block: what a publisher said about a message besides its key and payload, as bytes.
+"""The canonical property block: a message's metadata besides its key and payload, as bytes.
 
-One form for all protocols, so that a queue keeps a message without knowing who will read it. Items keep the order in
-which the publisher gave them; what each protocol's properties become stands in ``docs/message-properties.md``, and the
-protocols' own packages do it. Knows nothing of batches or wire formats.
+One form for all protocols, so that a queue stores a message without knowing its future readers.
+Items keep the publisher's order; ``docs/message-properties.md`` maps each protocol's properties,
+and the protocols' packages convert them. Knows nothing of batches or wire formats.
 
-A block is items back to back, an empty one is no bytes at all::
+A block is items back to back, an empty one has no bytes::
 
     item    kind u8 | size | content of that many bytes
-    size    1 to 5 bytes of seven bits, least significant first, the high bit set on all but the last; shortest form
-    content of most kinds: text as it came, or an unsigned number of the kind's width, little-endian
+    size    1 to 5 bytes of seven bits, least significant first, high bit set on all but the last;
+            shortest form
+    content of most kinds: text as received, or an unsigned number of the kind's width, little-endian
             of HEADER: size | name | value
-    value   tag u8 | what the tag says
+    value   tag u8 | content by tag
 
     tag (AMQP 0.9.1 field types, RabbitMQ's letters)                       content
     't' boolean       one byte, 0 or 1        'f' single, 'd' double         4, 8 bytes IEEE 754
@@ -20,7 +21,7 @@ A block is items back to back, an empty one is no bytes at all::
     'F' table         size | (size | name | value) ...
     'A' array         size | value ...
 
-Everything but the order of items has one form, so that a block that can be read is written again as the same bytes.
+Only the order of items is free, so that decoding and encoding a block gives the same bytes.
 A user property of MQTT 5 is a HEADER of tag 'S'.
 """
 
@@ -32,10 +33,12 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 BLOCK_BYTES_MAX: Final = (256 + 1) << 20
-"""Bytes of a block: what the largest MQTT packet can carry (256 MiB) and what its user properties grow by."""
+"""Bytes of a block: what the largest MQTT packet can carry (256 MiB) and what its user properties
+grow by."""
 
 ITEMS_MAX: Final = 1 << 17
-"""Items of a block, those inside tables and arrays included: twice the user properties that settings allow."""
+"""Items of a block, those inside tables and arrays included: twice the user properties that
+settings allow."""
 
 DEPTH_MAX: Final = 16
 """Tables and arrays inside each other: real headers have two or three, and reading is recursive."""
@@ -44,11 +47,11 @@ _SIZE_BYTES_MAX: Final = 5
 
 
 class PropertyError(ValueError):
-    """The bytes are not a property block, or the items cannot be one; the text says why."""
+    """The bytes are not a property block, or the items cannot form one; the text says why."""
 
 
 class Kind(IntEnum):
-    """What an item says. A number never changes its meaning; new kinds get new numbers."""
+    """Kinds of item. A number never changes its meaning; new kinds get new numbers."""
 
     PAYLOAD_FORMAT = 1
     CONTENT_TYPE = 2
@@ -97,7 +100,8 @@ _KINDS: Final = {int(kind): kind for kind in Kind}
 
 
 class Timestamp(int):
-    """A header value or property that is a moment, in seconds since the epoch (AMQP 0.9.1 section 4.2.5.4)."""
+    """A moment as a header value or property, in seconds since the epoch (AMQP 0.9.1 section
+    4.2.5.4)."""
 
     __slots__ = ()
 
@@ -105,9 +109,9 @@ class Timestamp(int):
 class Value(NamedTuple):
     """A typed header value.
 
-    By `tag`: a bool for 't', an int for integers and timestamps, a float for 'f' and 'd' (a NaN stays one, its bits may
-    not), (scale, unscaled) for 'D', None for 'V', bytes for 'S' and 'x', a tuple of values for 'A', a tuple of (name,
-    value) for 'F'.
+    By `tag`: a bool for 't', an int for integers and timestamps, a float for 'f' and 'd' (a NaN
+    stays one, its bits may not), (scale, unscaled) for 'D', None for 'V', bytes for 'S' and 'x', a
+    tuple of values for 'A', a tuple of (name, value) for 'F'.
     """
 
     tag: str
@@ -115,7 +119,8 @@ class Value(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One item. `value`: an int for kinds in `NUMBERS`, None for EMPTY_HEADERS, a `Value` for HEADER, else bytes.
+    """One item. `value`: an int for kinds in `NUMBERS`, None for EMPTY_HEADERS, a `Value` for
+    HEADER, else bytes.
 
     `name`: of a HEADER.
     """
@@ -126,7 +131,7 @@ class Item(NamedTuple):
 
 
 def text(content: bytes) -> Value:
-    """A header value of text."""
+    """Return a header value of text."""
     return Value("S", content)
 
 
@@ -149,7 +154,8 @@ _DECIMAL: Final = struct.Struct("<Bi")
 
 
 def encode(items: Iterable[Item]) -> bytes:
-    """The block of these items. Raises `PropertyError` for a value that its kind or tag cannot hold."""
+    """Encode items as a block. Raises `PropertyError` for a value that its kind or tag cannot
+    hold."""
     out = bytearray()
     budget = _Budget()
     for kind, value, name in items:
@@ -245,7 +251,7 @@ def _put_value(out: bytearray, value: Value, depth: int, budget: _Budget) -> Non
 
 
 def decode(block: bytes) -> list[Item]:
-    """The items of a block, in order. Raises `PropertyError` for bytes that are none, and nothing else."""
+    """Return the items of a block, in order. Raises only `PropertyError`, for invalid bytes."""
     if len(block) > BLOCK_BYTES_MAX:
         raise PropertyError("more bytes than a block takes")
     items: list[Item] = []
@@ -282,7 +288,7 @@ def _item(block: bytes, kind: Kind, start: int, stop: int, budget: _Budget) -> I
 
 
 def _sized(block: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where what is announced by the size at `at` begins and ends."""
+    """Return the bounds of the content whose size is at `at`."""
     size = 0
     for shift in range(0, 7 * _SIZE_BYTES_MAX, 7):
         if at >= end:
@@ -300,7 +306,7 @@ def _sized(block: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _value(block: bytes, at: int, end: int, depth: int, budget: _Budget) -> tuple[Value, int]:
-    """A value and where it ends."""
+    """Return a value and where it ends."""
     budget.spend()
     if at >= end:
         raise PropertyError("the end where a value was due")
@@ -331,7 +337,7 @@ def _value(block: bytes, at: int, end: int, depth: int, budget: _Budget) -> tupl
 def _inner(
     block: bytes, tag: str, at: int, end: int, depth: int, budget: _Budget
 ) -> Sequence[object]:
-    """What is in a table or an array."""
+    """Return the content of a table or an array."""
     found: list[object] = []
     while at < end:
         if tag == "F":

@@ -1,12 +1,12 @@
 """The bytes of a queue's log on disk: segment, index and head. Pure: bytes in, values out.
 
-The broker writes these files and Spark's reader reads them; this module is the one definition of both. It
-knows no file, no clock and no other process. Batches between a segment's header page and its footer are
-``fluxmq.model.batches``' business; of them only the 64 bytes of header are read here, because lengths, offsets
-and times are what a walk over a segment needs.
+The broker writes these files and Spark's reader reads them; both use this one definition. It knows
+no file, no clock and no other process. ``fluxmq.model.batches`` handles the batches between a
+segment's header page and its footer; only their 64 bytes of header are read here, for the lengths,
+offsets and times that a walk over a segment needs.
 
-All integers are little-endian, everything is 8-aligned. Checks are the low 32 bits of xxh3-64 over the
-structure with the check's own field zero. Nothing in any file depends on the machine that wrote it, so
+All integers are little-endian, everything is 8-aligned. Checks are the low 32 bits of xxh3-64 over
+the structure with the check's own field zero. No file depends on the machine that wrote it, so
 replicas of a log are equal byte for byte.
 
 ::
@@ -39,14 +39,14 @@ replicas of a log are equal byte for byte.
         16 u64 first offset kept         56 u64 zero
         24 u64 committed: the offset after the last message
 
-**The hash of a segment** is a chain: xxh3-128 of the page, then for each batch xxh3-128 of the hash so far
-followed by the batch's header. A header holds the check of everything behind it, so the chain covers every
-byte, costs 0.1 µs a batch, and its 16 bytes are all that has to be remembered to go on after a restart; a
-plain hash of the file would have to read the file again. The check of an index is a chain as well: xxh3-64
-of each entry, seeded with the check so far; the last entry's is that of the segment's hash.
+**The hash of a segment** is a chain: xxh3-128 of the page, then for each batch xxh3-128 of the hash
+so far followed by the batch's header. A header holds the check of everything after it, so the chain
+covers every byte, costs 0.1 µs a batch, and resumes after a restart from its 16 bytes; a plain hash
+of the file would require reading it again. The check of an index is a chain as well: xxh3-64 of each
+entry, seeded with the check so far; the last entry's is that of the segment's hash.
 
-**Times.** An index entry says what was the latest time before it, and the footer what was the latest of all:
-with these, "the first message not before t" is found exactly even if a clock once went back.
+**Times.** An index entry holds the latest time before it, and the footer the latest of all: with
+these, "the first message not before t" is found exactly even if a clock once went back.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ assert PAGE_BYTES % BATCH_ALIGNMENT == 0
 
 
 class SegmentError(ValueError):
-    """Bytes that are not what they should be; the text says what is wrong with them."""
+    """Bytes are invalid; the text says what is wrong with them."""
 
 
 def segment_name(base_offset: int) -> str:
@@ -125,7 +125,7 @@ def index_name(base_offset: int) -> str:
 
 
 def base_of(name: str, suffix: str = SEGMENT_SUFFIX) -> int | None:
-    """Return the base offset that a file name says, None if it is not such a name."""
+    """Return the base offset in a file name, None if it is not such a name."""
     digits = name.removesuffix(suffix)
     if len(digits) != 20 or len(name) != 20 + len(suffix) or not digits.isascii():
         return None
@@ -144,7 +144,7 @@ def _with_check(data: bytes, at: int) -> bytes:
 
 
 class Page(NamedTuple):
-    """What a segment says of itself. `created`: base time of its first batch, µs since the epoch."""
+    """A segment's header page. `created`: base time of its first batch, µs since the epoch."""
 
     queue: str
     base_offset: int
@@ -161,7 +161,7 @@ class Page(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Page:
-        """Return the page that the first 4096 bytes of `data` are. Raises SegmentError."""
+        """Decode a page from the first 4096 bytes of `data`. Raises SegmentError."""
         if len(data) < PAGE_BYTES:
             raise SegmentError(f"the segment has {len(data)} bytes and no whole header page")
         data = bytes(data[:PAGE_BYTES])
@@ -190,7 +190,8 @@ def chain(so_far: bytes, batch_header: bytes) -> bytes:
 
 
 class Footer(NamedTuple):
-    """What seals a segment. `length`: bytes before the footer. Times in µs since the epoch."""
+    """The end of a sealed segment. `length`: bytes before the footer. Times in µs since the
+    epoch."""
 
     messages: int
     last_offset: int
@@ -205,7 +206,7 @@ class Footer(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Footer:
-        """Return the footer that 64 bytes are. Raises SegmentError."""
+        """Decode a footer from 64 bytes. Raises SegmentError."""
         if len(data) != FOOTER_BYTES:
             raise SegmentError("the footer is cut short")
         magic, check, *fields = _FOOTER.unpack(data)
@@ -235,9 +236,9 @@ class BatchSpan(NamedTuple):
 
 
 def batch_span(data: bytes, start: int = 0) -> BatchSpan:
-    """Return the batch whose header stands at `start`. Raises SegmentError.
+    """Return the batch whose header is at `start`. Raises SegmentError.
 
-    Checked are magic, header check, and that the length is possible; not what is behind the header, which
+    Checks magic, header check, and that the length is possible; not what follows the header, which
     need not be in `data`.
     """
     if len(data) - start < BATCH_HEADER_BYTES:
@@ -271,14 +272,15 @@ def index_chain(so_far: int, entry: bytes) -> int:
 
 
 def index_trailer(entries: int, check: int, segment_hash: bytes) -> bytes:
-    """Return what ends the index of a sealed segment: it fits these entries and this segment only."""
+    """Return the trailer of a sealed segment's index: it fits only these entries and this
+    segment."""
     return _TRAILER.pack(_SEALED_MARK, entries, xxhash.xxh3_64_intdigest(segment_hash, check))
 
 
 class IndexEntries:
-    """An index in memory, for searching: offsets less the base, positions, times; and its check so far.
+    """A searchable index in memory: offsets less the base, positions, times; and its check so far.
 
-    Before the first entry stands the segment's first batch, at PAGE_BYTES; it has no entry.
+    The segment's first batch, at PAGE_BYTES, precedes the first entry and has none itself.
     """
 
     __slots__ = ("check", "offsets", "positions", "times")
@@ -293,7 +295,7 @@ class IndexEntries:
         return len(self.offsets)
 
     def extend(self, data: bytes) -> None:
-        """Add the entries that `data` holds; whether they are right is for `check` to say."""
+        """Add the entries in `data`; `check` later tells whether they are right."""
         for at in range(0, len(data), INDEX_ENTRY_BYTES):
             self.check = index_chain(self.check, data[at : at + INDEX_ENTRY_BYTES])
         columns = numpy.frombuffer(data, _INDEX_COLUMNS)
@@ -302,12 +304,14 @@ class IndexEntries:
         self.times.frombytes(columns["time"].tobytes())
 
     def by_offset(self, offset: int) -> tuple[int, int]:
-        """Return (offset less the base, position) of the last indexed batch not behind `offset`, itself less the base."""
+        """Return (offset less the base, position) of the last indexed batch not behind `offset`,
+        itself less the base."""
         at = bisect_right(self.offsets, offset) - 1
         return (0, PAGE_BYTES) if at < 0 else (self.offsets[at], self.positions[at])
 
     def by_time(self, time: int) -> tuple[int, int]:
-        """Return the same of the last indexed batch before which all messages are earlier than `time`."""
+        """Return the same for the last indexed batch before which all messages are earlier than
+        `time`."""
         at = bisect_left(self.times, time) - 1
         return (0, PAGE_BYTES) if at < 0 else (self.offsets[at], self.positions[at])
 
@@ -326,7 +330,7 @@ def sealed_index(data: bytes, segment_hash: bytes) -> IndexEntries | None:
 
 
 class Head(NamedTuple):
-    """What readers outside the broker go by; see the module's text for the fields."""
+    """Bounds for readers outside the broker; the module's text describes the fields."""
 
     sequence: int
     start: int
@@ -341,7 +345,7 @@ class Head(NamedTuple):
 
     @property
     def slot_position(self) -> int:
-        """Where in the file this sequence number's slot is."""
+        """Position in the file of this sequence number's slot."""
         return self.sequence % 2 * SLOT_BYTES
 
 

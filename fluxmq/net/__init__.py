@@ -1,1 +1,1 @@
-"""Bytes between a shard and its clients, and between the shards of a node."""
+"""Byte transport between a shard and its clients, and between the shards of a node."""

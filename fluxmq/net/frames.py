@@ -1,4 +1,4 @@
-"""What crosses a link between two shards, as bytes.
+"""Encoding of the frames on a link between two shards.
 
 A frame is one record: a kind byte, then::
 
@@ -12,12 +12,12 @@ A frame is one record: a kind byte, then::
     DEALT     as SHARED, after u8 kind, u64 number
     CONTROL   u8 kind, msgpack array [name, arguments ...]
     PIECE     u8 kind, u8 place (1 first, 2 last), part of a frame longer than a record
-    APPEND, DELIVER  batches for and from queues, see ``queues.remote``; REFER says which messages those would be
-    APPEND_BY_ADDRESS  as APPEND, for what an MQTT client sends to a queue's address
+    APPEND, DELIVER  batches for and from queues, see ``queues.remote``; REFER names the messages only
+    APPEND_BY_ADDRESS  as APPEND, for an MQTT client's publish to a queue's address
     REPLY     a batch for an address of direct replies, see ``amqp.replies``
 
-Both ends are processes of one node and one version: fields are native little endian, and a frame that does
-not parse is a bug, not an attack. Deadlines are the node's monotonic clock.
+Both ends are processes of one node and one version: fields are native little endian, and a frame
+that does not parse is a bug, not an attack. Deadlines are on the node's monotonic clock.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _VERBATIM = 1
 
 
 def run_head(run: Run) -> bytes:
-    """Everything of a run but its wire bytes."""
+    """Encode everything of a run but its wire bytes."""
     return (
         _RUN.pack(
             run.version,
@@ -72,59 +72,60 @@ def run_head(run: Run) -> bytes:
 
 
 def encode_run(run: Run) -> bytes:
-    """The head of a RUN frame; the run's wire bytes follow it."""
+    """Encode the head of a RUN frame; the run's wire bytes follow it."""
     return bytes((RUN,)) + run_head(run)
 
 
 def encode_kept(number: int, run: Run) -> bytes:
-    """The head of a KEPT frame."""
+    """Encode the head of a KEPT frame."""
     return _KEPT.pack(KEPT, number) + run_head(run)
 
 
 def decode_kept(frame: bytes) -> tuple[int, Run]:
-    """Number and run of a KEPT frame."""
+    """Return number and run of a KEPT frame."""
     _, number = _KEPT.unpack_from(frame)
     return number, decode_run(frame, _KEPT.size)
 
 
 def encode_dealt(number: int, group: bytes, topic_filter: bytes, run: Run) -> bytes:
-    """The head of a DEALT frame."""
+    """Encode the head of a DEALT frame."""
     return _KEPT.pack(DEALT, number) + encode_shared(group, topic_filter, run)
 
 
 def decode_dealt(frame: bytes) -> tuple[int, bytes, bytes, Run]:
-    """Number, group, filter and run of a DEALT frame."""
+    """Return number, group, filter and run of a DEALT frame."""
     _, number = _KEPT.unpack_from(frame)
     return number, *decode_shared(frame, _KEPT.size)
 
 
 def encode_shared(group: bytes, topic_filter: bytes, run: Run) -> bytes:
-    """The head of a SHARED frame."""
+    """Encode the head of a SHARED frame."""
     return (
         _SHARED.pack(SHARED, len(group), len(topic_filter)) + group + topic_filter + run_head(run)
     )
 
 
 def encode_retained(stamp: tuple[int, int], run: Run) -> bytes:
-    """The head of a RETAINED frame. The run's publisher is a client id here, None for the broker itself."""
+    """Encode the head of a RETAINED frame. The run's publisher is a client id here, None for the
+    broker."""
     publisher: bytes = run.publisher or b""
     return _RETAINED.pack(RETAINED, *stamp, len(publisher)) + publisher + run_head(run)
 
 
 def encode_control(name: str, *arguments: object) -> bytes:
-    """A whole CONTROL frame."""
+    """Encode a whole CONTROL frame."""
     data: bytes = msgpack.packb([name, *arguments], use_bin_type=True)
     return bytes((CONTROL,)) + data
 
 
 def decode_control(frame: bytes) -> list[object]:
-    """Name and arguments of a CONTROL frame."""
+    """Return name and arguments of a CONTROL frame."""
     found: list[object] = msgpack.unpackb(frame[1:], raw=False, strict_map_key=False, use_list=True)
     return found
 
 
 def decode_run(frame: bytes, at: int = 1) -> Run:
-    """The run whose head begins at ``at``; its bytes stay in the frame."""
+    """Decode the run whose head begins at ``at``; its bytes stay in the frame."""
     (
         version,
         first,
@@ -154,7 +155,7 @@ def decode_run(frame: bytes, at: int = 1) -> Run:
 
 
 def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, Run]:
-    """Group, filter and run of a SHARED frame that begins at ``at``."""
+    """Return group, filter and run of a SHARED frame that begins at ``at``."""
     _, group_length, filter_length = _SHARED.unpack_from(frame, at)
     at += _SHARED.size
     group = frame[at : at + group_length]
@@ -164,7 +165,7 @@ def decode_shared(frame: bytes, at: int = 0) -> tuple[bytes, bytes, Run]:
 
 
 def decode_retained(frame: bytes) -> tuple[tuple[int, int], Run]:
-    """Stamp and run of a RETAINED frame."""
+    """Return stamp and run of a RETAINED frame."""
     _, stamp, origin, length = _RETAINED.unpack_from(frame)
     at = _RETAINED.size + length
     run = decode_run(frame, at)

@@ -1,4 +1,4 @@
-"""The descriptors that a link between two shards of a node begins with."""
+"""The initial descriptors of a link between two shards of a node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ LinkKind = Literal["ring", "socket"]
 class LinkEnds:
     """Both directions between this shard and one peer shard.
 
-    ``send_fd`` and ``receive_fd`` are memfds holding one ring each, or, for links of kind ``socket``,
-    the two ends this shard uses of two AF_UNIX SOCK_SEQPACKET pairs.
+    ``send_fd`` and ``receive_fd`` are memfds holding one ring each, or, for links of kind
+    ``socket``, the two ends this shard uses of two AF_UNIX SOCK_SEQPACKET pairs.
     """
 
     peer: int

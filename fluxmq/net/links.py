@@ -1,11 +1,11 @@
 """One link to another shard: frames out, frames in, bounded.
 
-The transport is a pair of shared-memory rings where the compiled core is there, else a pair of SEQPACKET
-sockets; both carry records of limited length, in order. A frame longer than a record is cut into pieces.
-What a full transport does not take waits in ``backlog``; while anything waits the link is ``full`` and the
-reactor stops reading the connections that feed it, so the backlog is bounded by what those had already sent;
-where ever new connections do that to a peer that takes nothing more, messages are dropped beyond a limit.
-Frames of a peer that is down are dropped: its sessions are gone with it.
+The transport is a pair of shared-memory rings where the compiled core is present, else a pair of
+SEQPACKET sockets; both carry records of limited length, in order. Longer frames are split. Frames
+that a full transport refuses wait in ``backlog``; the link is then ``full`` and the reactor stops
+reading the connections that feed it, so the backlog is bounded by what those had already sent; if
+ever new connections feed a stalled peer, messages are dropped beyond a limit. Frames for a peer
+that is down are dropped: its sessions are gone with it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from fluxmq.net.link_ends import LinkEnds, LinkKind
 
 RECORDS_PER_TURN = 256
 BYTES_PER_TURN = 256 * 1024
-"""What is taken from one link in one tick: as much as from one socket, so that a busy peer neither starves
-this shard's own clients nor fills their output buffers before they are written."""
+"""Bytes taken from one link in one tick: as many as from one socket, so that a busy peer neither
+starves this shard's own clients nor fills their output buffers before they are written."""
 SOCKET_RECORD_MAX = 32768
 """Bytes per record on a socket pair, well below its buffer."""
 BACKLOG_BYTES_MAX = 64 << 20
-"""Bytes that may wait for a peer before messages to it are dropped: hundreds of connections' last words. A peer
-that leaves so much is about to be found dead."""
+"""Bytes that may wait for a peer before messages to it are dropped: the last output of hundreds of
+connections. A peer that leaves so much is about to be declared dead."""
 FEED_FRAMES = 64
-"""Frames of a bulk transfer (retained messages) put on the link at once."""
+"""Frames of a bulk transfer (retained messages) sent at once."""
 
 
 class Transport(Protocol):
@@ -43,19 +43,20 @@ class Transport(Protocol):
     record_max: int
 
     def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
-        """Send one record, ``head`` and ``body[start:end]``; False when it does not fit now."""
+        """Send one record, ``head`` and ``body[start:end]``; return False when it does not fit
+        now."""
 
     def pop(self) -> bytes | None:
-        """The next record, None when there is none."""
+        """Return the next record, None when there is none."""
 
     def sleep(self) -> bool:
-        """Ask to be woken at the next record; False when there is one already."""
+        """Request a wake-up at the next record; return False when there is one already."""
 
     def reset(self) -> None:
-        """Forget what came before this process started."""
+        """Discard what came before this process started."""
 
     def used(self) -> int:
-        """Bytes sent and not yet taken, 0 where that cannot be known."""
+        """Return the bytes sent and not yet taken, 0 where unknown."""
 
 
 class RingTransport:
@@ -80,20 +81,20 @@ class RingTransport:
         return True
 
     def sleep(self) -> bool:
-        """Ask for a wake-up."""
+        """Request a wake-up."""
         return bool(self._receive.sleep())
 
     def reset(self) -> None:
-        """Skip what a former process of this shard did not read."""
+        """Skip what an earlier process of this shard did not read."""
         self._receive.reset_reader()
 
     def used(self) -> int:
-        """Bytes in the outgoing ring."""
+        """Return the bytes in the outgoing ring."""
         return int(self._send.used)
 
 
 class SocketTransport:
-    """A SEQPACKET pair per direction: the way without the compiled core."""
+    """A SEQPACKET pair per direction, used without the compiled core."""
 
     def __init__(self, link: LinkEnds) -> None:
         self._send = socket.socket(fileno=link.send_fd)
@@ -103,7 +104,7 @@ class SocketTransport:
         self.record_max = SOCKET_RECORD_MAX
 
     def fileno(self) -> int:
-        """What becomes readable when a record has come."""
+        """Return the descriptor that becomes readable when a record arrives."""
         return self._receive.fileno()
 
     def push(self, head: bytes, body: bytes | bytearray | None, start: int, end: int) -> bool:
@@ -125,21 +126,21 @@ class SocketTransport:
             return None
 
     def sleep(self) -> bool:
-        """Readability wakes the shard; nothing to announce."""
+        """Return True: readability wakes the shard, so nothing is announced."""
         return True
 
     def reset(self) -> None:
-        """Drain what came before."""
+        """Discard earlier records."""
         while self.pop() is not None:
             pass
 
     def used(self) -> int:
-        """Not known."""
+        """Return 0: unknown."""
         return 0
 
 
 class FrameLink(Protocol):
-    """What parts of a shard need of a link to another one, of this node or not."""
+    """A link to another shard, of this node or not, as parts of a shard see it."""
 
     @property
     def peer(self) -> int:
@@ -147,7 +148,7 @@ class FrameLink(Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether it is there."""
+        """True while the peer is connected."""
 
     @property
     def backlog_bytes(self) -> int:
@@ -161,7 +162,8 @@ class FrameLink(Protocol):
 
 
 class Link:
-    """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since; ``epoch`` is its life's."""
+    """Frames to and from the shard ``peer``. ``up``: it has said hello and has not died since;
+    ``epoch`` identifies its life."""
 
     def __init__(
         self,
@@ -190,26 +192,26 @@ class Link:
     # Out
 
     def send_run(self, run: Run) -> None:
-        """Give the peer a run to deliver to its sessions."""
+        """Send the peer a run to deliver to its sessions."""
         if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_run(run), run)
         else:
             self.dropped += run.count
 
     def send_shared(self, group: bytes, topic_filter: bytes, run: Run) -> None:
-        """Give the peer a run to deliver to its members of a shared group."""
+        """Send the peer a run to deliver to its members of a shared group."""
         if self.up and self.backlog_bytes <= BACKLOG_BYTES_MAX:
             self._send(frames.encode_shared(group, topic_filter, run), run)
         else:
             self.dropped += run.count
 
     def send_retained(self, stamp: tuple[int, int], run: Run) -> None:
-        """Tell the peer a retained message; a run without bytes deletes it."""
+        """Send the peer a retained message; a run without bytes deletes it."""
         if self.up:
             self._send(frames.encode_retained(stamp, run), run)
 
     def send_control(self, name: str, *arguments: object) -> None:
-        """Send a control frame, whether or not the peer is up: hello itself is one."""
+        """Send a control frame, even while the peer is down: hello itself is one."""
         frame = frames.encode_control(name, *arguments)
         self._send_bytes(frame)
 
@@ -258,7 +260,7 @@ class Link:
             self._blocked(self)
 
     def drain(self) -> bool:
-        """Send what waits; True when nothing does any more, and connections read again."""
+        """Send waiting frames; return True once none is left and connections are read again."""
         while self.backlog:
             record = self.backlog[0]
             if not self.transport.push(record, None, 0, 0):
@@ -277,7 +279,7 @@ class Link:
         return True
 
     def forget(self) -> None:
-        """The peer has gone: nothing that waits for it matters any more."""
+        """Discard everything for a peer that is gone."""
         self.up = False
         self.backlog.clear()
         self.backlog_bytes = 0
@@ -287,7 +289,7 @@ class Link:
     # In
 
     def receive(self) -> int:
-        """Handle the records that have come, a bounded number; how many."""
+        """Handle a bounded number of arrived records; return how many."""
         pop = self.transport.pop
         taken = 0
         for count in range(RECORDS_PER_TURN):
@@ -305,7 +307,7 @@ class Link:
         if record[1] & frames.FIRST:
             self._partial.clear()
         elif not self._partial:
-            return  # its beginning was for this shard's former life
+            return  # its beginning was for this shard's previous life
         self._partial.append(record[2:])
         if record[1] & frames.LAST:
             whole = b"".join(self._partial)
@@ -313,7 +315,7 @@ class Link:
             self._received(self, whole)
 
     def sleep(self) -> None:
-        """The shard is about to wait."""
+        """Prepare for the shard's wait."""
         if not self.transport.sleep():
             self._reactor.host.schedule()
 
@@ -321,7 +323,7 @@ class Link:
 Received = Callable[[Link, bytes], None]
 Blocked = Callable[[Link], None]
 Connect = Callable[[Received, Blocked], dict[int, Link]]
-"""Makes the links to all peers, given who takes what comes and who is told of a full link."""
+"""Makes the links to all peers, given the callbacks for received frames and for a full link."""
 
 
 def make_links(
@@ -332,7 +334,8 @@ def make_links(
     received: Received,
     blocked: Blocked,
 ) -> dict[int, Link]:
-    """Make the links to all peers over the transport of this kind; ``wake_fds``: an eventfd of each shard."""
+    """Make the links to all peers over the transport of this kind; ``wake_fds``: an eventfd of each
+    shard."""
     links: dict[int, Link] = {}
     for each in ends:
         transport: Transport

@@ -1,11 +1,11 @@
 """TLS between the socket and MQTT, over memory buffers.
 
-The handshake and the record layer are OpenSSL's; this module feeds them and asks what to send.  It never
-sees the socket, so that a TLS connection is driven by the same code as a plain one, and it does not
-decide who may connect: with mutual TLS it only tells whose certificate was verified.
+OpenSSL does the handshake and the record layer; this module feeds it and fetches its output. It
+never sees the socket, so a TLS connection is driven by the same code as a plain one, and it does
+not decide who may connect: with mutual TLS it only reports the verified certificate's identity.
 
-Memory: OpenSSL holds at most one record (16 KiB) of input in either state and bounds a certificate chain
-at 100 KiB; what it decrypted is returned at once; what it wants to send is bounded by what was fed.
+Memory: OpenSSL holds at most one record (16 KiB) of input in either state and bounds a certificate
+chain at 100 KiB; decrypted bytes are returned at once; its output is bounded by its input.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fluxmq.net.streams import Chunk
 from fluxmq.settings.listeners import TlsListener
 
 HANDSHAKE_BYTES_MAX = 256 * 1024
-"""Wire bytes after which a handshake must be complete: a client certificate chain is at most 100 KiB."""
+"""Wire bytes after which a handshake must be complete: a client certificate chain is at most 100
+KiB."""
 
 _RECORD_BYTES = 16 * 1024  # RFC 8446 section 5.1
 
@@ -33,12 +34,12 @@ _CLIENT_AUTH = {
 
 
 class TlsSettingsError(FluxmqError):
-    """The certificate, key or authorities cannot be used; the message names the file."""
+    """The certificate, key or CA file cannot be used; the message names the file."""
 
 
 @dataclass(slots=True, frozen=True)
 class PeerIdentity:
-    """Who a verified client certificate says its holder is.
+    """Identity in a verified client certificate.
 
     ``alternative_names`` are pairs of kind (``DNS``, ``URI``, ``email``, ``IP Address``) and value.
     """
@@ -53,7 +54,7 @@ def server_context(settings: TlsListener) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[settings.min_version]
     # Renegotiation lets a client make the server compute for free; TLS 1.3 has none.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Without a password of our own, OpenSSL would ask for one on the terminal.
+    # Without a password callback, OpenSSL would prompt on the terminal.
     password = settings.key_password.reveal() if settings.key_password is not None else ""
     try:
         context.load_cert_chain(settings.cert_file, settings.key_file, lambda: password)
@@ -92,12 +93,12 @@ class TlsStream:
 
     @property
     def closed(self) -> bool:
-        """No plain byte will come out any more."""
+        """True when no plain byte will come out any more."""
         return self._closed
 
     @property
     def error(self) -> str | None:
-        """Why the connection failed; None for an orderly end."""
+        """Reason for the failure; None for an orderly end."""
         return self._error
 
     def feed(self, data: Chunk) -> bytes:
@@ -124,7 +125,7 @@ class TlsStream:
         return plain[0] if len(plain) == 1 else b"".join(plain)
 
     def encode(self, chunks: Sequence[Chunk]) -> bytes:
-        """Encrypt ``chunks``.  Before the handshake there is nobody to read them: they are dropped."""
+        """Encrypt ``chunks``. Before the handshake they are dropped: the peer cannot read them."""
         if self.handshake_done and not self._closed:
             plain = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             written = 0
@@ -146,7 +147,7 @@ class TlsStream:
         return self._outgoing.read()
 
     def peer_identity(self) -> PeerIdentity | None:
-        """Who the verified client certificate names; None without one."""
+        """Return the identity in the verified client certificate; None without one."""
         if not self.handshake_done:
             return None
         certificate = self._tls.getpeercert()
@@ -165,10 +166,10 @@ class TlsStream:
         return PeerIdentity(names[-1] if names else None, alternatives)
 
     def release(self) -> None:
-        """Nothing here refers to itself."""
+        """Do nothing: there are no reference cycles here."""
 
     def _shake_hands(self, received: int) -> bool:
-        """Take the handshake as far as the input allows; whether it is complete."""
+        """Advance the handshake as far as the input allows; return whether it is complete."""
         self._fed += received
         try:
             self._tls.do_handshake()

@@ -1,13 +1,14 @@
-"""MQTT over WebSocket: RFC 6455 for the wire, MQTT 5 section 6 for what MQTT demands of it.
+"""MQTT over WebSocket: RFC 6455 for the wire, MQTT 5 section 6 for MQTT's requirements on it.
 
 Framing, masking, fragmentation and the closing handshake are those of the ``websockets`` library's
-protocol object, which does no I/O.  This module adds the listener's rules (path, origin, subprotocol,
-binary only) and the bounds.  It does not reassemble messages: MQTT control packets are not aligned to
-frames [MQTT-6.0.0-2], so every fragment's payload goes on as it comes, and no compression is ever agreed to.
+protocol object, which does no I/O. This module adds the listener's rules (path, origin,
+subprotocol, binary only) and the bounds. It does not reassemble messages: MQTT control packets are
+not aligned to frames [MQTT-6.0.0-2], so every fragment's payload is passed on as it comes, and
+compression is never negotiated.
 
-Memory: at most HANDSHAKE_BYTES_MAX before the upgrade, afterwards one frame of at most ``max_packet`` plus
-FRAME_MARGIN_BYTES.  Rejected alternative: feeding the library the request and what follows it together; it
-would then answer frames before it has answered the request.
+Memory: at most HANDSHAKE_BYTES_MAX before the upgrade, afterwards one frame of at most
+``max_packet`` plus FRAME_MARGIN_BYTES. Rejected alternative: feeding the library the request
+together with the bytes after it; it would then answer frames before the request.
 """
 
 from __future__ import annotations
@@ -27,16 +28,18 @@ from fluxmq.auth.origins import Page, page_of
 from fluxmq.net.streams import Chunk
 
 SUBPROTOCOL = Subprotocol("mqtt")
-"""What a client must offer [MQTT-6.0.0-3]."""
+"""Subprotocol that a client must offer [MQTT-6.0.0-3]."""
 
 HANDSHAKE_BYTES_MAX = 8 * 1024
-"""The upgrade request: the same bound as everything else before authentication."""
+"""Size of the upgrade request: the same bound as everything else before authentication."""
 
 FRAME_MARGIN_BYTES = 64 * 1024
-"""How much a frame may exceed one packet: clients put several small packets into one frame."""
+"""Bytes by which a frame may exceed one packet: clients put several small packets into one
+frame."""
 
 PIECE_BYTES = 64 * 1024
-"""Input is parsed in pieces of this size, so that a flood of empty frames cannot pile up objects."""
+"""Input is parsed in pieces of this size, so that a flood of empty frames cannot pile up
+objects."""
 
 _HEADER_END = b"\r\n\r\n"
 _BINARY_FINAL = 0x82  # FIN, opcode 2
@@ -49,9 +52,9 @@ _SILENT = logging.Logger("websockets", logging.CRITICAL + 1)  # noqa: LOG001
 class WebSocketStream:
     """The server's side of one WebSocket connection (see ``streams.Stream``).
 
-    ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, which says in ``page`` what
-    kind of page is speaking. A request without Origin comes from a program, not from a page, and is not held to them.
-    ``max_packet``: the largest MQTT packet, in bytes.
+    ``path``: the request's path must equal it; ``allowed_origins``: see ``page_of``, whose result
+    is in ``page``. A request without Origin comes from a program, not from a page, and is not
+    checked. ``max_packet``: the largest MQTT packet, in bytes.
     """
 
     __slots__ = (
@@ -84,12 +87,12 @@ class WebSocketStream:
 
     @property
     def closed(self) -> bool:
-        """No plain byte will come out any more."""
+        """True when no plain byte will come out any more."""
         return self._closed
 
     @property
     def error(self) -> str | None:
-        """Why the connection failed; None for an orderly end."""
+        """Reason for the failure; None for an orderly end."""
         return self._error
 
     def feed(self, data: Chunk) -> bytes:
@@ -124,7 +127,8 @@ class WebSocketStream:
         return b"".join(self._protocol.data_to_send())
 
     def shutdown(self) -> bytes:
-        """Return a close frame with code 1000.  The peer's own close frame is still awaited by ``feed``."""
+        """Return a close frame with code 1000. The peer's own close frame is still awaited by
+        ``feed``."""
         if self._open and not self._ending and self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         self._ending = True
@@ -133,7 +137,8 @@ class WebSocketStream:
         return self.pending()
 
     def release(self) -> None:
-        """End the library's parser: suspended or failed, it and its exception refer to one another."""
+        """Release the library's parser: suspended or failed, it and its exception refer to each
+        other."""
         self._protocol.parser.close()
         self._protocol.parser_exc = None
 
@@ -166,7 +171,7 @@ class WebSocketStream:
         return rest
 
     def _judge(self, request: Request) -> Response:
-        """The listener's own rules first, then the standard's."""
+        """Apply the listener's own rules, then the standard's."""
         if request.path.partition("?")[0] != self._path:
             return self._protocol.reject(http.HTTPStatus.NOT_FOUND, "nothing here\n")
         headers = request.headers
@@ -184,7 +189,7 @@ class WebSocketStream:
         self._error = f"WebSocket: HTTP {response.status_code}: {body}"
 
     def _take_frames(self, plain: list[bytes]) -> None:
-        """Collect payloads; recognise the end, orderly or not."""
+        """Collect payloads; detect the end, orderly or not."""
         protocol = self._protocol
         for event in protocol.events_received():
             assert isinstance(event, Frame)  # the one request was answered

@@ -1,6 +1,6 @@
-"""Who consumes, as the leader of a replication group knows it: consumers come, settle, stop and go.
+"""Consumers of a replication group's queues on its leader: they attach, settle, stop and detach.
 
-The half of ``dispatch`` that consumers ask something of; the other half hands out messages.
+The half of ``dispatch`` that consumers call; the other half hands out messages.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class AttachError(FluxmqError):
 
 
 class ExclusiveError(AttachError):
-    """The queue has an exclusive consumer, or was to get one while it has others."""
+    """The queue has an exclusive consumer, or an exclusive one came while it has others."""
 
 
 class CommitError(FluxmqError):
-    """An offset that cannot be committed."""
+    """The offset cannot be committed."""
 
 
 class Attaching:
-    """Consumers of a group's queues; `Dispatch` is this and more."""
+    """Consumers of a group's queues; the base of `Dispatch`."""
 
     def __init__(self, machine: Machine, read: Read, auto_commit_interval: int) -> None:
         self._machine = machine
@@ -47,7 +47,7 @@ class Attaching:
         self._cancelled: list[Consumer] = []
         self._woken: dict[int, None] = {}
         self._exclusive: dict[int, Consumer] = {}
-        """The consumer of a queue that wanted to be the only one, perhaps gone by now."""
+        """The last exclusive consumer of each queue, by queue id; it may be gone by now."""
 
     def attach(
         self,
@@ -67,16 +67,18 @@ class Attaching:
         temporary: bool = False,
         timeout: int = 0,
     ) -> tuple[Consumer, list[bytes]]:
-        """A consumer comes. Gives it and the commands to propose; it gets messages once they are applied.
+        """Attach a consumer; return it and the commands to propose. It gets messages once they are
+        applied.
 
-        `group` is the plain name; with a filter the group is `<group>@<filter>` (`group_name` of the
-        consumer). A new group begins at `start`, by default with the first message there is; for a
-        stream a `start` also sets the cursor of a group that exists. `limit`: most unsettled messages
-        the consumer holds, 0 for `UNSETTLED_MAX`, as it is for one that takes. With `auto_commit` false a
-        stream's offset moves by `commit` only. Of higher `priority` is served first; what else it is, see
-        `Consumer`. `timeout`: µs for which it may keep what it is given, 0 for as long as the queue says.
-        Raises `AttachError` for no queue, a group of another mode or filter, or an `exclusive` consumer
-        that it or another is (`ExclusiveError`).
+        `group` is the plain name; with a filter the group is `<group>@<filter>` (the consumer's
+        `group_name`). A new group starts at `start`, by default at the first message; for a stream,
+        `start` also sets the cursor of an existing group. `limit`: maximum number of unsettled
+        messages, 0 for `UNSETTLED_MAX`, which a `taking` consumer always has. With `auto_commit`
+        false, only `commit` moves a stream's offset. Consumers of higher `priority` are served
+        first; for the other flags see `Consumer`. `timeout`: µs before an unsettled message may be
+        claimed again, 0 for the queue's. Raises `AttachError` for an unknown queue or a group of
+        another mode or filter, and `ExclusiveError` when this consumer or an attached one is
+        `exclusive`.
         """
         queue = self._machine.queues.get(queue_id)
         if queue is None:
@@ -119,19 +121,20 @@ class Attaching:
         return consumer, proposals
 
     def credit(self, consumer: Consumer, count: int) -> None:
-        """The consumer accepts `count` more messages; less than none takes credit back."""
+        """Add `count` to the consumer's credit; a negative count takes credit back."""
         consumer.credit = max(0, consumer.credit + count)
         desk = self._desk_of(consumer)
         if desk is not None and desk.feed(consumer):
             self._woken[consumer.queue_id] = None
 
     def set_limit(self, consumer: Consumer, limit: int) -> None:
-        """The consumer holds at most `limit` unsettled messages from now on; 0 is `UNSETTLED_MAX`."""
+        """Limit the consumer's unsettled messages from now on; 0 is `UNSETTLED_MAX`."""
         consumer.limit = limit or UNSETTLED_MAX
         self.credit(consumer, 0)
 
     def stop(self, consumer: Consumer) -> list[bytes]:
-        """The consumer is given nothing more and settles what it holds. Gives the commands that say so."""
+        """Give the consumer no more messages; it still settles its own. Return the commands to
+        propose."""
         if consumer.stopped or consumer.queue_id not in self._machine.queues:
             return []
         consumer.stopped = True
@@ -145,13 +148,13 @@ class Attaching:
         return [commands.join(consumer.queue_id, name, holder, member, visiting=True)]
 
     def consumers_of(self, queue_id: int) -> Iterator[Consumer]:
-        """The consumers of a queue, those included that have not begun."""
+        """Yield the consumers of a queue, those still joining included."""
         for desk in self._desks.get(queue_id, {}).values():
             yield from desk.consumers.values()
         yield from self._joining.get(queue_id, [])
 
     def in_use(self, queue_id: int) -> bool:
-        """Whether a queue has a consumer for whom it is in use."""
+        """Return whether a queue has consumers that keep it in use."""
         return any(each.counts for each in self.consumers_of(queue_id))
 
     def _is_exclusive(self, queue_id: int) -> bool:
@@ -161,21 +164,22 @@ class Attaching:
         return consumer.active or consumer in self._joining.get(queue_id, [])
 
     def may_give(self, consumer: Consumer) -> bool:
-        """Whether a consumer that takes may find a message yet, at once or when more entries were applied."""
+        """Return whether a taking consumer may yet get a message, now or once more entries are
+        applied."""
         desk = self._desk_of(consumer)
         if desk is None:
             return consumer in self._joining.get(consumer.queue_id, [])
         return isinstance(desk, Desk) and desk.may_give()
 
     def spare(self, queue: Queue) -> int:
-        """How many messages consumers of every group wait for."""
+        """Return how many messages the consumers of every group are waiting for."""
         if queue.owns_itself() or queue.is_stream:
             return 0
         desks = self._served(queue)
         return min(desks[group.id].spare() for group in queue.work_groups())
 
     def counts(self, queue_id: int) -> tuple[int, int, int]:
-        """Messages of a queue that nobody holds, messages that somebody does, and its consumers."""
+        """Return a queue's ready messages, its unacked messages, and its consumers."""
         queue = self._machine.queues[queue_id]
         if queue.closed:
             return queue.ready(), 0, 0
@@ -192,7 +196,7 @@ class Attaching:
         return ready, sum(each.unsettled for each in consumers), counting
 
     def detach(self, consumer: Consumer) -> list[bytes]:
-        """The consumer goes. Gives the commands that release what it holds."""
+        """Detach a consumer. Return the commands that release its unsettled messages."""
         desk = self._desk_of(consumer)
         proposals: list[bytes] = []
         if desk is not None:
@@ -220,11 +224,11 @@ class Attaching:
         delay: int = -1,
         reason: bytes = b"",
     ) -> Settlement:
-        """The consumer speaks about messages it was given (`Verb`).
+        """Settle messages that the consumer was given, by `verb` (`Verb`).
 
-        `delay`: µs before a nacked message comes again, -1 for the queue's back-off. What the
-        consumer does not hold is counted in `missing` and nothing else. The answer to the peer is
-        given when the commands are applied.
+        `delay`: µs before a nacked message is redelivered, -1 for the queue's back-off. Messages
+        that the consumer does not hold are only counted in `missing`. The peer is answered when the
+        commands are applied.
         """
         now = max(now, self._machine.time)
         held = consumer.held
@@ -267,8 +271,9 @@ class Attaching:
         return Settlement(proposals, settled, wanted - settled)
 
     def commit(self, consumer: Consumer, offset: int) -> list[bytes]:
-        """Explicit commit: the consumer's stream group needs nothing below `offset` any more. What of that the consumer itself
-        held takes no room of it any more; others of the group settle theirs.
+        """Commit explicitly: the consumer's stream group needs nothing below `offset` any more.
+        Messages below it no longer count against this consumer's limit; other members settle their
+        own.
 
         Raises `CommitError` for a work group, and for an offset that was not read yet.
         """
@@ -284,7 +289,7 @@ class Attaching:
         return [commands.commit(consumer.queue_id, consumer.group_id, offset)]
 
     def cancelled(self) -> list[Consumer]:
-        """Consumers whose queue or group is gone since the last call; they are detached."""
+        """Return consumers detached since the last call because their queue or group is gone."""
         gone, self._cancelled = self._cancelled, []
         return gone
 
@@ -294,7 +299,8 @@ class Attaching:
         return self._desks.get(consumer.queue_id, {}).get(consumer.group_id)
 
     def _served(self, queue: Queue) -> dict[int, Desk | StreamDesk]:
-        """The desks of a queue's groups, by id in order; made where they are missing. Desk 0 is nobody's."""
+        """Return the desks of a queue's groups, by id in order, creating missing ones. Desk 0 is
+        the ownerless group's."""
         desks = self._desks.get(queue.id)
         if desks is None or self._known[queue.id] != queue.group_changes:
             desks = self._desks.setdefault(queue.id, {})
@@ -314,7 +320,7 @@ class Attaching:
         return desks
 
     def _activate(self, queue: Queue) -> None:
-        """Consumers whose joining was applied begin."""
+        """Activate consumers whose join was applied."""
         joining = self._joining.pop(queue.id, None)
         if not joining:
             return

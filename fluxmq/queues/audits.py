@@ -1,8 +1,9 @@
-"""Whether the members of a group have become the same: rolling hashes compared at equal index.
+"""Divergence checks between the members of a group: rolling hashes compared at equal index.
 
-Each member notes its machine's rolling hash, over every entry and every result so far, at the same indexes. Those that follow
-tell the leader the newest; the leader compares with its own. Who has another hash than a majority of the members has been
-damaged, or has behaved otherwise than the others: what it holds is not to be trusted.
+Each member records its machine's rolling hash, over every entry and every result so far, at the
+same indexes. Followers report the newest to the leader, which compares it with its own. A member
+whose hash differs from that of a majority has damaged state or applied an entry differently: its
+state cannot be trusted.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from collections.abc import Iterable
 from typing import Final
 
 EVERY: Final = 64
-"""Entries between two indexes at which hashes are noted."""
+"""Entries between two indexes at which hashes are recorded."""
 NOTED_MAX: Final = 4096
-"""Hashes kept: followers further behind than that many are compared when they have come nearer."""
+"""Hashes kept: followers that lag by more are compared once they have caught up that far."""
 RECENT_MAX: Final = 4096
-"""Last entries whose hashes are kept each: a member is asked for the one that the leader has just applied, and may have
-applied as many more by then, some seconds of the busiest group."""
+"""Last entries of which every hash is kept: a member is asked for the one that the leader has just
+applied, and may have applied as many more by then, some seconds of the busiest group."""
 
 
 class Hashes:
-    """One member's hashes at the indexes that all members note."""
+    """One member's hashes at the indexes that all members record."""
 
     __slots__ = ("_noted", "_recent", "newest")
 
@@ -28,10 +29,10 @@ class Hashes:
         self._noted: dict[int, int] = {}
         self._recent: list[tuple[int, int]] = [(0, 0)] * RECENT_MAX
         self.newest = 0
-        """The last index noted; 0 for none."""
+        """The last index recorded; 0 for none."""
 
     def note(self, index: int, rolling: int) -> None:
-        """The machine has applied an entry, and its hash is this now."""
+        """Record the machine's hash after an entry was applied."""
         self._recent[index % RECENT_MAX] = (index, rolling)
         if index % EVERY == 0:
             self._noted[index] = rolling
@@ -40,11 +41,12 @@ class Hashes:
                 del self._noted[next(iter(self._noted))]
 
     def at(self, index: int) -> int | None:
-        """The hash at an index; None when it was not noted, or is forgotten."""
+        """Return the hash at an index; None when it was not recorded, or is forgotten."""
         return self._noted.get(index)
 
     def recent(self, index: int) -> int | None:
-        """The hash at an index of the last `RECENT_MAX`; None when it was not seen, or is forgotten."""
+        """Return the hash at one of the last `RECENT_MAX` indexes; None if not seen, or
+        forgotten."""
         at, rolling = self._recent[index % RECENT_MAX]
         return rolling if at == index else None
 
@@ -57,18 +59,19 @@ class Comparison:
     def __init__(self) -> None:
         self._told: dict[int, tuple[int, int]] = {}
         self.compared: dict[int, int] = {}
-        """Up to which index each member was found equal."""
+        """Index up to which each member was found equal."""
         self.mismatched: set[int] = set()
-        """Members found to differ since they last were equal."""
+        """Members found to differ since they were last equal."""
 
     def told(self, member: int, index: int, rolling: int) -> None:
-        """A member has told its hash at an index."""
+        """Store the hash that a member reports at an index."""
         self._told[member] = (index, rolling)
 
     def deviating(self, own: int, hashes: Hashes, voters: Iterable[int]) -> list[int]:
-        """Members whose hash is not that of a majority of the voters, this one (`own`) included.
+        """Return members whose hash differs from that of a majority of the voters, `own` included.
 
-        Without a majority that agrees nobody can say who is right: then every member that differs from this one is named.
+        Without an agreeing majority it is unknown which is right: every member that differs
+        from this one is returned.
         """
         found: list[int] = []
         members = set(voters) | {own}
@@ -90,6 +93,6 @@ class Comparison:
         return sorted(set(found))
 
     def forget(self, member: int) -> None:
-        """What a member told is no longer so: it begins anew, or has left."""
+        """Forget a member's report: it starts over, or has left."""
         self._told.pop(member, None)
         self.mismatched.discard(member)

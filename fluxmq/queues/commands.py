@@ -1,15 +1,15 @@
-"""What stands in an entry: one time and the commands of one tick, one after another.
+"""Encoding of an entry: one time and the commands of one tick, back to back.
 
 ::
 
-    entry    0 u8 version   8 i64 time, µs    16 commands back to back
+    entry    0 u8 version   8 i64 time, µs   16 commands back to back
     command  0 u8 kind   1 u8 version   2 u16 verb   4 u32 length, whole, multiple of 8
-             8 u32 queue id  12 u32 group id (of an append: messages that consumers wait for)  16 body
+             8 u32 queue id  12 u32 group id (append: messages that consumers wait for)  16 body
 
 Commands of every tick are packed by struct, the others are a u32 length and msgpack. Every command
-is padded to 8 bytes, so that a batch inside an entry is 8-aligned if the entry is. A command that is
-not known stops the machine (`CommandError`): an entry that was committed and cannot be understood
-means that files are damaged or that this program is too old.
+is padded to 8 bytes, so that a batch inside an entry is 8-aligned if the entry is. An unknown
+command stops the machine (`CommandError`): a committed entry that cannot be decoded means that
+files are damaged or that this program is too old.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from fluxmq.queues.origins import IDENTITY, Identity
 ENTRY_VERSION: Final = 1
 COMMAND_VERSION: Final = 1
 COMMAND_VERSION_MAX: Final = 2
-"""Commands of version 2 are those that an older program would take for something else: a claim that settles, a consumer
-with a time of its own, an append with the identity of who asked for it in front of its batch."""
+"""Version 2 marks commands that an older program would misread: a claim that settles, a consumer
+with its own timeout, an append with its requester's identity before the batch."""
 ENTRY: Final = struct.Struct("<B7xq")
 COMMAND: Final = struct.Struct("<BBHIII")
 CLAIM: Final = struct.Struct("<QQQII")
 SETTLE: Final = struct.Struct("<QqII")
 _CLAIM_ONE: Final = struct.Struct("<BBHIIIQQQIIQQ")
-"""A whole claim command of one range, and below a settlement: what nearly all are."""
+"""A whole claim command of one range, and below a settlement: the shape of nearly all."""
 _SETTLE_ONE: Final = struct.Struct("<BBHIIIQqIIQQ")
 _LENGTH: Final = struct.Struct("<I")
 
 Range = tuple[int, int]
-"""First and last offset, both inside."""
+"""First and last offset, inclusive."""
 
 
 class CommandError(FluxmqError):
-    """A committed entry holds what this program does not know: damage, or a newer program's data."""
+    """A committed entry holds something unknown: damage, or a newer program's data."""
 
 
 class Kind(IntEnum):
-    """Kinds of command. Numbers are in files: never reused."""
+    """Kinds of command. Numbers are on disk: never reused."""
 
     APPEND = 1
     CLAIM = 2
@@ -82,7 +82,7 @@ _APPEND: Final = int(Kind.APPEND)
 
 
 class Verb(IntEnum):
-    """What a consumer says of messages it holds."""
+    """Ways in which a consumer settles its messages."""
 
     ACK = 1
     NACK = 2
@@ -91,14 +91,15 @@ class Verb(IntEnum):
 
 
 class Mode(IntEnum):
-    """How a group consumes: each message to one consumer until settled, or reading along a shared cursor."""
+    """Consumption mode: each message to one consumer until settled, or reading along a shared
+    cursor."""
 
     WORK = 0
     STREAM = 1
 
 
 class Reason(IntEnum):
-    """Why a message died."""
+    """Reasons for which a message is dead-lettered."""
 
     NONE = 0
     REJECTED = 1
@@ -109,12 +110,12 @@ class Reason(IntEnum):
 
     @property
     def text(self) -> str:
-        """The word a dead-letter carries."""
+        """The reason's name as dead letters carry it."""
         return self.name.lower()
 
 
 class Position(IntEnum):
-    """Where a group starts or is set to. Times are resolved to offsets by the host before they get here."""
+    """Start or seek position of a group. The host resolves times to offsets beforehand."""
 
     FIRST = 0
     LAST = 1
@@ -131,20 +132,21 @@ NEXT: Final[Start] = (Position.NEXT, 0)
 
 
 def encode_entry(time_us: int, commands: Iterable[bytes | bytearray | memoryview]) -> bytes:
-    """The bytes to propose: `commands` in order, at `time_us`. Pieces of a command may come one after another."""
+    """Encode the entry to propose: `commands` in order, at `time_us`. A command may come in
+    pieces."""
     return b"".join([ENTRY.pack(ENTRY_VERSION, time_us), *commands])
 
 
 def append_header(queue_id: int, batch_bytes: int, spare: int = 0) -> bytes:
-    """What stands before a batch's bytes in an entry; the batch follows as the next piece, not copied twice.
+    """Encode the header of an append; the batch follows as the next piece, without another copy.
 
-    `spare`: how many messages more than its limit the queue may take, since consumers wait for them.
+    `spare`: messages that the queue may take beyond its limit, since consumers wait for them.
     """
     return COMMAND.pack(_APPEND, COMMAND_VERSION, 0, COMMAND.size + batch_bytes, queue_id, spare)
 
 
 def append_header_once(queue_id: int, batch_bytes: int, spare: int, identity: Identity) -> bytes:
-    """As `append_header`, of an append that may be asked for again and is to take effect once."""
+    """Encode the header of an append that may be retried and takes effect once."""
     length = COMMAND.size + IDENTITY.size + batch_bytes
     header = COMMAND.pack(_APPEND, COMMAND_VERSION_MAX, 0, length, queue_id, spare)
     return header + IDENTITY.pack(identity.origin, identity.number, identity.floor)
@@ -167,10 +169,10 @@ def claim(
 ) -> bytes:
     """Give `ranges` to consumer `holder`, and move the group's cursor from `cursor` to `target`.
 
-    A range lies at or above `cursor` (new messages), or below it (released, due or overdue ones). Of
-    what the cursor passes, `others` (first, last, time in µs) wait until that time, or with time -1
-    have expired; the rest is passed over and so settled for this group. An `automatic` claim settles
-    what it gives.
+    A range lies at or above `cursor` (new messages), or below it (released, due or overdue ones).
+    Of the messages the cursor passes, `others` (first, last, time in µs) wait until that time, or
+    with time -1 have expired; all remaining ones are skipped and so settled for this group. An
+    `automatic` claim settles what it gives.
     """
     version = COMMAND_VERSION_MAX if automatic else COMMAND_VERSION
     if len(ranges) == 1 and not others:
@@ -201,9 +203,10 @@ def settle(
     delay: int = -1,
     reason: bytes = b"",
 ) -> bytes:
-    """Settle what `holder` holds of `ranges`. `delay`: µs before a nacked message comes again, -1 for the back-off.
+    """Settle `holder`'s messages in `ranges`. `delay`: µs before a nacked message is redelivered,
+    -1 for the back-off.
 
-    `reason` goes with a rejected message, cut to `REASON_BYTES_MAX`.
+    `reason` accompanies a rejected message, truncated to `REASON_BYTES_MAX`.
     """
     if len(ranges) == 1 and not reason:
         first, last = ranges[0]
@@ -222,44 +225,47 @@ def settle(
 
 
 def declare(config: QueueConfig) -> bytes:
-    """Make a queue, or give an existing one of this name and type a new configuration."""
+    """Create a queue, or reconfigure an existing one of this name and type."""
     return _packed(Kind.DECLARE, 0, 0, config.pack())
 
 
 def delete(queue_id: int, if_unused: bool = False, if_empty: bool = False) -> bytes:
-    """Remove a queue with everything in it: with a condition, only while it has no consumer, or nothing ready."""
+    """Delete a queue with all its content; with a condition, only without consumers, or ready
+    messages."""
     return _packed(Kind.DELETE, queue_id, 0, [if_unused, if_empty])
 
 
 def touch(queue_id: int) -> bytes:
-    """The queue was used, although nobody consumes from it: it does not expire for a while."""
+    """Mark the queue as used although it has no consumer, which postpones its expiry."""
     return _packed(Kind.TOUCH, queue_id, 0, None)
 
 
 def purge(queue_id: int) -> bytes:
-    """Drop what is ready in every group; what consumers hold stays theirs."""
+    """Drop the ready messages of every group; unacked ones stay with their consumers."""
     return _packed(Kind.PURGE, queue_id, 0, None)
 
 
 def create_group(
     queue_id: int, group: str, mode: int = Mode.WORK, filter_: bytes = b"", start: Start = FIRST
 ) -> bytes:
-    """Make a consumer group. `group` is its whole name, `<name>@<filter>` when it has a filter."""
+    """Create a consumer group. `group` is its whole name, `<name>@<filter>` when it has a
+    filter."""
     return _packed(Kind.CREATE_GROUP, queue_id, 0, [group, int(mode), filter_, *start])
 
 
 def delete_group(queue_id: int, group_id: int) -> bytes:
-    """Remove a group; what only it still needed goes."""
+    """Delete a group; messages that only it needed go."""
     return _packed(Kind.DELETE_GROUP, queue_id, group_id, None)
 
 
 def join(
     queue_id: int, group: str, holder: int, member: str, visiting: bool = False, timeout: int = 0
 ) -> bytes:
-    """A consumer named `member` has come to the group of that whole name and claims as number `holder`.
+    """Add a consumer named `member` to the group of that whole name; it claims as number `holder`.
 
-    One that is `visiting` may claim and settle, but the queue is no more in use for it. `timeout`: µs after which what
-    it has not settled may be claimed again; 0 is the queue's, or for one that is there what it said before.
+    A `visiting` one may claim and settle, but does not keep the queue in use. `timeout`: µs after
+    which its unsettled messages may be claimed again; 0 is the queue's, or for a known consumer its
+    earlier value.
     """
     body: list[Any] = [group, holder, member]
     if timeout:
@@ -271,57 +277,59 @@ def join(
 
 
 def leave(queue_id: int, group: str, holder: int) -> bytes:
-    """A consumer has gone: everything it holds is released."""
+    """Remove a consumer: everything it holds is released."""
     return _packed(Kind.LEAVE, queue_id, 0, [group, holder])
 
 
 def seek(queue_id: int, group_id: int, start: Start) -> bytes:
-    """Set a group's cursor; what was pending is forgotten and comes again if it lies above the cursor."""
+    """Set a group's cursor; pending messages are forgotten, and redelivered if above the cursor."""
     return _packed(Kind.SEEK, queue_id, group_id, [*start])
 
 
 def commit(queue_id: int, group_id: int, offset: int) -> bytes:
-    """A stream's group needs nothing below `offset` any more; where it resumes after a restart."""
+    """Commit a stream group's offset: it needs nothing below, and resumes there after a restart."""
     return _packed(Kind.COMMIT, queue_id, group_id, offset)
 
 
 def bury(queue_id: int, group_id: int, reason: int, ranges: Sequence[Range]) -> bytes:
-    """Messages that wait or are overdue died of `reason`: to the dead-letter queue, or dropped without one."""
+    """Dead-letter waiting or overdue messages for `reason`; without a dead-letter queue, drop
+    them."""
     return _packed(Kind.BURY, queue_id, group_id, [int(reason), *map(list, ranges)])
 
 
 def dead_lettered(queue_id: int, group_id: int, ranges: Sequence[Range]) -> bytes:
-    """The dead-letter append of these is committed: the source lets go of them."""
+    """Release messages from the source: their dead-letter append is committed."""
     return _packed(Kind.DEAD_LETTERED, queue_id, group_id, [*map(list, ranges)])
 
 
 def sweep(queue_id: int) -> bytes:
-    """Do what time alone decides: retention by age, expiry of unused groups and of the queue."""
+    """Apply what time alone decides: retention by age, expiry of unused groups and of the queue."""
     return _packed(Kind.SWEEP, queue_id, 0, None)
 
 
 def trim(queue_id: int, offset: int) -> bytes:
-    """Forget everything below `offset`, whoever still needs it (an operator's command)."""
+    """Drop everything below `offset`, even if still needed (an operator's command)."""
     return _packed(Kind.TRIM, queue_id, 0, offset)
 
 
 def raise_version(version: int) -> bytes:
-    """From this entry on every replica behaves as machine version `version`."""
+    """Make every replica behave as machine version `version` from this entry on."""
     return _packed(Kind.RAISE_VERSION, 0, 0, version)
 
 
 def fence(queue_id: int) -> bytes:
-    """The queue is about to be moved to another group: nothing is taken or given any more."""
+    """Close the queue before it moves to another group: it takes and gives nothing any more."""
     return _packed(Kind.FENCE, queue_id, 0, None)
 
 
 def unfence(queue_id: int) -> bytes:
-    """The queue is not moved after all."""
+    """Abort the move: open the fenced queue again."""
     return _packed(Kind.UNFENCE, queue_id, 0, None)
 
 
 def unpack_body(data: bytes, position: int, end: int) -> Any:
-    """The msgpack body of a command at `position`. Raises `CommandError` when it is not one."""
+    """Return the msgpack body of a command at `position`. Raises `CommandError` when it is
+    invalid."""
     (length,) = _LENGTH.unpack_from(data, position)
     if length > end - position - _LENGTH.size:
         raise CommandError("a command's body is longer than the command")
@@ -333,7 +341,8 @@ def unpack_body(data: bytes, position: int, end: int) -> Any:
 
 
 def unpack_ranges(data: bytes, position: int, end: int, count: int) -> list[Range]:
-    """`count` ranges at `position`. Raises `CommandError` when they do not fit or are upside down."""
+    """Return `count` ranges at `position`. Raises `CommandError` when they do not fit or are
+    reversed."""
     if count > RANGES_PER_COMMAND_MAX or position + 16 * count > end:
         raise CommandError("a command's ranges are longer than the command")
     if count == 1:
@@ -349,7 +358,8 @@ def unpack_ranges(data: bytes, position: int, end: int, count: int) -> list[Rang
 
 
 def unpack_others(data: bytes, position: int, end: int, count: int) -> list[tuple[int, int, int]]:
-    """`count` triples of first, last and time at `position`. Raises `CommandError` as `unpack_ranges` does."""
+    """Return `count` triples of first, last and time at `position`. Raises as `unpack_ranges`
+    does."""
     if count > RANGES_PER_COMMAND_MAX or position + 24 * count > end:
         raise CommandError("a command's ranges are longer than the command")
     numbers = struct.unpack_from(f"<{3 * count}q", data, position)
@@ -364,7 +374,7 @@ _ONE: Final = struct.Struct("<QQ")
 
 
 def checked(ranges: list[list[int]]) -> list[Range]:
-    """Ranges of a msgpack body. Raises `CommandError` for one that is upside down."""
+    """Return the ranges of a msgpack body. Raises `CommandError` for a reversed one."""
     for first, last in ranges:
         if not 0 <= first <= last:
             raise CommandError("a range ends before it starts")
@@ -374,7 +384,7 @@ def checked(ranges: list[list[int]]) -> list[Range]:
 def _packed(
     kind: int, queue_id: int, group_id: int, body: Any, version: int = COMMAND_VERSION
 ) -> bytes:
-    """A command whose body is msgpack."""
+    """Encode a command whose body is msgpack."""
     packed: bytes = msgpack.packb(body)
     padded = _LENGTH.pack(len(packed)) + packed
     padded += bytes(-len(padded) % 8)

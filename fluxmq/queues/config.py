@@ -1,7 +1,7 @@
-"""What a queue is told to be: the values every replica must agree on, in whole numbers.
+"""Configuration of a queue: the values that every replica must agree on, in whole numbers.
 
-Durations are microseconds, the multiplier of the back-off is in thousandths: no float decides
-anything. The settings section and AMQP arguments are turned into this by the host.
+Durations are microseconds, the back-off multiplier is in thousandths: no float decides anything.
+The host converts settings and AMQP arguments into this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ DAY: Final = 86_400 * SECOND
 
 
 class QueueType(IntEnum):
-    """Kinds of queue. Classic, quorum and ephemeral ones work alike; they differ in where the host keeps them."""
+    """Kinds of queue. Classic, quorum and ephemeral ones behave alike; the host stores them
+    differently."""
 
     CLASSIC = 0
     QUORUM = 1
@@ -26,12 +27,12 @@ class QueueType(IntEnum):
 
 
 class Overflow(IntEnum):
-    """What happens at max_length: the oldest ready message goes, or the new one is refused."""
+    """Policy at max_length: drop the oldest ready message, or refuse the new one."""
 
     DROP_HEAD = 0
     REJECT_PUBLISH = 1
     REJECT_PUBLISH_DLX = 2
-    """The new one is refused, and goes to the dead-letter exchange."""
+    """Refuse the new message and send it to the dead-letter exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +46,29 @@ class QueueConfig:
     name: str
     type: int = QueueType.CLASSIC
     topics: tuple[str, ...] = ()
-    """Topic filters the host captures for this queue."""
+    """Topic filters that the host captures for this queue."""
     reserved: bool = False
     primary_group: str = ""
 
     max_message_size: int = 10 << 20
     """Bytes of a payload."""
     max_depth: int = 100_000
-    """Messages not settled by the group that lags most; beyond it a publish is refused. Not for streams."""
+    """Messages not settled by the slowest group; beyond it a publish is refused. Not for
+    streams."""
     message_ttl: int = 7 * DAY
     max_length: int = 0
-    """Messages ready for delivery (AMQP x-max-length); what ``overflow`` says happens beyond it."""
+    """Messages ready for delivery (AMQP x-max-length); beyond it ``overflow`` applies."""
     max_length_bytes: int = 0
     overflow: int = Overflow.DROP_HEAD
 
     retention_age: int = 0
-    """What is older, larger or more than this is forgotten, whoever still needs it, without dead-lettering."""
+    """Retention by age, bytes and count: older messages are dropped even if needed, without
+    dead-lettering."""
     retention_bytes: int = 0
     retention_messages: int = 0
 
     max_retries: int = 10
-    """Times a message is offered again after a nack; with 0 the first nack is the last."""
+    """Redeliveries after a nack; with 0 the first nack is final."""
     initial_backoff: int = 5 * SECOND
     max_backoff: int = 300 * SECOND
     multiplier_thousandths: int = 2_000
@@ -75,44 +78,45 @@ class QueueConfig:
     """Name of the dead-letter queue; empty is ``$dlq/<name>``."""
 
     visibility_timeout: int = 30 * SECOND
-    """Time after which a delivered and unsettled message may be claimed again, by anybody."""
+    """Time after which a delivered and unsettled message may be claimed again, by any consumer."""
     delivery_limit: int = 0
-    """Deliveries after which a message is dead-lettered instead of offered again."""
+    """Deliveries after which a message is dead-lettered instead of redelivered."""
     claim_batch: int = 100
-    """Messages a consumer is given before the next one's turn."""
+    """Messages given to one consumer before the next has its turn."""
 
     expires: int = 0
-    """The queue is deleted when it had no consumer for so long."""
+    """Time without a consumer after which the queue is deleted."""
     group_expires: int = 0
-    """A group is deleted when it had no consumer for so long."""
+    """Time without a consumer after which a group is deleted."""
 
     deduplication_window: int = 10_000
-    """Newest sequence numbers remembered per producer; with 0 nothing is recognised."""
+    """Newest sequence numbers remembered per producer; with 0 no duplicate is detected."""
     deduplication_producers: int = 1_000
-    """Producers remembered; the one unused for longest is forgotten first."""
+    """Producers remembered; the least recently used is forgotten first."""
 
     single_active_consumer: bool = False
-    """Of a group's consumers only the one that has been there for longest is given messages."""
+    """Give messages only to the consumer of a group that joined first."""
     max_priority: int = 0
-    """Messages of higher priority are given first; those above this count as of this. At most 255."""
+    """Higher priorities are delivered first; those above this count as this. At most 255."""
 
     dead_letter_exchange: str | None = None
-    """Exchange of the queue's vhost to which dead messages are published, empty for the default one; None for none.
-    With one, ``dead_letter_queue`` means nothing. Takes effect with ``dead_letter``."""
+    """Exchange of the queue's vhost for dead letters, empty for the default one; None for none. It
+    replaces ``dead_letter_queue``. Takes effect with ``dead_letter``."""
     dead_letter_routing_key: str | None = None
-    """Routing key of dead messages; None is the one they came with."""
+    """Routing key of dead letters; None keeps their original one."""
     dead_letter_at_least_once: bool = False
-    """Whether a dead message that no queue takes is kept and published again until one does; else it is dropped."""
+    """Keep and republish an unroutable dead letter until a queue takes it; otherwise drop it."""
 
     max_in_memory_length: int = 0
-    """Messages of the queue that its host keeps in memory beside the disk."""
+    """Messages of the queue that its host keeps in memory besides on disk."""
     max_in_memory_bytes: int = 0
     max_segment_bytes: int = 0
-    """Size at which a segment that begins from now on is full, as near as the format allows; 0 is the host's own."""
+    """Size at which a new segment is sealed, as near as the format allows; 0 is the host's own."""
 
     keeps_none: bool = False
-    """Whether the length is limited to 0 (AMQP x-max-length: 0): only what consumers wait for is taken. ``overflow`` says
-    what happens to the rest; the other two limits of length mean nothing then."""
+    """True when the length is limited to 0 (AMQP x-max-length: 0): the queue takes only what
+    consumers wait for. ``overflow`` applies to the rest, and the other two length limits are
+    ignored."""
 
     def __post_init__(self) -> None:
         if not self.name or len(self.name.encode()) > NAME_BYTES_MAX:
@@ -136,7 +140,8 @@ class QueueConfig:
         return self.dead_letter_queue or f"$dlq/{self.name}"
 
     def backoff(self, attempts: int) -> int:
-        """Microseconds before the next offer of a message that was delivered `attempts` times and refused."""
+        """Return µs before the redelivery of a message that was delivered `attempts` times and
+        refused."""
         wait = min(self.initial_backoff, self.max_backoff)
         if self.multiplier_thousandths == 1_000:
             return wait
@@ -148,32 +153,33 @@ class QueueConfig:
         return wait
 
     def pack(self) -> dict[str, Any]:
-        """As plain values for msgpack; keys in the order of the fields."""
+        """Return plain values for msgpack; keys in the order of the fields."""
         packed: dict[str, Any] = {field: getattr(self, field) for field in _FIELDS}
         packed["topics"] = list(self.topics)
         packed["type"] = int(self.type)
         packed["overflow"] = int(self.overflow)
         if not self.keeps_none:
-            del packed["keeps_none"]  # as it was before there was such a field
+            del packed["keeps_none"]  # keeps the encoding from before the field existed
         return packed
 
     @staticmethod
     def unpack(packed: dict[str, Any]) -> QueueConfig:
-        """The inverse of `pack`. Raises `ValueError` or `TypeError` for anything else."""
+        """Decode the result of `pack`. Raises `ValueError` or `TypeError` for anything else."""
         values = dict(packed)
         values["topics"] = tuple(values.get("topics", ()))
         return QueueConfig(**values)
 
 
 _FIELDS: Final = tuple(field.name for field in fields(QueueConfig))
-"""Looked at for every queue in every snapshot."""
+"""Cached, because every snapshot needs it for every queue."""
 
 
 def quorum(name: str, **values: Any) -> QueueConfig:
-    """A quorum queue: deliveries are limited to 20 unless said otherwise (RabbitMQ 4.0's default)."""
+    """Return a quorum queue's configuration: 20 deliveries by default (as RabbitMQ 4.0)."""
     return QueueConfig(name, QueueType.QUORUM, **{"delivery_limit": 20, **values})
 
 
 def ephemeral(name: str, **values: Any) -> QueueConfig:
-    """An ephemeral queue: made by its first use, gone five minutes after its last consumer left."""
+    """Return an ephemeral queue's configuration: it expires five minutes after its last consumer
+    left."""
     return QueueConfig(name, QueueType.EPHEMERAL, **{"expires": 300 * SECOND, **values})

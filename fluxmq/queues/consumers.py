@@ -1,4 +1,4 @@
-"""What the leader's dispatcher hands out, and to whom."""
+"""Consumers, and what the leader's dispatcher hands to them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from fluxmq.queues.spans import Spans
 
 
 class Consumer:
-    """One attached consumer; lives on the leader only. Its `holder` number names it in claims.
+    """One attached consumer, on the leader only. Its `holder` number names it in claims.
 
-    `held` are offsets it was given and has not settled, `overdue` those of them whose time is up: it may
-    still settle them, until somebody is given them. `credit` is how many more messages it accepts, `limit`
-    how many unsettled ones it may hold in time. It is `active` once its joining was applied.
+    `held` are the offsets it was given and has not settled, `overdue` those of them whose timeout
+    has passed: it may still settle them until they are given to another. `credit` is how many more
+    messages it accepts, `limit` how many unsettled ones it may hold within their timeout. It is
+    `active` once its join was applied.
 
-    What an `automatic` one is given is settled by that; what it holds then is only what it has not got
-    rid of yet. A `taking` one is given only what it asks for, one by one, and the queue is no more in use
-    for it; `stopped` is one that is given nothing more. An `exclusive` one shares its queue with no other.
-    A `temporary` one's group ends with it.
+    Messages given to an `automatic` consumer are settled at once; it holds only those it has not
+    written yet. A `taking` one gets only the messages it asks for, one by one (basic.get), and does
+    not keep the queue in use; a `stopped` one gets nothing more. An `exclusive` one shares its
+    queue with no other. A `temporary` one's group ends with it.
     """
 
     __slots__ = (
@@ -69,17 +70,17 @@ class Consumer:
 
     @property
     def counts(self) -> bool:
-        """Whether the queue is in use for it."""
+        """True while this consumer keeps the queue in use."""
         return not (self.taking or self.stopped)
 
     @property
     def unsettled(self) -> int:
-        """Messages that are its own until it settles them."""
+        """Messages within their timeout that it has yet to settle."""
         return 0 if self.automatic else self.held.count - self.overdue.count
 
     @property
     def room(self) -> int:
-        """Messages it would take now."""
+        """Messages that it accepts now."""
         if self.stopped:
             return 0
         return min(self.credit, self.limit - self.held.count + self.overdue.count)
@@ -87,7 +88,8 @@ class Consumer:
 
 @dataclass(slots=True, init=False)
 class Delivery:
-    """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this delivery."""
+    """`count` messages of `batch` from index `first` for one consumer; `attempts` counts this
+    delivery."""
 
     consumer: Consumer
     batch: Batch
@@ -107,10 +109,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class DeadLetter:
-    """One message to append to the queue named `target`, then to be reported by `dead_lettered`.
+    """One message to append to the queue named `target`, then to report by `dead_lettered`.
 
-    `producer`, with `offset` as the sequence, goes into the appended batch: a repeat is recognised
-    there and answered as a duplicate, which is as good as stored. Times are µs, 0 for never delivered.
+    `producer`, with `offset` as the sequence, goes into the appended batch: a repeat is detected
+    there and answered as a duplicate, which is as good as stored. Times are µs, 0 for never
+    delivered.
     """
 
     queue_id: int
@@ -131,7 +134,8 @@ class DeadLetter:
 
 @dataclass(slots=True, init=False)
 class Settlement:
-    """What came of a consumer's settling: commands to propose, messages settled, messages it did not hold."""
+    """Outcome of a settlement: commands to propose, messages settled, messages the consumer did not
+    hold."""
 
     commands: list[bytes]
     settled: int
@@ -145,9 +149,9 @@ class Settlement:
 
 @dataclass(slots=True, init=False)
 class Step:
-    """The work of one run. `more`: messages_max stopped it, another run would find more to do at once.
+    """The work of one run. `more`: messages_max stopped it, and another run would do more at once.
 
-    `bytes_left`: what may still be handed out; not above 0 when that is enough for one run.
+    `bytes_left`: bytes that may still be handed out; 0 or less ends the run.
     """
 
     commands: list[bytes]
@@ -164,7 +168,8 @@ class Step:
         self.bytes_left = bytes_left
 
     def fit(self, batch: Batch, count: int) -> int:
-        """How many of `count` messages of a batch, at least one, may be handed out; they are taken as handed out."""
+        """Return how many of `count` messages of a batch, at least one, fit, and count them as
+        handed out."""
         size = batch.length // batch.count
         if count * size < self.bytes_left:
             self.bytes_left -= count * size

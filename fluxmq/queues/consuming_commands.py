@@ -1,4 +1,4 @@
-"""What every consumer does in every tick: the commands by which messages are claimed and settled, carried out."""
+"""Application of claims and settlements: the commands that consumers cause in every tick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ACK: Final = int(Verb.ACK)
 def claim(
     applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
 ) -> Result:
-    """The claim command; with `verb` 1 it settles what it gives."""
+    """Apply a claim command; with `verb` 1 it settles what it gives."""
     holder, cursor, target, count, other_count = CLAIM.unpack_from(data, body)
     body += CLAIM.size
     ranges = unpack_ranges(data, body, stop, count)
@@ -43,7 +43,7 @@ def claim(
         verb == 1,
     )
     if others:
-        applied.woken[queue.id] = None  # some may have died, and are to be handed out
+        applied.woken[queue.id] = None  # some may have died, and must be handed out
     if group_id == NOBODYS_GROUP and whole:
         queue.forget_below(applied, group.cursor)
     applied.claims.append((queue.id, group_id, whole))
@@ -51,7 +51,8 @@ def claim(
 
 
 def _claimant(queue: Queue, group_id: int) -> Group | None:
-    """The group a claim is for; nobody's group follows the start, and expires only while there is no other."""
+    """Return the group of a claim; the ownerless group follows the start, and claims only while
+    alone."""
     if group_id:
         return queue.groups.get(group_id)
     if queue.is_stream or queue.work_groups():
@@ -63,7 +64,7 @@ def _claimant(queue: Queue, group_id: int) -> Group | None:
 def settle(
     applied: Applied, queue: Queue, group_id: int, verb: int, data: bytes, body: int, stop: int
 ) -> Result:
-    """The settle command."""
+    """Apply a settle command."""
     holder, delay, count, text_bytes = SETTLE.unpack_from(data, body)
     body += SETTLE.size
     ranges = unpack_ranges(data, body, stop, count)

@@ -1,12 +1,12 @@
-"""The leader's side of one work group: who is hungry, what is given again, which claims are under way.
+"""The leader's side of one work group: consumers with room, redeliveries, in-flight claims.
 
-The desk runs ahead of the machine: its cursor counts claims that are proposed and not yet applied,
-so that nothing is handed out twice in between. What a claim really did is learned when it is
-applied; one that failed in part (a limit dropped the messages, a seek came first) makes the desk
-wait until nothing is under way, and then begin again from what the machine says.
+The desk runs ahead of the machine: its cursor includes claims that are proposed but not yet
+applied, so that nothing is handed out twice in between. It learns a claim's outcome when it is
+applied; after one that failed in part (a limit dropped the messages, a seek came first), the desk
+waits until no claim is in flight, and then starts again from the machine's state.
 
-Offsets to give again are hints only: each is looked up in the machine's pending ranges before it is
-claimed, so that a hint that is out of date does no harm.
+Offsets to redeliver are only hints: each is looked up in the machine's pending ranges before it is
+claimed, so a stale hint does no harm.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from fluxmq.queues.states import NOBODYS_GROUP, Queue
 from fluxmq.queues.turns import Turns
 
 Read = Callable[[int, int], Batch]
-"""The batch of a queue (id) that holds an offset."""
+"""Reads the batch of a queue (id) that holds an offset."""
 
 _DUE_MAX: Final = 1_024
 """Ranges taken from the timers in one run."""
 _ASKED_MAX: Final = 256
-"""Waiting consumers that are asked for their room when an append wants to know: more make no difference worth it."""
+"""Waiting consumers whose room an append counts: more would make no real difference."""
 _COMMAND_RANGES: Final = 4_096
 """Ranges in one claim; a run makes several commands rather than a larger one."""
 
@@ -70,7 +70,7 @@ class Desk:
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def feed(self, consumer: Consumer) -> bool:
-        """Queue a consumer for messages if it takes any; gives whether it does."""
+        """Queue a consumer for messages if it has room; return whether it does."""
         if not consumer.active or self._room(consumer) <= 0:
             return False
         if not consumer.hungry:
@@ -79,11 +79,11 @@ class Desk:
         return True
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer is gone."""
+        """Remove a consumer that is gone."""
         self.consumers.pop(consumer.holder, None)
         if (
             consumer in self.hungry
-        ):  # while one is served it is not, and an error may have ended that
+        ):  # it is not queued while served, and an error may have ended that
             self.hungry.remove(consumer)
         consumer.active = consumer.hungry = False
         consumer.held.clear()
@@ -91,7 +91,7 @@ class Desk:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """A consumer has gone or stopped: with a single active consumer it is the next one's turn."""
+        """Serve the next consumer after one has gone or stopped, with a single active consumer."""
         if self.queue.config.single_active_consumer:
             active = self.active
             if active is not None:
@@ -99,19 +99,19 @@ class Desk:
 
     @property
     def active(self) -> Consumer | None:
-        """With a single active consumer, the one: who has been here for longest."""
+        """With a single active consumer, the one: the oldest that still counts."""
         return next((each for each in self.consumers.values() if each.counts), None)
 
     def _room(self, consumer: Consumer) -> int:
-        """Messages that a consumer may be given now."""
+        """Return how many messages a consumer may be given now."""
         if not self.queue.config.single_active_consumer or consumer.taking:
             return consumer.room
         return consumer.room if consumer is self.active else 0
 
-    # --- what the machine says ---------------------------------------------------------------------------------
+    # --- the machine's results ----------------------------------------------------------------------------------
 
     def applied_claim(self, whole: bool) -> None:
-        """The oldest claim or burial under way was applied; nobody but the desk may propose them."""
+        """Note that the oldest in-flight claim or burial, always the desk's, was applied."""
         self._flights.applied()
         if not whole:
             self._refused = True
@@ -121,11 +121,11 @@ class Desk:
             self._cursor = self.group.cursor
 
     def joined_claims(self, target: int) -> None:
-        """The claim up to `target` and the one before it were made one command; both were of new messages."""
+        """Note that the claim up to `target` was merged with the one before; both were new."""
         self._flights.join(target)
 
     def begin_again(self) -> None:
-        """Forget what was to be given again and learn it anew from the machine's ranges."""
+        """Rebuild the set of redeliveries from the machine's ranges."""
         self._refused = False
         self._again.clear()
         self._delayed.clear()
@@ -133,7 +133,7 @@ class Desk:
         self._let_go_of_lost()
 
     def _let_go_of_lost(self) -> None:
-        """What consumers were given by claims that were refused is not theirs: it takes no room of theirs."""
+        """Take messages of refused claims from their consumers, whose room they no longer use."""
         owned = {holder: Spans() for holder in self.consumers}
         for first, last, fate in self.group.pending.overlapping(0, self.queue.next_offset):
             if fate.holder in owned:
@@ -148,7 +148,7 @@ class Desk:
             self.feed(consumer)
 
     def moved(self) -> None:
-        """The cursor was set and everything pending forgotten."""
+        """Follow a seek: the cursor was set and everything pending forgotten."""
         for consumer in self.consumers.values():
             consumer.held.clear()
             consumer.overdue.clear()
@@ -161,7 +161,7 @@ class Desk:
     # --- one run -----------------------------------------------------------------------------------------------
 
     def run(self, step: Step, now: int, budget: int) -> int:
-        """Hand out at most `budget` messages; gives how many."""
+        """Hand out at most `budget` messages; return how many."""
         self._collect_due(now)
         if self._refused:
             return 0
@@ -181,7 +181,7 @@ class Desk:
             given += got
             if got < share:
                 if got:
-                    hungry.append(consumer)  # the next that comes is another member's
+                    hungry.append(consumer)  # the next one belongs to another member
                 else:
                     hungry.appendleft(consumer)
                 break
@@ -194,7 +194,7 @@ class Desk:
         return given
 
     def next_due(self) -> int | None:
-        """When something becomes due: a claim to be taken back, a delayed message, the head's expiry."""
+        """Return when something is due: an overdue claim, a delayed message, the head's expiry."""
         due = self.group.pending.next_due()
         dead = self.group.dead.next_due()
         if dead is not None and (due is None or dead < due):
@@ -205,36 +205,36 @@ class Desk:
         return due
 
     def rest(self) -> None:
-        """The run is over: no batch is kept in memory for a group that waits."""
+        """End the run: a waiting group keeps no batch in memory."""
         self._batch = None
 
     def can_give(self) -> bool:
-        """Whether somebody is hungry and there may be something to give."""
+        """Return whether a consumer has room and there may be something to give."""
         if not self.hungry or self._refused:
             return False
         return bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
 
     @property
     def under_way(self) -> bool:
-        """Whether claims are proposed and not applied yet."""
+        """True while claims are proposed and not yet applied."""
         return bool(self._flights)
 
     def spare(self) -> int:
-        """How many messages more than there are would be handed out at once."""
+        """Return how many messages beyond those present would be handed out at once."""
         if self._refused or not self.hungry:
             return 0
         room = sum(self._room(consumer) for consumer in islice(self.hungry, _ASKED_MAX))
         return min(max(0, room - self.ready()), UNSETTLED_MAX)
 
     def may_give(self) -> bool:
-        """Whether there may be something to give, now or once claims under way are applied."""
+        """Return whether anything may be given, now or once in-flight claims are applied."""
         if self._refused:
             return True
         waiting = bool(self._again or self._delayed or self._cursor < self.queue.next_offset)
         return waiting and self._may_claim()
 
     def ready(self) -> int:
-        """Messages that nobody holds nor is being given."""
+        """Return how many messages are neither held nor being claimed."""
         group = self.group
         waiting = group.pending.waiting
         if self._flights and waiting:
@@ -246,13 +246,13 @@ class Desk:
         return max(0, self.queue.next_offset - max(self._cursor, group.cursor)) + waiting
 
     def _catch_up(self) -> None:
-        """The machine's cursor moves by itself when messages are dropped."""
+        """Follow the machine's cursor, which moves by itself when messages are dropped."""
         if self.group.id == NOBODYS_GROUP and not self._flights:
             self._cursor = self.queue.start
         self._cursor = max(self._cursor, self.group.cursor, self.queue.start)
 
     def _collect_due(self, now: int) -> None:
-        """Take from the timers what may be given again."""
+        """Take from the timers what may be redelivered."""
         due = self.group.pending.next_due()
         if due is None or due > now:
             return
@@ -262,14 +262,14 @@ class Desk:
             self._take_up(first, last, fate.attempts)
 
     def _take_up(self, first: int, last: int, attempts: int) -> None:
-        """Messages wait for whoever is hungry: given back ones, and ones that were delayed (no attempts)."""
+        """Queue messages for hungry consumers: returned ones, and delayed ones (no attempts)."""
         if attempts:
             self._again.add(first, last)
         else:
             self._delayed.append((first, last))
 
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
-        """Give one consumer up to `share` messages: again first, then delayed ones, then new ones."""
+        """Give one consumer up to `share` messages: redeliveries, then delayed, then new ones."""
         given = 0
         while self._again and given < share and step.bytes_left:
             first, last = next(iter(self._again))
@@ -356,7 +356,7 @@ class Desk:
         self._flights.add_new(len(ranges) + len(others), target)
 
     def _pass_head(self, step: Step, now: int) -> None:
-        """With nobody to give to, what has expired at the head goes, and what no consumer of this group wants."""
+        """Pass expired or filtered-out messages at the head, when there are no consumers."""
         if len(self.group.dead) >= DEAD_RANGES_MAX:
             return
         position = self._cursor
@@ -379,7 +379,7 @@ class Desk:
             step.more = step.more or (not stopped and position < self.queue.next_offset)
 
     def _head_expires_at(self) -> int:
-        """When the message at the cursor expires; 0 for never or when all were given."""
+        """Return when the message at the cursor expires; 0 for never, or when all were given."""
         if self._cursor >= self.queue.next_offset or self._refused:
             return 0
         ttl = self.queue.config.message_ttl
@@ -392,7 +392,7 @@ class Desk:
         return self._head[2]
 
     def batch_at(self, offset: int) -> Batch:
-        """The batch that holds an offset."""
+        """Return the batch that holds an offset."""
         batch = self._batch
         if batch is None or not batch.base_offset <= offset < batch.base_offset + batch.count:
             batch = self._batch = self._read(self.queue.id, offset)
@@ -403,7 +403,7 @@ class Desk:
     def _give_again(
         self, step: Step, consumer: Consumer, hint: Range, share: int, now: int
     ) -> tuple[int, int]:
-        """Claim what of a hint may be claimed; gives how many messages and up to which offset the hint is used."""
+        """Claim what can be of a hint; return how many messages, and the last offset used."""
         limit = self.queue.config.delivery_limit
         ranges: list[Range] = []
         buried: dict[int, list[Range]] = {}
@@ -438,7 +438,7 @@ class Desk:
         return given, done
 
     def _claimable(self, hint: Range, now: int) -> Iterator[Piece]:
-        """What of a hint the machine would let be claimed, without what is being claimed already."""
+        """Yield the parts of a hint that are due and not already being claimed."""
         for low, high, fate in self.group.pending.overlapping(*hint):
             if fate.due <= now:
                 for first, last in self._flights.unclaimed(low, high):
@@ -447,7 +447,7 @@ class Desk:
     def _again_portions(
         self, low: int, high: int, now: int
     ) -> Iterator[tuple[int, int, Batch, int]]:
-        """Offsets `low` to `high` by batch and verdict."""
+        """Yield offsets `low` to `high` by batch and verdict."""
         ttl = self.queue.config.message_ttl
         while low <= high:
             batch = self.batch_at(low)
@@ -458,7 +458,7 @@ class Desk:
             low = end + 1
 
     def _take_from(self, fate: Fate, first: int, last: int) -> None:
-        """Whoever held these does not any more."""
+        """Take these messages from their holder, if any."""
         if fate.holder != NOBODY:
             holder = self.consumers.get(fate.holder)
             if holder is not None:
@@ -467,7 +467,7 @@ class Desk:
                 self.feed(holder)
 
     def _let_run_out(self, holder: int, first: int, last: int) -> None:
-        """These make room for others, or for the same ones again: their holder has had them for too long."""
+        """Mark messages overdue: their timeout has passed, and they use no more room."""
         consumer = self.consumers.get(holder)
         if consumer is not None:
             for low, high in consumer.held.within(first, last):
@@ -493,7 +493,7 @@ class Desk:
 
 
 def _extend(ranges: list[Range], first: int, last: int) -> None:
-    """Append a range to ranges in order, as one with the last where they touch."""
+    """Append a range to ordered ranges, merging it with the last where they touch."""
     if ranges and ranges[-1][1] + 1 == first:
         ranges[-1] = (ranges[-1][0], last)
     else:

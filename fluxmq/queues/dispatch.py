@@ -1,10 +1,10 @@
-"""The leader's volatile side of one replication group: consumers, credit, claims under way, timers.
+"""The leader's volatile side of one replication group: consumers, credit, in-flight claims, timers.
 
-It decides what the machine is asked to do and hands out messages at once, before their claims are
-applied; what the machine then says (`applied`) is merged. Everything here is lost with the
-leadership and made anew from the machine: nothing that was promised depends on it.
+It decides which commands to propose and hands out messages at once, before their claims are
+applied; the machine's results (`applied`) are then merged. Everything here is lost with the
+leadership and rebuilt from the machine: no promise depends on it.
 
-``due`` is what the host asks each tick: queues to `run` because of a timer, an applied entry, a
+The host calls ``due`` each tick for the queues to `run`: because of a timer, an applied entry, a
 settlement that made room, or work left over.
 """
 
@@ -26,28 +26,29 @@ from fluxmq.queues.states import NOBODYS_GROUP, Queue
 from fluxmq.queues.stream_desks import StreamDesk
 
 AUTO_COMMIT_INTERVAL: Final = 5_000_000
-"""Microseconds between a stream consumer's acknowledgement and its commit, unless told otherwise."""
+"""Default µs between a stream consumer's acknowledgement and its commit."""
 
 SWEEP_INTERVAL: Final = 1_000_000
-"""Microseconds between two sweeps of one queue: what time alone decides is not decided more often."""
+"""Minimum µs between two sweeps of one queue, which apply what time alone decides."""
 
 
 SHORTEN_DELAY: Final = 10_000
-"""Microseconds after which a queue that is too long is looked at again, when claims are under way."""
+"""Microseconds before a queue that is too long is checked again, when claims are in flight."""
 
 TIMER_GRANULE: Final = 1_000
-"""Microseconds between two runs of a queue for its timers alone: what could not be done is not tried all the time."""
+"""Minimum µs between two runs of a queue for its timers alone, so that failures are not retried in
+a loop."""
 
 STALE_TIMERS_MAX: Final = 1_024
-"""Timers that count no longer, beside as many as count: those of deleted queues would be kept until their time, which may be
-days away."""
+"""Stale timers kept besides as many as are live: those of deleted queues would stay until they are
+due, maybe days later."""
 
 
 class Dispatch(Attaching):
     """Hands the messages of a group's queues to consumers; used by the leader only.
 
-    `read` gives the batch of a queue (id) that holds an offset and may raise what the host's log
-    raises. `auto_commit_interval` in µs is for streams.
+    `read` returns the batch of a queue (id) that holds an offset and may raise the errors of the
+    host's log. `auto_commit_interval` in µs is for streams.
     """
 
     def __init__(
@@ -65,11 +66,12 @@ class Dispatch(Attaching):
     # --- leadership --------------------------------------------------------------------------------------------
 
     def lead(self, term: int, others: int = 0) -> list[bytes]:
-        """Start leading in `term`, all earlier entries being applied. `others`: the time in µs where another node may have
-        led until now, and may have handed out what nobody knows of; 0 where this one is alone.
+        """Start leading in `term`, with all earlier entries applied. `others`: the time in µs where
+        another node may have led until now and handed out messages that no entry shows; 0 where
+        this one is alone.
 
-        Gives the commands by which members that an earlier leader knew leave, so that what they
-        held is given again at once. Every queue is due then.
+        Return the commands that remove the members of earlier leaders, so that their messages are
+        redelivered at once. Every queue is due then.
         """
         self.reset()
         self._term = term
@@ -88,7 +90,7 @@ class Dispatch(Attaching):
         return left
 
     def reset(self) -> None:
-        """Stop leading: every consumer and everything volatile is forgotten."""
+        """Stop leading: forget every consumer and everything volatile."""
         for desks in self._desks.values():
             for desk in desks.values():
                 for consumer in list(desk.consumers.values()):
@@ -113,9 +115,9 @@ class Dispatch(Attaching):
     def run(
         self, queue_id: int, now: int, messages_max: int, bytes_max: int = RUN_BYTES_MAX
     ) -> Step:
-        """Hand out what can be handed out, at most `messages_max` messages and as many dead ones.
+        """Hand out all that can be, at most `messages_max` messages and as many dead ones.
 
-        No more than `bytes_max` bytes of them, unless a single one is larger.
+        Their bytes are at most `bytes_max`, unless a single message is larger.
 
         `now` in µs, not after the time of the entry that will hold the step's commands.
         """
@@ -156,7 +158,7 @@ class Dispatch(Attaching):
         return step
 
     def due(self, now: int) -> list[int]:
-        """Queue ids to run now; each is named once until it is due again."""
+        """Return the queue ids to run now; each is named once until it is due again."""
         timers, alarms = self._timers, self._alarms
         while timers and timers[0][0] <= now:
             time, queue_id = heappop(timers)
@@ -168,7 +170,8 @@ class Dispatch(Attaching):
         return woken
 
     def next_due(self) -> int | None:
-        """Time of the next timer in µs; 0 when something is due at once, None when nothing will be."""
+        """Return the time of the next timer in µs; 0 when something is due at once, None without
+        any."""
         if self._woken:
             return 0
         timers, alarms = self._timers, self._alarms
@@ -177,7 +180,7 @@ class Dispatch(Attaching):
         return timers[0][0] if timers else None
 
     def applied(self, applied: Applied) -> list[int]:
-        """An entry was applied to the machine: merge what was under way. Gives the queues to run."""
+        """Merge the results of an entry applied to the machine. Return the queues to run."""
         for queue_id, _ in applied.deleted:
             self._forget_queue(queue_id)
         for queue_id in applied.voided:
@@ -200,13 +203,14 @@ class Dispatch(Attaching):
         return list(applied.woken)
 
     def joined(self, queue_id: int, group_id: int, target: int) -> None:
-        """A group's claim up to `target` was made one command with the claim before it: both are applied at once."""
+        """Note that a group's claim up to `target` was merged with the one before: both apply at
+        once."""
         desk = self._desks.get(queue_id, {}).get(group_id)
         if isinstance(desk, Desk):
             desk.joined_claims(target)
 
     def retry_dead(self, queue_id: int, at: int) -> None:
-        """The queue's dead messages could not be appended where they belong: hand all out again at `at` µs."""
+        """Hand out all dead messages of the queue again at `at` µs: they could not be appended."""
         self._dead_retry[queue_id] = at
         self._alarm(queue_id, at)
 
@@ -229,16 +233,17 @@ class Dispatch(Attaching):
             table.pop(queue_id, None)
 
     def _sweep(self, queue: Queue, step: Step, now: int) -> None:
-        """Ask for what time alone decides, when its time has come."""
+        """Propose a sweep when one is due."""
         at = self._sweep_at(queue)
         if at is not None and at <= now:
             step.commands.append(commands.sweep(queue.id))
             self._swept[queue.id] = now
 
     def _shorten(self, queue: Queue, step: Step, now: int) -> None:
-        """What was stored beyond a limit of length because consumers waited, and nobody took after all, is to go.
+        """Drop messages stored beyond a length limit for waiting consumers that then did not take
+        them.
 
-        The machine knows what was taken when no claim is under way.
+        The machine knows what was taken when no claim is in flight.
         """
         limited = queue.length_limited or queue.config.max_length_bytes
         if not limited or step.more or self._shortened.get(queue.id) == queue.next_offset:
@@ -252,7 +257,7 @@ class Dispatch(Attaching):
             step.commands.append(commands.sweep(queue.id))
 
     def _sweep_at(self, queue: Queue) -> int | None:
-        """When the queue is to be swept next."""
+        """Return when the queue is to be swept next."""
         config = queue.config
         if not (config.expires or config.group_expires or config.retention_age):
             return None
@@ -273,7 +278,7 @@ class Dispatch(Attaching):
     def _set_alarm(
         self, queue: Queue, served: dict[int, Desk | StreamDesk], ownerless: bool, now: int
     ) -> None:
-        """After a run: when the queue's next timer comes."""
+        """Set the queue's next timer after a run."""
         due = self._sweep_at(queue)
         retry = self._dead_retry.get(queue.id)
         if retry is not None and (due is None or retry < due):

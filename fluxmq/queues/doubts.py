@@ -1,9 +1,10 @@
-"""Messages of which a new leader cannot know whether an earlier one had handed them out.
+"""Messages of which a new leader cannot know whether an earlier one had delivered them.
 
-A leader hands out before its claim is committed, so that what was under way when it was lost has been given to somebody
-and is in no entry. It runs ahead of what is applied by no more than `REACH` messages of a group, and gives nothing to a
-group without members. So what lies that far from the cursor, and what was delayed and has become due, may have been
-delivered: it is given as what comes again, once, whether it was or not.
+A leader delivers before its claim is committed, so what was in flight when it was lost has been
+delivered and is in no entry. It runs ahead of the applied state by at most `REACH` messages of a
+group, and delivers nothing to a group without members. So messages within that distance of the
+cursor, and delayed ones that have become due, may have been delivered: they are marked as
+redelivered, once, whether they were or not.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from fluxmq.queues.machine import Machine
 from fluxmq.queues.spans import Spans
 
 REACH: Final = RUN_AHEAD_MAX + SCANNED_MAX
-"""A run begins at most so far from what is applied, and looks through so many messages."""
+"""Distance from the applied state at which a run may start, plus the messages it may scan."""
 AGAIN: Final = 2
-"""The count with which these are delivered, as nobody knows better: the second time."""
+"""Delivery count of these messages: the second, for want of better knowledge."""
 
 
 class Doubts:
-    """What of each work group may have been handed out by an earlier leader."""
+    """Messages of each work group that an earlier leader may have delivered."""
 
     def __init__(self) -> None:
         self._of: dict[tuple[int, int], Spans] = {}
@@ -32,7 +33,8 @@ class Doubts:
         return bool(self._of)
 
     def begin(self, machine: Machine, now: int) -> None:
-        """This node leads, at `now` in µs, what another may have led until now. Streams say by their offsets what comes again."""
+        """Start leading, at `now` in µs, where another node may have led. Stream offsets show
+        redeliveries themselves."""
         for queue in machine.queues.values():
             for group in queue.groups.values():
                 if group.mode == Mode.STREAM or not group.members:
@@ -49,7 +51,8 @@ class Doubts:
                     self._of[queue.id, group.id] = spans
 
     def mark(self, queue_id: int, group_id: int, step: Step, at: int) -> None:
-        """Deliveries of a group, those of the step from `at` on: what is in doubt among them comes again."""
+        """Mark doubtful messages among a group's deliveries, from the step's index `at` on, as
+        redelivered."""
         spans = self._of.get((queue_id, group_id))
         if spans is None:
             return
@@ -73,12 +76,12 @@ class Doubts:
             del self._of[queue_id, group_id]
 
     def forget(self, queue_id: int) -> None:
-        """A queue has gone."""
+        """Forget a queue that is gone."""
         for key in [key for key in self._of if key[0] == queue_id]:
             del self._of[key]
 
     def clear(self) -> None:
-        """This node leads no longer."""
+        """Stop leading: forget everything."""
         self._of.clear()
 
 

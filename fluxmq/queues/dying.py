@@ -1,4 +1,5 @@
-"""The leader's side of one group's dead messages: each is handed out once for its dead letter, until asked for again."""
+"""The leader's side of a group's dead messages: each is handed out once, until all are asked for
+again."""
 
 from __future__ import annotations
 
@@ -26,10 +27,10 @@ class Dying:
         group.dead.arm_all()
 
     def hand_out(self, step: Step, now: int, budget: int, batch_at: Callable[[int], Batch]) -> int:
-        """Dead messages for the dead-letter queue, each once until asked for again; gives how many.
+        """Hand out messages for dead-lettering, each once until `again`; return how many.
 
-        `batch_at` gives the batch that holds an offset. It is not kept: it is a method of the desk that has this one, and
-        they would keep each other when their queue is gone.
+        `batch_at` returns the batch that holds an offset. It is not stored: as a method of the desk
+        that owns this object, it would make a reference cycle that outlives their queue.
         """
         dead = self._group.dead
         due = dead.next_due()
@@ -50,7 +51,7 @@ class Dying:
         return handed
 
     def again(self) -> None:
-        """Every dead message is to be handed out again."""
+        """Hand out every dead message again."""
         self._dying.clear()
         self._group.dead.arm_all()
 

@@ -1,8 +1,8 @@
 """Message-level filters: an MQTT-style pattern on the routing key (MQTT 5 section 4.7).
 
 The routing key of a message is its stored key without ``$queue/<queue>/``; a message captured from
-an ordinary topic has the whole topic. ``+`` is one level, ``#`` the rest, also nothing: ``a/#``
-matches ``a``. Unlike in topics a leading ``$`` hides nothing: keys are the publisher's own.
+an ordinary topic has the whole topic. ``+`` is one level, ``#`` the rest, even empty: ``a/#``
+matches ``a``. Unlike in topics, wildcards match a leading ``$``: keys are the publisher's own.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 _KNOWN_MAX: Final = 4_096
-"""Keys whose answer is remembered; publishers use few keys, and then all of them anew."""
+"""Keys whose result is cached; publishers use few keys, or all of them are new."""
 
 
 def routing_key(key: bytes, prefix: bytes) -> bytes:
-    """What of a stored key is matched; `prefix` is ``$queue/<queue>``."""
+    """Return the part of a stored key that is matched; `prefix` is ``$queue/<queue>``."""
     if key.startswith(prefix):
         if len(key) == len(prefix):
             return b""
@@ -24,7 +24,7 @@ def routing_key(key: bytes, prefix: bytes) -> bytes:
 
 
 def matches(levels: list[bytes], key: bytes) -> bool:
-    """Whether a pattern, taken apart into its levels, matches a routing key."""
+    """Return whether a pattern, split into its levels, matches a routing key."""
     parts = key.split(b"/")
     for index, level in enumerate(levels):
         if level == b"#":
@@ -45,7 +45,7 @@ class Filter:
         self._known: dict[bytes, bool] = {}
 
     def __call__(self, key: bytes) -> bool:
-        """Whether a message with this stored key is the group's."""
+        """Return whether the filter matches a message with this stored key."""
         answer = self._known.get(key)
         if answer is None:
             if len(self._known) >= _KNOWN_MAX:

@@ -1,7 +1,7 @@
-"""Claims and burials of one group that are proposed and not yet applied, in their order.
+"""Claims and burials of one group that are proposed and not yet applied, in order.
 
-A desk runs ahead of the machine by what is here: messages claimed again are not claimed a second time meanwhile, and
-ranges that the claims will make count as if they were there.
+A desk runs ahead of the machine by these: messages being claimed again are not claimed a second
+time, and the pending ranges that the claims will create count as if they existed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fluxmq.queues.spans import Spans
 
 @dataclass(slots=True, init=False)
 class _Flight:
-    """`again`: of messages given before; `ranges`: pending ranges it may make; `target`: where a claim of new messages
-    moves the cursor, else -1."""
+    """`again`: of messages given before; `ranges`: pending ranges it may create; `target`: the new
+    cursor of a claim of new messages, else -1."""
 
     again: Sequence[Range]
     ranges: int
@@ -31,7 +31,8 @@ class _Flight:
 
 
 class Flights:
-    """What is under way; false when nothing is. `ranges`: pending ranges that it may make."""
+    """Claims in flight; false when there are none. `ranges`: pending ranges that they may
+    create."""
 
     __slots__ = ("_claiming", "_under_way", "ranges")
 
@@ -44,16 +45,17 @@ class Flights:
         return bool(self._under_way)
 
     def may_reach(self, ahead: int) -> bool:
-        """Whether more may be handed out, so many messages being handed out beyond what is applied."""
+        """Return whether more may be handed out with `ahead` messages handed out beyond the applied
+        state."""
         return ahead < RUN_AHEAD_MAX or not self._under_way
 
     def add_new(self, count: int, target: int) -> None:
-        """A claim of new messages is proposed."""
+        """Add a proposed claim of new messages."""
         self._under_way.append(_Flight((), count, target))
         self.ranges += count
 
     def add_again(self, ranges: Sequence[Range]) -> None:
-        """A claim or burial of messages given before is proposed; each range may fall into two."""
+        """Add a proposed claim or burial of messages given before; each range may split in two."""
         for first, last in ranges:
             self._claiming.add(first, last)
         count = 2 * len(ranges)
@@ -61,7 +63,7 @@ class Flights:
         self.ranges += count
 
     def join(self, target: int) -> None:
-        """The claim up to `target` and the one before it were made one command; both are of new messages."""
+        """Merge the claim up to `target` with the one before it; both are of new messages."""
         under_way = self._under_way
         at = len(under_way) - 1
         while under_way[at].target != target:
@@ -72,7 +74,7 @@ class Flights:
         del under_way[at]
 
     def applied(self) -> None:
-        """The oldest was applied."""
+        """Remove the oldest: it was applied."""
         assert self._under_way, "a claim that this desk never proposed"
         flight = self._under_way.popleft()
         self.ranges -= flight.ranges
@@ -80,5 +82,5 @@ class Flights:
             self._claiming.remove(first, last)
 
     def unclaimed(self, first: int, last: int) -> Iterator[Range]:
-        """What of these messages is not being claimed again."""
+        """Yield those of these messages that are not being claimed again."""
         yield from self._claiming.missing(first, last)

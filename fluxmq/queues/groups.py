@@ -1,9 +1,10 @@
 """One consumer group of one queue, as every replica knows it.
 
-Below ``cursor`` a message is settled unless it is in a pending range; at and above it nobody has
-been given it. A group's floor is the lowest offset it may still need. Dead messages have left the
-pending ranges but stay in ``dead`` until their dead-letter append is committed: until then the
-queue keeps them. Group 0 of a queue is nobody's: it holds what died while no group existed.
+Below ``cursor`` a message is settled unless it is in a pending range; those at and above it were
+never given to a consumer. A group's floor is the lowest offset it may still need. Dead messages
+have left the pending ranges but stay in ``dead``, and so in the queue, until their dead-letter
+append is committed. Group 0 of a queue is ownerless: it holds messages that died while no group
+existed.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fluxmq.queues.limits import CLAIM_GRANULE, PENDING_RANGES_MAX
 from fluxmq.queues.pending import NOBODY, Fate, Ledger, Piece
 from fluxmq.queues.results import Code, Result
 
-# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+# Looking up an enum member costs more than the comparison; these are read in every tick.
 _OK: Final = int(Code.OK)
 _WORK: Final = int(Mode.WORK)
 _ACK: Final = int(Verb.ACK)
@@ -27,20 +28,20 @@ EXPIRED_AT: Final = -1
 """Time of a range in a claim's others: it has expired."""
 
 TEMPORARY: Final = "\x01"
-"""What the name of a group that ends with its only consumer begins with; no client can name a group so."""
+"""Prefix of the name of a group that ends with its only consumer; no client can use such a name."""
 
 _FOREVER: Final = 1 << 62
 
 
 def _claimed(timeout: int, time: int, holder: int, attempts: int, first_time: int) -> Fate:
-    """The fate of what is claimed at `time` by one who may keep it for `timeout` µs."""
+    """Return the fate of a message claimed at `time` by a holder with a timeout of `timeout` µs."""
     moved = time - time % CLAIM_GRANULE
     due = moved + CLAIM_GRANULE + timeout
     return Fate(holder, due, attempts, first_time or moved, moved)
 
 
 class Group:
-    """State of one consumer group; changed by the machine only."""
+    """State of one consumer group; only the machine changes it."""
 
     __slots__ = (
         "cursor",
@@ -62,17 +63,19 @@ class Group:
         self.mode = mode
         self.filter = filter_
         self.cursor = cursor
-        """Work: the next message to give. Stream: the committed offset, from where reading resumes."""
+        """Work: the next message to give. Stream: the committed offset, from which reading
+        resumes."""
         self.pending = Ledger()
         self.dead = Ledger()
         self.members: dict[int, str] = {}
         """Consumers by their number, in order of joining."""
         self.visiting: set[int] = set()
-        """Those of them for whom the queue is no more in use: they take single messages, or have stopped."""
+        """Members that do not keep the queue in use: they take single messages, or have stopped."""
         self.timeouts: dict[int, int] = {}
-        """µs after which what those of them have not settled may be claimed again; for others it is the queue's."""
+        """µs after which a member's unsettled messages may be claimed again; for others it is the
+        queue's."""
         self.idle_since = 0
-        """Since when it has no member, µs; without meaning while it has one."""
+        """Time since which it has no member, µs; meaningless while it has one."""
 
     @property
     def floor(self) -> int:
@@ -82,19 +85,19 @@ class Group:
 
     @property
     def consumers(self) -> int:
-        """Members for whom the queue is in use."""
+        """Number of members that keep the queue in use."""
         return len(self.members) - len(self.visiting)
 
     def unsettled(self, next_offset: int) -> int:
-        """Messages not settled, held ones included."""
+        """Return how many messages are not settled, held ones included."""
         return next_offset - self.cursor + self.pending.count
 
     def ready(self, next_offset: int) -> int:
-        """Messages nobody holds."""
+        """Return how many messages no consumer holds."""
         return next_offset - self.cursor + self.pending.waiting
 
     def waiting(self) -> Iterator[Range]:
-        """Ranges of messages that were given back, or wait for their time."""
+        """Yield ranges of messages that were returned, or wait for their time."""
         if self.pending.waiting:
             for pending in self.pending:
                 if pending.fate.holder == NOBODY:
@@ -113,9 +116,9 @@ class Group:
         others: Sequence[tuple[int, int, int]],
         automatic: bool = False,
     ) -> tuple[Result, bool]:
-        """Carry out a claim command; gives the result and whether every message of it was claimed.
+        """Apply a claim command; return the result and whether every message of it was claimed.
 
-        What an `automatic` claim gives is settled by that.
+        An `automatic` claim settles what it gives.
         """
         cursor, target = passage
         if self.mode != _WORK or (ranges and holder not in self.members):
@@ -125,7 +128,7 @@ class Group:
         if len(self.pending) + len(ranges) + len(others) > PENDING_RANGES_MAX:
             return Result(Code.LIMIT), False
         if len(ranges) == 1 and not others and cursor == self.cursor <= ranges[0][0]:
-            # What nearly every claim is: new messages that follow each other.
+            # The shape of nearly every claim: consecutive new messages.
             first, last = ranges[0]
             if last >= target:
                 return Result(Code.STALE), False
@@ -150,7 +153,7 @@ class Group:
         return Result(_OK, claimed), claimed == wanted
 
     def _timeout(self, config: QueueConfig, holder: int) -> int:
-        """Microseconds for which `holder` may keep what it is given."""
+        """Return the µs for which `holder` may keep messages unsettled."""
         return self.timeouts.get(holder, config.visibility_timeout)
 
     def _pieces(
@@ -162,9 +165,10 @@ class Group:
         ranges: Sequence[Range],
         others: Sequence[tuple[int, int, int]],
     ) -> tuple[list[Piece], list[Range]]:
-        """What of a claim the cursor passes, in order, and what lies before it and is given again."""
+        """Split a claim into pieces that the cursor passes, in order, and ranges below it to give
+        again."""
         cursor, _ = passage
-        low = self.cursor  # above `cursor` when messages were dropped while the claim was under way
+        low = self.cursor  # above `cursor` when messages were dropped while the claim was in flight
         fate = _claimed(self._timeout(config, holder), time, holder, 1, 0)
         fresh: list[Piece] = []
         again: list[Range] = []
@@ -183,7 +187,8 @@ class Group:
         return fresh, again
 
     def _claim_new(self, config: QueueConfig, time: int, piece: Piece, automatic: bool) -> int:
-        """Take in what the cursor passes: given, waiting or dead; gives how many messages were given."""
+        """Record what the cursor passes: given, waiting or dead; return how many messages were
+        given."""
         first, last, fate = piece
         if fate.reason:
             self.die(config, time, first, last, fate)
@@ -200,7 +205,7 @@ class Group:
         last: int,
         automatic: bool = False,
     ) -> int:
-        """Give what waits or is overdue to `holder`, whoever had it; gives how many messages."""
+        """Give waiting or overdue messages to `holder`, whoever held them; return how many."""
         limit = config.delivery_limit
         timeout = self._timeout(config, holder)
         claimed = 0
@@ -225,7 +230,7 @@ class Group:
         delay: int,
         text: bytes,
     ) -> Result:
-        """Carry out a settle command for what `holder` holds; the value is how many messages that were."""
+        """Apply a settle command to `holder`'s messages; the value is how many those were."""
         if holder == NOBODY:
             return Result(Code.NOT_PENDING)
         settled = wanted = 0
@@ -249,14 +254,14 @@ class Group:
         return Result(_OK if settled == wanted else Code.NOT_PENDING, settled)
 
     def release(self, config: QueueConfig, time: int, holder: int) -> int:
-        """A holder has gone: all it held waits to be given again; gives how many messages."""
+        """Release all of a gone holder's messages for redelivery; return how many."""
         held = self.pending.cut(0, self.cursor, lambda fate: fate.holder == holder)
         for piece in held:
             self.wait(config, time, piece, time)
         return sum(high - low + 1 for low, high, _ in held)
 
     def _refuse(self, config: QueueConfig, time: int, piece: Piece, delay: int) -> None:
-        """A nack: again later, or not any more."""
+        """Apply a nack: redeliver later, or dead-letter."""
         low, high, fate = piece
         if fate.attempts > config.max_retries:
             self.die(config, time, low, high, fate._replace(reason=Reason.MAX_RETRIES))
@@ -265,7 +270,7 @@ class Group:
         self.wait(config, time, piece, time + later)
 
     def wait(self, config: QueueConfig, time: int, piece: Piece, due: int) -> None:
-        """A cut piece is to be given again from `due` on, unless it was delivered too often."""
+        """Make a cut piece redeliverable from `due` on, unless it was delivered too often."""
         low, high, fate = piece
         if config.delivery_limit and fate.attempts >= config.delivery_limit:
             self.die(config, time, low, high, fate._replace(reason=Reason.DELIVERY_LIMIT))
@@ -275,7 +280,7 @@ class Group:
     # --- dying -------------------------------------------------------------------------------------------------
 
     def die(self, config: QueueConfig, time: int, first: int, last: int, fate: Fate) -> None:
-        """Messages that are in no pending range leave the group: to the dead ones, or dropped without a
+        """Remove messages that are in no pending range: dead-letter them, or drop them without a
         dead-letter queue."""
         if not config.dead_letter:
             return
@@ -289,7 +294,7 @@ class Group:
             self.dead.add(first, last, fate)
 
     def bury(self, config: QueueConfig, time: int, reason: int, ranges: Sequence[Range]) -> Result:
-        """Carry out a bury command: what waits or is overdue died of `reason`."""
+        """Apply a bury command: dead-letter waiting or overdue messages for `reason`."""
         buried = wanted = 0
 
         def over(fate: Fate) -> bool:
@@ -306,7 +311,7 @@ class Group:
         return Result(Code.OK if buried == wanted else Code.NOT_PENDING, buried)
 
     def drop_ready(self, config: QueueConfig, time: int, count: int, target: int) -> None:
-        """The oldest ready messages give way: `count` of them, and all new ones below `target`."""
+        """Drop the oldest ready messages: `count` of them, and all new ones below `target`."""
         oldest: list[Range] = []
         if count > 0 and self.pending.waiting:
             for pending in self.pending:
@@ -328,7 +333,8 @@ class Group:
     # --- moving ------------------------------------------------------------------------------------------------
 
     def forget_below(self, start: int) -> bool:
-        """The log begins at `start` now; gives whether the group had needed something below."""
+        """Follow a log that now begins at `start`; return whether the group had needed something
+        below."""
         lost = bool(self.cursor < start or (self.pending.count and self.floor < start))
         if lost:
             if self.mode == Mode.WORK:
@@ -337,21 +343,21 @@ class Group:
         return lost
 
     def purge(self, next_offset: int) -> int:
-        """Drop everything ready; gives how many messages."""
+        """Drop everything ready; return how many messages."""
         dropped = self.ready(next_offset)
         self.pending.cut(0, _FOREVER, lambda fate: fate.holder == NOBODY)
         self.cursor = next_offset
         return dropped
 
     def seek(self, offset: int) -> None:
-        """Continue at `offset`; what was pending is forgotten."""
+        """Continue at `offset` and forget what was pending."""
         self.pending.clear()
         self.cursor = offset
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def pack(self) -> list[Any]:
-        """As plain values for msgpack."""
+        """Return plain values for msgpack."""
         return [
             *(self.id, self.name, self.mode, self.filter, self.cursor, self.idle_since),
             [self._pack_member(holder, member) for holder, member in self.members.items()],
@@ -367,7 +373,7 @@ class Group:
 
     @staticmethod
     def unpack(packed: list[Any]) -> Group:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         id_, name, mode, filter_, cursor, idle_since, members, pending, dead = packed
         group = Group(id_, name, mode, filter_, cursor)
         group.idle_since = idle_since

@@ -1,7 +1,8 @@
-"""Two commands that nobody waits for as one: claims and settlements that go on where the last ones ended.
+"""Merging of two claims or settlements of which the second continues the first.
 
-What nearly all of them are has a fixed shape (one range), so that looking at bytes is enough. The one command does what
-the two do one after the other; what is not of that shape, or does not follow, stays as it is.
+Nearly all of them have a fixed shape (one range), so comparing bytes is enough. The merged command
+does what the two do in sequence; commands of another shape, or that do not continue, stay as they
+are.
 """
 
 from __future__ import annotations
@@ -13,34 +14,35 @@ from fluxmq.queues.commands import Kind
 
 CLAIM: Final = int(Kind.CLAIM)
 SETTLE: Final = int(Kind.SETTLE)
-"""Kinds that may be joined; a command begins with its kind."""
+"""Kinds that may be merged; a command begins with its kind."""
 _IDS: Final = struct.Struct("<II")
 _CLAIM: Final = struct.Struct("<24sQQIIQQ")
-"""A claim of one range: up to the consumer, cursor, target, number of ranges and of others, first, last."""
+"""A claim of one range: up to the consumer, cursor, target, number of ranges and of others, first,
+last."""
 _SETTLE: Final = struct.Struct("<40sQQ")
 """A settlement of one range and no reason: all but its messages, first, last."""
 _ONE_RANGE: Final = struct.pack("<II", 1, 0)
-"""How both say that one range follows, and nothing else."""
+"""Bytes by which both say that one range follows, and nothing else."""
 
 
 def owner_of(command: bytes) -> bytes:
-    """Queue and group of a claim or settlement, as they stand in it."""
+    """Return the encoded queue and group of a claim or settlement."""
     return command[8:16]
 
 
 def consumer_of(command: bytes) -> bytes:
-    """Queue, group and consumer of a claim or settlement, as they stand in it."""
+    """Return the encoded queue, group and consumer of a claim or settlement."""
     return command[8:24]
 
 
 def target_of(claim: bytes) -> tuple[int, int, int]:
-    """Queue and group id of a claim of one range, and where it moves the group's cursor."""
+    """Return queue id, group id and target cursor of a claim of one range."""
     queue_id, group_id = _IDS.unpack_from(claim, 8)
     return queue_id, group_id, _CLAIM.unpack(claim)[2]
 
 
 def takes_new_only(claim: bytes) -> bool:
-    """Whether a claim is of messages that follow each other from the cursor on, as nearly all are."""
+    """Return whether a claim is of consecutive messages from the cursor on, as nearly all are."""
     if len(claim) != _CLAIM.size:
         return False
     _, cursor, _, ranges, others, first, _ = _CLAIM.unpack(claim)
@@ -48,8 +50,8 @@ def takes_new_only(claim: bytes) -> bool:
 
 
 def joined_claim(claim: bytes, following: bytes) -> bytes | None:
-    """One claim in place of two of one group, both of new messages; None when the second is another consumer's or does
-    not go on where the first ends."""
+    """Merge two claims of new messages; return None unless they are one consumer's and the second
+    continues the first."""
     size = _CLAIM.size
     if len(claim) != size or len(following) != size:
         return None
@@ -62,8 +64,8 @@ def joined_claim(claim: bytes, following: bytes) -> bytes | None:
 
 
 def joined_settlement(settlement: bytes, following: bytes) -> bytes | None:
-    """One settlement in place of two; None when they are of different consumers or say different things, or when the
-    messages of the second do not follow those of the first."""
+    """Merge two settlements; return None unless they are the same consumer's, verb included, and
+    the second's messages follow the first's."""
     size = _SETTLE.size
     if len(settlement) != size or len(following) != size:
         return None

@@ -1,14 +1,15 @@
-"""The state machine of one replication group: its queues, changed by committed entries and nothing else.
+"""The state machine of one replication group: its queues, changed only by committed entries.
 
-An entry carries its time; what an entry does depends on the machine's state and the entry's bytes
-only, so that every replica that applied the same entries holds the same snapshot, byte for byte.
-Effects on the world (batches to write, publishers to answer, what segments may forget) are returned
-as `Applied`, in the order in which they are to be carried out.
+An entry carries its time; its effect depends only on the machine's state and the entry's bytes, so
+every replica that applied the same entries has the same snapshot, byte for byte. External effects
+(batches to write, publishers to answer, segments to trim) are returned as `Applied`, in the order
+in which to carry them out.
 
-An entry that cannot be understood raises `CommandError` and the machine must not go on: it was
-committed, so the bytes were damaged since or come from a newer program.
+An entry that cannot be decoded raises `CommandError` and the machine must stop: it was committed,
+so its bytes were damaged since or come from a newer program.
 
-Longer than 500 lines because every command is applied here, each in a few lines, and a reader compares them.
+Longer than 500 lines because every command is applied here, each in a few lines, and a reader
+compares them.
 """
 
 from __future__ import annotations
@@ -52,16 +53,17 @@ from fluxmq.queues.results import Applied, Code, Result
 from fluxmq.queues.states import Queue
 
 VERSION: Final = 4
-"""Behaviour of the machine; raised by an entry, so that all replicas change at one index. With 2 limits of length count ready
-payloads alone, and hold when messages come back; with 3 the rolling hash covers entries whole; 4 is `Origins.wide`."""
+"""Behaviour of the machine; raised by an entry, so that all replicas change at one index. Since 2,
+length limits count ready payloads only and also apply to returned messages; since 3 the rolling
+hash covers entire entries; 4 is `Origins.wide`."""
 FIRST_VERSION: Final = 1
-"""What a group begins as."""
+"""Version of a new group."""
 _WHOLE: Final = 3
 _WIDE: Final = 4
 SNAPSHOT_VERSION: Final = 4
-"""Version 1 had no members that do not count as consumers, 2 none with their own time, 3 no origins; they are read."""
+"""Version 1 lacked visiting members, 2 their timeouts, 3 origins; all are still read."""
 
-# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+# Looking up an enum member costs more than the comparison; these are read in every tick.
 _APPEND: Final = int(Kind.APPEND)
 _CLAIM: Final = int(Kind.CLAIM)
 _SETTLE: Final = int(Kind.SETTLE)
@@ -74,11 +76,11 @@ _ROLLED: Final = struct.Struct("<QQQ")
 _RESULT: Final = struct.Struct("<QQ")
 
 Cold = Callable[["Machine", Applied, Queue, int, Any], Result]
-"""A command that is not in every tick: of a queue, with group id and body."""
+"""Handler of a rare command: takes a queue, group id and body."""
 
 
 class SnapshotError(FluxmqError):
-    """A snapshot's content is not one."""
+    """The content is not a valid snapshot."""
 
 
 class NewerSnapshotError(SnapshotError):
@@ -97,30 +99,31 @@ class Machine:
         self.queues: dict[int, Queue] = {}
         """By id, in order of id."""
         self.changed: set[int] = set()
-        """Ids of queues that entries have changed since somebody last cleared this."""
+        """Ids of queues that entries have changed since this set was last cleared."""
         self.closed: set[int] = set()
-        """Ids of queues that are being moved, from here or to here."""
+        """Ids of queues that are being moved, from or to this group."""
         self._ids: dict[str, int] = {}
         self._next_queue = 1
         self._hash = 0
         self._origins = Origins()
 
     def queue(self, name: str) -> Queue | None:
-        """The queue of that name."""
+        """Return the queue of that name."""
         id_ = self._ids.get(name)
         return None if id_ is None else self.queues[id_]
 
     def state_hash(self) -> int:
-        """Rolling hash over every entry and result so far: replicas that applied the same entries have the same."""
+        """Return the rolling hash over every entry and result so far, equal on replicas that
+        applied the same entries."""
         return self._hash
 
     # --- applying ----------------------------------------------------------------------------------------------
 
     def apply(self, index: int, term: int, data: bytes) -> Applied:
-        """Apply one committed entry and say what came of it.
+        """Apply one committed entry and return its effects.
 
-        Raises `CommandError` when the entry is damaged or of a newer program; the machine is not
-        to be used any further then.
+        Raises `CommandError` when the entry is damaged or of a newer program; the machine must not
+        be used any further then.
         """
         if len(data) < ENTRY.size:
             raise CommandError(f"entry {index} is shorter than its header")
@@ -146,7 +149,7 @@ class Machine:
         return applied
 
     def _commands(self, applied: Applied, data: bytes, touched: dict[int, Queue]) -> None:
-        """Carry out an entry's commands in order."""
+        """Apply an entry's commands in order."""
         results = applied.results
         position, end = ENTRY.size, len(data)
         while position < end:
@@ -180,7 +183,7 @@ class Machine:
             position = stop
 
     def _append_once(self, applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
-        """An append that may have been asked for before. One that was refused may be tried again."""
+        """Apply an append that may be a retry. One that was refused may be tried again."""
         origin, number, floor = IDENTITY.unpack_from(data, body)
         identity, move = Identity(origin, number, floor), queue.move
         if self._origins.seen(identity) or (move is not None and move.came_with.known(identity)):
@@ -191,7 +194,7 @@ class Machine:
         return result
 
     def _roll(self, applied: Applied, data: bytes) -> None:
-        """Take an entry and its results into the rolling hash."""
+        """Add an entry and its results to the rolling hash."""
         rolled = _ROLLED.pack(self._hash, applied.index, applied.time)
         if self.version >= _WHOLE:
             rolled += xxh3_64_digest(data)
@@ -207,7 +210,7 @@ class Machine:
         group_id: int,
         place: tuple[bytes, int, int],
     ) -> Result:
-        """A command that is not in every tick, or of a queue that is not there."""
+        """Apply a rare command, or one of a missing queue."""
         if kind not in _KINDS:
             raise CommandError(f"a command of kind {kind}")
         if kind == Kind.DECLARE:
@@ -230,7 +233,7 @@ class Machine:
     def _raise_version(self, version: int) -> Result:
         if version > VERSION:
             raise CommandError(f"the group works as version {version}, this program as {VERSION}")
-        if version > self.version:  # else it is asked for to wait for what comes before
+        if version > self.version:  # otherwise it only serves to wait for earlier entries
             self._behave_as(version)
         return _OK
 
@@ -262,7 +265,7 @@ class Machine:
         return Result(Code.OK, id_)
 
     def _make(self, applied: Applied, config: QueueConfig) -> Queue:
-        """A new queue; there is none of its name."""
+        """Create a queue whose name is free."""
         id_ = self._next_queue
         self._next_queue += 1
         origin = struct.pack("<QQQ", applied.index, applied.time, id_) + config.name.encode()
@@ -309,7 +312,7 @@ class Machine:
         return Result(Code.OK, queue.start)
 
     def _sweep(self, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
-        """Retention by age, groups and queue unused for too long."""
+        """Apply retention by age, and expire unused groups and an unused queue."""
         time = applied.time
         expires_at = queue.expires_at()
         if expires_at is not None and expires_at <= time:
@@ -326,11 +329,12 @@ class Machine:
     # --- moving ------------------------------------------------------------------------------------------------
 
     def origins(self) -> list[Any]:
-        """Appends that took effect and may be asked for again, for a queue that moves."""
+        """Return appends that took effect and may be retried, for a queue that moves."""
         return self._origins.pack_latest()
 
     def _adopt(self, applied: Applied, body: Any) -> Result:
-        """A queue begins to arrive; the value is the offset that its next batch has to have."""
+        """Begin or continue an arriving queue; the value is the offset that its next batch must
+        have."""
         config, base, number = QueueConfig.unpack(body[0]), body[1], body[2]
         existing = self.queue(config.name)
         if existing is not None:
@@ -446,13 +450,13 @@ class Machine:
         gone = 0
         for first, last in checked(body):
             gone += sum(high - low + 1 for low, high, _ in group.dead.cut(first, last))
-        applied.woken[queue.id] = None  # too many dead may have kept it from claiming
+        applied.woken[queue.id] = None  # too many dead messages may have kept it from claiming
         return Result(Code.OK, gone)
 
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
-        """Everything that decides what later entries do; batches are not in it."""
+        """Return everything that decides what later entries do; batches are not included."""
         packed: bytes = msgpack.packb(
             [
                 *(SNAPSHOT_VERSION, self.version, self.applied, self.time),
@@ -464,7 +468,8 @@ class Machine:
         return packed
 
     def restore(self, content: bytes) -> None:
-        """Become what `snapshot` was taken of. Raises SnapshotError or NewerSnapshotError, and stays as it was then."""
+        """Restore the state in a snapshot. Raises SnapshotError or NewerSnapshotError, leaving the
+        machine unchanged."""
         try:
             version, *fields = msgpack.unpackb(content)
             if type(version) is int and version > SNAPSHOT_VERSION:

@@ -1,8 +1,8 @@
-"""What a queue remembers of its log's shape: at some offsets, how many bytes lie before and what time it was.
+"""Marks in a queue's log: at some offsets, how many bytes lie before and what time it was.
 
 Sizes of single messages are in the segments, which the machine cannot read; retention and limits by
 bytes or age are decided at these marks, so that every replica decides alike. There are at most
-`MARKS_MAX` of them: beyond it every second one goes and later batches are marked more rarely.
+`MARKS_MAX`: beyond it every second one is dropped and later batches are marked more rarely.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ _BYTES: Final = itemgetter(1)
 _TIME: Final = itemgetter(2)
 
 Mark = tuple[int, int, int]
-"""Offset, bytes of everything before it since the queue was made, time of the last message before it in µs."""
+"""Offset, bytes of everything before it since the queue was created, time of the last message
+before it in µs."""
 
 
 class Marks:
-    """Marks of one log, and its end: `end_bytes` since the queue was made, `last_time` of its last message."""
+    """Marks of one log, and its end: `end_bytes` since creation, `last_time` of its last
+    message."""
 
     __slots__ = ("end_bytes", "last_time", "marks", "skipped", "stride")
 
@@ -34,7 +36,8 @@ class Marks:
         self.skipped = 0
 
     def append(self, offset: int, size: int, last_time: int) -> None:
-        """A batch of `size` bytes was stored at `offset`; its last message is of `last_time`."""
+        """Record a batch of `size` bytes stored at `offset`, whose last message is of
+        `last_time`."""
         self.skipped += 1
         if self.skipped >= self.stride or not self.marks:
             self.skipped = 0
@@ -46,7 +49,7 @@ class Marks:
         self.last_time = max(self.last_time, last_time)
 
     def trim(self, start: int) -> None:
-        """The log begins at `start` now: marks before it go, but for the last."""
+        """Drop all but the last mark before `start`, where the log now begins."""
         marks = self.marks
         if len(marks) > 1 and marks[1][0] <= start:
             del marks[: bisect_right(marks, start, key=_OFFSET) - 1]
@@ -54,52 +57,56 @@ class Marks:
                 self.stride //= 2
 
     def bytes_from(self, offset: int) -> int:
-        """Bytes from `offset` to the end, up to what a mark's distance makes more."""
+        """Return the bytes from `offset` to the end, too many by at most one mark's distance."""
         at = bisect_right(self.marks, offset, key=_OFFSET)
         return self.end_bytes - self.marks[at - 1][1] if at else self.end_bytes
 
     def at_most(self, size: int, next_offset: int) -> int:
-        """The lowest marked offset from which on there are at most `size` bytes; the last mark where none is."""
+        """Return the lowest marked offset from which at most `size` bytes follow; the last mark
+        where none is."""
         at = bisect_left(self.marks, self.end_bytes - size, key=_BYTES)
         if at < len(self.marks):
             return self.marks[at][0]
         return self.marks[-1][0] if self.marks else next_offset
 
     def bytes_before(self, offset: int, next_offset: int) -> int:
-        """Bytes of everything before `offset` since the queue was made, up to what a mark's distance makes less."""
+        """Return the bytes of everything before `offset` since creation, too few by at most one
+        mark's distance."""
         if offset >= next_offset:
             return self.end_bytes
         at = bisect_right(self.marks, offset, key=_OFFSET)
         return self.marks[at - 1][1] if at else 0
 
     def reach(self, first: int, size: int, next_offset: int) -> int:
-        """The lowest marked offset behind `first` with at least `size` bytes between them; the end where there is none."""
+        """Return the lowest marked offset at least `size` bytes behind `first`; the end where there
+        is none."""
         wanted = self.bytes_before(first, next_offset) + size
         at = bisect_left(self.marks, wanted, key=_BYTES)
         return max(self.marks[at][0], first + 1) if at < len(self.marks) else next_offset
 
     def older_than(self, time: int, next_offset: int) -> int:
-        """The highest known offset before which every message is of `time` or older."""
+        """Return the highest known offset before which every message is of `time` or older."""
         if not self.marks or self.last_time <= time:
             return next_offset
         at = bisect_right(self.marks, time, key=_TIME)
         return self.marks[at - 1][0] if at else 0
 
     def next_time(self, start: int) -> int | None:
-        """The time of the last of the oldest messages after `start` that retention by age can cut; None without any."""
+        """Return the time of the last of the oldest messages that retention by age can cut after
+        `start`; None without any."""
         at = bisect_right(self.marks, start, key=_OFFSET)
         if at < len(self.marks):
             return self.marks[at][2]
         return self.last_time if self.marks else None
 
     def pack(self) -> list[Any]:
-        """As plain values for msgpack."""
+        """Return plain values for msgpack."""
         flat = [number for mark in self.marks for number in mark]
         return [self.end_bytes, self.last_time, self.stride, self.skipped, flat]
 
     @staticmethod
     def unpack(packed: list[Any]) -> Marks:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         marks = Marks()
         marks.end_bytes, marks.last_time, marks.stride, marks.skipped, flat = packed
         marks.marks = list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))

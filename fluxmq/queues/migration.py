@@ -1,18 +1,18 @@
-"""Moving a queue to another replication group: the commands, and what they do to a queue.
+"""Moving a queue to another replication group: the commands, and their effects on a queue.
 
-A queue that moves is fenced where it was, and arrives where it goes. Offsets stay what they were, so everything that is known
-of a queue by offset (what is settled, who died, where streams are read) is taken over as it is::
+A moving queue is fenced in its source group and arrives in its target group. Offsets are preserved,
+so all state kept by offset (settled, dead, stream positions) carries over unchanged::
 
-    ADOPT     there: begin an arriving queue whose first batch has this offset; or go on with the one there is
-    IMPORT    there: a batch as it is stored here, at its own offset; one that is there already changes nothing
-    FENCE     here: nothing is taken or given any more; what consumers held waits again
-    INSTALL   there: everything else that the fenced queue is; its batches have to be there by then
-    DECLARE   there: the arriving queue, which has to be whole, is the queue from now on
-    UNFENCE   here: the move is off; the queue goes on
+    ADOPT     target: begin an arriving queue whose first batch has this offset, or continue it
+    IMPORT    target: a stored batch, at its own offset; one that is there already changes nothing
+    FENCE     source: take and give nothing any more; consumers' messages become ready again
+    INSTALL   target: all other state of the fenced queue; its batches must be there by then
+    DECLARE   target: the arriving queue, which must be complete, becomes live
+    UNFENCE   source: the move is aborted; the queue goes on
 
-A part that arrives bears the move's number, and what was installed that of its fence: what belongs to an earlier move, or was
-on its way for long, is recognised and refused. Appends carry identities (`origins`); those that had taken effect before the
-fence come along, so that who asks again is not stored again.
+Imported parts carry the move's number, and installed state that of its fence: parts of an earlier
+move, or late ones, are recognised and refused. Appends carry identities (`origins`); those applied
+before the fence are carried over, so that a retry is not stored again.
 """
 
 from __future__ import annotations
@@ -35,37 +35,40 @@ if TYPE_CHECKING:
     from fluxmq.queues.machine import Machine
 
 EXACT: Final = 2
-"""From this behaviour of the machine on limits of length count as `Queue.exact` says."""
+"""Machine version from which length limits count as `Queue.exact` says."""
 _MIGRATION: Final = struct.Struct("<Q")
 _LENGTH: Final = struct.Struct("<I")
 CARRIED: Final = frozenset({int(Kind.ADOPT), int(Kind.IMPORT), int(Kind.INSTALL)})
-"""Commands that come from who leads the group that the queue is in, for the group that it goes to."""
+"""Commands that the source group's leader sends to the target group."""
 WHILE_CLOSED: Final = frozenset(
     {
         *(int(Kind.DELETE), int(Kind.FENCE), int(Kind.UNFENCE)),
         *(int(Kind.IMPORT), int(Kind.INSTALL)),
     }
 )
-"""Commands of queues that a fenced or an arriving one takes."""
+"""Commands on queues that a fenced or an arriving one accepts."""
 
 
 def command(kind: int, queue_id: int, body: bytes) -> tuple[bytes, bytes]:
-    """A command whose body is there already, in pieces."""
+    """Return a command with an encoded body, in pieces."""
     return COMMAND.pack(kind, 1, 0, COMMAND.size + len(body), queue_id, 0), body
 
 
 def adopt_body(config: QueueConfig, base: int, migration: int) -> bytes:
-    """Begin a queue whose first batch will have offset `base`, unless this move has begun it and is beyond that."""
+    """Encode ADOPT: begin a queue with first offset `base`, unless this move has begun it and is
+    past that."""
     return _packed([config.pack(), base, migration])
 
 
 def import_body(migration: int, batch: bytes) -> bytes:
-    """A stored batch (its length is a multiple of 8), stamped as it is where it comes from."""
+    """Encode IMPORT: a stored batch (its length is a multiple of 8), stamped as in the source
+    group."""
     return _MIGRATION.pack(migration) + batch
 
 
 def install_body(migration: int, fence: int, queue: Queue, origins: list[Any]) -> bytes:
-    """Everything of a fenced queue but its batches, and the appends of its group that had taken effect by then."""
+    """Encode INSTALL: everything of a fenced queue but its batches, and its group's applied
+    appends."""
     return _packed([migration, fence, queue.pack(), origins])
 
 
@@ -75,33 +78,34 @@ def _packed(body: Any) -> bytes:
     return padded + bytes(-len(padded) % 8)
 
 
-# What they do
+# Effects
 
 
 def is_arriving(queue: Queue) -> bool:
-    """Whether a queue comes from another group and is not here yet."""
+    """Return whether a queue is still arriving from another group."""
     return queue.move is not None and bool(queue.move.arriving)
 
 
 def arrives_by(queue: Queue, number: int) -> bool:
-    """Whether a queue comes from another group by the move of this number."""
+    """Return whether a queue arrives from another group by the move of this number."""
     return queue.move is not None and number > 0 and queue.move.arriving == number
 
 
 def fenced_at(queue: Queue) -> int:
-    """The number of the fence that closes a queue; 0 for one that is not fenced."""
+    """Return the number of the fence that closes a queue; 0 for one that is not fenced."""
     return 0 if queue.move is None else queue.move.fenced
 
 
 def refuse(applied: Applied, kind: int, queue_id: int, group_id: int) -> Result:
-    """A command for a queue that is closed: nothing happens."""
+    """Refuse a command for a closed queue, without effect."""
     if kind in (Kind.CLAIM, Kind.BURY):
         applied.claims.append((queue_id, group_id, False))
     return Result(Code.CLOSED)
 
 
 def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
-    """Close a queue where it is; the value is the fence's number. What consumers held waits again."""
+    """Close a queue in its source group; the value is the fence's number. Unacked messages become
+    ready again."""
     if is_arriving(queue):
         return Result(Code.CONFLICT)
     if not queue.closed:
@@ -119,7 +123,7 @@ def fence(machine: Machine, applied: Applied, queue: Queue, group_id: int, body:
 
 
 def _leave_all(applied: Applied, queue: Queue, group: Group) -> None:
-    """Every consumer of a group goes."""
+    """Remove every consumer of a group."""
     if group.name.startswith(TEMPORARY):
         queue.delete_group(group, applied.time)
         return
@@ -150,7 +154,7 @@ def _open(machine: Machine, applied: Applied, queue: Queue) -> None:
 
 
 def take_in(applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
-    """Import a batch; the value is the offset that the next one has to have."""
+    """Import a batch; the value is the offset that the next one must have."""
     (number,) = _MIGRATION.unpack_from(data, body)
     move = queue.move
     if move is None or not arrives_by(queue, number):
@@ -162,13 +166,13 @@ def take_in(applied: Applied, queue: Queue, data: bytes, body: int) -> Result:
     if base != queue.next_offset:
         return Result(Code.OUT_OF_RANGE, queue.next_offset)
     queue.next_offset = base + batch.count
-    move.installed = 0  # what was installed does not know of this
+    move.installed = 0  # the installed state does not include this batch
     applied.batches.append((queue.id, batch))
     return Result(Code.OK, queue.next_offset)
 
 
 def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, body: Any) -> Result:
-    """Be what the fenced queue is. Raises `CommandError` for what is none."""
+    """Take over the state of the fenced queue. Raises `CommandError` for an invalid one."""
     number, fence_number, packed, origins = body
     move = queue.move
     if move is None or not arrives_by(queue, number):
@@ -194,7 +198,7 @@ def install(machine: Machine, applied: Applied, queue: Queue, group_id: int, bod
 
 
 def _become(queue: Queue, known: Queue) -> None:
-    """Know what another queue does, whose batches are here; id, and that it arrives, stay."""
+    """Take over another queue's state, whose batches are here; keep id and arriving state."""
     queue.configure(known.config)
     queue.identity, queue.idle_since = known.identity, known.idle_since
     queue.start, queue.kept = known.start, known.kept
@@ -205,7 +209,7 @@ def _become(queue: Queue, known: Queue) -> None:
 
 
 def activate(machine: Machine, applied: Applied, queue: Queue) -> bool:
-    """Make an arriving queue that is whole the queue; False for one that is not."""
+    """Make a complete arriving queue live; return False for an incomplete one."""
     move = queue.move
     if move is None or not move.installed:
         return False

@@ -1,12 +1,13 @@
-"""Pending ranges: what a group has been given and not settled, or waits to be given again.
+"""Pending ranges: messages that a group has been given and not settled, or that wait for
+redelivery.
 
 A range is consecutive offsets with one fate: the same holder, due time, attempts. Neighbours with
 the same fate are one range, so memory follows the number of ranges, not of messages. Settling in
-order touches the first range only; anywhere else it is a binary search.
+order touches only the first range; anywhere else it is a binary search.
 
-``due`` is the one time of a range: for what a consumer holds, when it may be claimed from it; for
-what waits (holder 0), when it may be claimed at all. The heap of due times serves the leader, is
-never in a snapshot and never decides what an entry does.
+``due`` is the one time of a range: for a consumer's messages, when they may be claimed from it; for
+waiting ones (holder 0), when they may be claimed at all. The heap of due times serves the leader,
+is never in a snapshot and never decides what an entry does.
 """
 
 from __future__ import annotations
@@ -18,29 +19,29 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 NOBODY: Final = 0
-"""Holder of what waits."""
+"""Holder of waiting messages."""
 
 _by_last = attrgetter("last")
 
 
 class Fate(NamedTuple):
-    """All that a range's messages have in common. Times are µs since the epoch."""
+    """Everything that a range's messages have in common. Times are µs since the epoch."""
 
     holder: int
     due: int
     attempts: int
     """Deliveries so far."""
     first_time: int
-    """When it was first delivered, 0 for never."""
+    """Time of the first delivery, 0 for never."""
     last_time: int
     reason: int = 0
-    """Why it died; in a group's dead ranges only."""
+    """Reason for dead-lettering; in a group's dead ranges only."""
     text: bytes = b""
-    """What the consumer said when it rejected."""
+    """The consumer's text when it rejected."""
 
 
 class Pending:
-    """One range, `first`..`last`. `armed`: stands in the heap of due times."""
+    """One range, `first`..`last`. `armed`: in the heap of due times."""
 
     __slots__ = ("alive", "armed", "fate", "first", "last")
 
@@ -62,21 +63,21 @@ Piece = tuple[int, int, Fate]
 class Ledger:
     """Disjoint pending ranges in order of offset.
 
-    `count` messages are in it, `waiting` of them without a holder.
+    It holds `count` messages, `waiting` of them without a holder.
     """
 
     __slots__ = ("_head", "_number", "_ranges", "_timers", "count", "waiting")
 
     def __init__(self) -> None:
         self._ranges: list[Pending] = []
-        self._head = 0  # ranges before it are settled; cut off now and then, so that settling in order costs O(1)
+        self._head = 0  # ranges before it are settled; trimmed now and then, so that settling in order costs O(1)
         self._timers: list[tuple[int, int, Pending]] = []
         self._number = 0
         self.count = 0
         self.waiting = 0
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Return the number of ranges."""
         return len(self._ranges) - self._head
 
     def __iter__(self) -> Iterator[Pending]:
@@ -86,7 +87,7 @@ class Ledger:
 
     @property
     def first(self) -> int | None:
-        """The lowest offset, None when there is none."""
+        """The lowest offset; None when there is none."""
         return self._ranges[self._head].first if self._head < len(self._ranges) else None
 
     def add(self, first: int, last: int, fate: Fate) -> None:
@@ -117,7 +118,7 @@ class Ledger:
     def cut(
         self, first: int, last: int, wanted: Callable[[Fate], bool] | None = None
     ) -> list[Piece]:
-        """Take out what of `first`..`last` is in the ledger and `wanted`; gives the pieces in order."""
+        """Remove the parts of `first`..`last` that are `wanted`; return the pieces in order."""
         ranges = self._ranges
         at = self._find(first)
         taken: list[Piece] = []
@@ -151,7 +152,7 @@ class Ledger:
         return taken
 
     def acknowledge(self, first: int, last: int, holder: int) -> int:
-        """Take out what of `first`..`last` the holder has; gives how many messages that were."""
+        """Remove the holder's messages of `first`..`last`; return how many those were."""
         head = self._head
         ranges = self._ranges
         if head < len(ranges):
@@ -168,7 +169,7 @@ class Ledger:
         return sum(high - low + 1 for low, high, _ in pieces)
 
     def overlapping(self, first: int, last: int) -> list[Piece]:
-        """What of `first`..`last` is in the ledger, in order; nothing changes."""
+        """Return the parts of `first`..`last` in the ledger, in order, without changes."""
         ranges = self._ranges
         found = []
         for at in range(self._find(first), len(ranges)):
@@ -189,7 +190,7 @@ class Ledger:
     # --- due times, for the leader -----------------------------------------------------------------------------
 
     def next_due(self) -> int | None:
-        """A time not after the next due one; None when nothing is armed."""
+        """Return a time not after the next due one; None when nothing is armed."""
         timers = self._timers
         while timers:
             due, _, pending = timers[0]
@@ -199,7 +200,7 @@ class Ledger:
         return None
 
     def pop_due(self, now: int, limit: int) -> list[Piece]:
-        """At most `limit` ranges that are due, by due time; each is given once until armed again."""
+        """Return at most `limit` due ranges, by due time; each once until armed again."""
         found: list[Piece] = []
         while len(found) < limit:
             due = self.next_due()
@@ -211,7 +212,7 @@ class Ledger:
         return found
 
     def arm_all(self) -> None:
-        """Every range is to be given by `pop_due` again."""
+        """Let `pop_due` return every range again."""
         self._timers.clear()
         for pending in self:
             pending.armed = False
@@ -221,7 +222,7 @@ class Ledger:
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def pack(self) -> list[Any]:
-        """All ranges, flat, for msgpack."""
+        """Return all ranges, flat, for msgpack."""
         packed: list[Any] = []
         for pending in self:
             packed += (pending.first, pending.last, *pending.fate)
@@ -229,7 +230,7 @@ class Ledger:
 
     @staticmethod
     def unpack(packed: list[Any]) -> Ledger:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         ledger = Ledger()
         width = 2 + len(Fate._fields)
         for at in range(0, len(packed), width):
@@ -239,7 +240,7 @@ class Ledger:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _find(self, offset: int) -> int:
-        """Index of the first range that ends at or after `offset`."""
+        """Return the index of the first range that ends at or after `offset`."""
         ranges = self._ranges
         head = self._head
         if head < len(ranges) and ranges[head].last >= offset:
@@ -247,7 +248,7 @@ class Ledger:
         return bisect_left(ranges, offset, lo=head, key=_by_last)
 
     def _remove(self, at: int) -> int:
-        """Take out the range at an index; gives the index of the next one."""
+        """Remove the range at an index; return the index of the next one."""
         ranges = self._ranges
         ranges[at].alive = False
         if at > self._head:
@@ -264,7 +265,7 @@ class Ledger:
         return self._head
 
     def _join_next(self, at: int) -> None:
-        """Make the range at an index and the next one range where they touch and share a fate."""
+        """Merge the range at an index with the next where they touch and share a fate."""
         ranges = self._ranges
         if at + 1 == len(ranges):
             return
@@ -274,7 +275,7 @@ class Ledger:
             self._remove(at + 1)
 
     def _arm(self, pending: Pending) -> None:
-        """Put a range in the heap unless it stands there; a heap of mostly dead ranges is made anew."""
+        """Put a range in the heap unless it is there; rebuild a heap of mostly dead ranges."""
         if pending.armed:
             return
         pending.armed = True

@@ -1,8 +1,9 @@
-"""The leader's side of one work group of a queue with priorities: of what is ready, the highest is given first.
+"""The leader's side of one work group of a queue with priorities: the highest ready one goes first.
 
-Messages are stored in the order they came. When somebody is hungry and is not given all there is, the cursor is moved
-over the rest, as if it were delayed until now: it waits in the machine's pending ranges, which its leader looks through
-by priority. So priorities are in no entry and in no snapshot, and a new leader finds them again in the messages.
+Messages are stored in the order they came. When consumers with room are not given all there is, the
+cursor moves over the rest, as if delayed until now: it waits in the machine's pending ranges, which
+the leader scans by priority. So no entry and no snapshot holds priorities, and a new leader reads
+them from the messages again.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from fluxmq.queues.spans import Spans
 from fluxmq.queues.states import Queue
 
 READY_MAX: Final = 32_768
-"""Ready messages that are looked through by priority; those behind them wait in the order they came. Bounds what one
-group keeps in memory, and, as each may become a pending range, leaves most of those to consumers."""
+"""Ready messages sorted by priority; those behind them wait in the order they came. Bounds one
+group's memory and, as each may become a pending range, leaves most of those to consumers."""
 
 _PIECES_MAX: Final = 2_048
-"""Ranges of one priority that one run looks at: a claim has no more than twice as many ranges."""
+"""Ranges of one priority that one run handles: a claim has at most twice as many ranges."""
 _KNOWN_MAX: Final = 4_096
-"""Property blocks whose priority is remembered; publishers use few."""
+"""Property blocks whose priority is cached; publishers use few."""
 
 
 def priority_of(block: bytes) -> int:
-    """The priority that a property block speaks of, 0 for none."""
+    """Return the priority in a property block, 0 for none."""
     try:
         for kind, value, _ in decode(block):
             if kind is Kind.PRIORITY and isinstance(value, int):
                 return value
     except PropertyError:
-        return 0  # whoever it is delivered to will see that it says nothing
+        return 0  # its consumer will report the malformed block
     return 0
 
 
@@ -53,26 +54,26 @@ class Bands:
         return self.count > 0
 
     def add(self, priority: int, first: int, last: int) -> None:
-        """Messages of one priority."""
+        """Add messages of one priority."""
         spans = self._spans.get(priority)
         if spans is None:
             spans = self._spans[priority] = Spans()
         self.count += spans.add(first, last)
 
     def highest(self) -> tuple[int, Range]:
-        """The first range of the highest priority, and that. There has to be one."""
+        """Return the highest priority and its first range. There must be one."""
         priority = max(self._spans)
         return priority, next(iter(self._spans[priority]))
 
     def remove(self, priority: int, first: int, last: int) -> None:
-        """Messages that are looked after."""
+        """Remove messages that were handled."""
         spans = self._spans[priority]
         self.count -= sum(high - low + 1 for low, high in spans.remove(first, last))
         if not spans:
             del self._spans[priority]
 
     def ranges(self) -> Spans:
-        """All of them, without their priorities."""
+        """Return all of them, without their priorities."""
         together = Spans()
         for spans in self._spans.values():
             for first, last in spans:
@@ -92,31 +93,32 @@ class PriorityDesk(Desk):
         self._bands = Bands()
         self._known: dict[bytes, int] = {}
         self._moving_to = 0
-        """Where a claim that is under way moves the cursor to, over messages that nobody is given by it."""
+        """Target of an in-flight claim that moves the cursor over messages it gives to nobody."""
         self._moving = 0
-        """How many of them are ready then."""
+        """Number of those messages that are then ready."""
         super().__init__(queue, group, read)
 
     def begin_again(self) -> None:
-        """Forget what was to be given, and learn it anew."""
+        """Rebuild the sets of waiting messages."""
         self._bands.clear()
         self._moving_to = self._moving = 0
         super().begin_again()
 
     def can_give(self) -> bool:
-        """Whether somebody is hungry and there may be something to give."""
+        """Return whether a consumer has room and there may be something to give."""
         if not self.hungry or self._refused:
             return False
         return bool(self._bands) or self._cursor < self.queue.next_offset
 
     def may_give(self) -> bool:
-        """Whether there may be something to give, now or once claims under way are applied."""
+        """Return whether there may be something to give, now or once in-flight claims are
+        applied."""
         if self._refused or self._is_moving:
             return True
         return (bool(self._bands) or self._cursor < self.queue.next_offset) and self._may_claim()
 
     def ready(self) -> int:
-        """Messages that nobody holds nor is being given."""
+        """Return how many messages are neither held nor being claimed."""
         return super().ready() + (self._moving if self._is_moving else 0)
 
     @property
@@ -124,12 +126,12 @@ class PriorityDesk(Desk):
         return self.group.cursor < self._moving_to
 
     def _take_up(self, first: int, last: int, attempts: int) -> None:
-        """Messages wait for whoever is hungry: sort them in."""
+        """Sort messages that wait for hungry consumers by priority."""
         for low, high, priority in self._sorted(first, last):
             self._bands.add(priority, low, high)
 
     def _sorted(self, first: int, last: int) -> Iterator[tuple[int, int, int]]:
-        """Messages in ranges of one priority."""
+        """Yield messages in ranges of one priority."""
         while first <= last:
             batch = self.batch_at(first)
             end = min(last, batch.base_offset + batch.count - 1)
@@ -150,7 +152,7 @@ class PriorityDesk(Desk):
         return min(priority, self.queue.config.max_priority)
 
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
-        """Give one consumer up to `share` messages, those of the highest priority first."""
+        """Give one consumer up to `share` messages, the highest priority first."""
         new = _New(self._cursor)
         fresh = self._cursor < self.queue.next_offset and not self._is_moving
         if fresh and self._bands.count < READY_MAX and self._may_claim() and self._may_run_ahead():
@@ -159,7 +161,7 @@ class PriorityDesk(Desk):
         while given < share and step.bytes_left and (self._bands or new.ready):
             old = self._bands.highest() if self._bands else None
             if old is not None and (not new.ready or old[0] >= new.ready.highest()[0]):
-                priority, hint = old  # what came first is first among equals
+                priority, hint = old  # first come, first served among equals
                 count, done = self._give_again(step, consumer, hint, share - given, now)
                 self._bands.remove(priority, hint[0], done)
             else:
@@ -201,14 +203,14 @@ class PriorityDesk(Desk):
                     break
 
     def _give(self, step: Step, consumer: Consumer, batch: Batch, first: int, count: int) -> None:
-        """New messages for a consumer."""
+        """Give new messages to a consumer."""
         consumer.credit -= count
         if not (consumer.automatic and consumer.taking):
             consumer.held.add(first, first + count - 1)
         step.deliveries.append(Delivery(consumer, batch, first - batch.base_offset, count, 1))
 
     def _pass_over(self, step: Step, consumer: Consumer, new: _New) -> None:
-        """Claim what was given of new messages; the others wait, and are taken up when that is applied."""
+        """Claim the new messages given; the others wait, and are taken up when that is applied."""
         waiting = new.ready.ranges()
         if waiting:
             self._moving_to, self._moving = new.position, new.ready.count
@@ -222,7 +224,7 @@ class PriorityDesk(Desk):
 
 
 class _New:
-    """What one run found of messages that came since the last one. `pieces`: ranges looked at."""
+    """Messages that one run found beyond the cursor. `pieces`: ranges examined."""
 
     def __init__(self, position: int) -> None:
         self.position = position

@@ -1,7 +1,7 @@
-"""Duplicate suppression: which sequence numbers each producer has used in one queue.
+"""Duplicate detection: the sequence numbers that each producer has used in one queue.
 
-A window is bounded: sequences and ranges per producer, producers per queue. What falls out of it is stored
-again when it is repeated, never refused: at least once comes first.
+A window is bounded: sequences and ranges per producer, producers per queue. A repeat of a forgotten
+sequence is stored again, never refused: at least once comes first.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Identity = tuple[int, int]
 
 
 def identities(batch: Batch) -> list[Identity]:
-    """Producer and sequence of every message; the batch has the column."""
+    """Return producer and sequence of every message of a batch that has the column."""
     count = batch.count
     numbers = struct.unpack_from(f"<{count}Q{count}q", batch.data, batch.producer_at)
     return list(zip(numbers[:count], numbers[count:], strict=True))
 
 
 class Producers:
-    """Windows by producer, the one unused for longest first."""
+    """Windows by producer, the least recently used first."""
 
     __slots__ = ("_windows",)
 
@@ -36,9 +36,9 @@ class Producers:
         return len(self._windows)
 
     def fresh(self, messages: list[Identity]) -> list[int]:
-        """Indexes of messages not seen before; a message without a producer is always fresh.
+        """Return indexes of messages not seen before; a message without a producer is always new.
 
-        Within `messages` only the first of equal ones is.
+        Of equal ones within `messages` only the first counts as new.
         """
         found = []
         seen: dict[Identity, None] = {}
@@ -58,7 +58,8 @@ class Producers:
         window_max: int = UNLIMITED,
         producers_max: int = PRODUCERS_MAX,
     ) -> None:
-        """These are stored. Of each producer at most `window_max` sequences are kept, the highest."""
+        """Record stored messages. Of each producer at most the `window_max` highest sequences are
+        kept."""
         windows = self._windows
         for producer, sequence in messages:
             if not producer:
@@ -75,12 +76,12 @@ class Producers:
                 del windows[next(iter(windows))]
 
     def pack(self) -> list[Any]:
-        """In order of use, for msgpack."""
+        """Return plain values in order of use, for msgpack."""
         return [[producer, window.pack()] for producer, window in self._windows.items()]
 
     @staticmethod
     def unpack(packed: list[Any]) -> Producers:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         producers = Producers()
         producers._windows = {producer: Spans.unpack(numbers) for producer, numbers in packed}
         return producers

@@ -1,4 +1,4 @@
-"""What applying an entry came to: one result per command, and what the host has to do."""
+"""Results of applying an entry: one per command, and the effects that the host carries out."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fluxmq._hot.batches import Batch
 
 
 class Code(IntEnum):
-    """Outcome of a command. Up to `DUPLICATE` it is positive: a publisher may be told so."""
+    """Outcome of a command. Up to `DUPLICATE` it is positive for a publisher."""
 
     OK = 0
     EXISTS = 1
-    """A queue or group of that name was there; the value is its id."""
+    """A queue or group of that name existed; the value is its id."""
     DUPLICATE = 2
     """All messages of the batch were stored before; nothing was stored again."""
     FULL = 16
@@ -21,7 +21,7 @@ class Code(IntEnum):
     NO_QUEUE = 18
     NO_GROUP = 19
     NOT_PENDING = 20
-    """Some messages were not held by that consumer; the value says how many were."""
+    """The consumer did not hold some of the messages; the value is how many it did."""
     STALE = 21
     """A claim does not fit the group's cursor; nothing was claimed."""
     LIMIT = 22
@@ -30,18 +30,20 @@ class Code(IntEnum):
     """A queue or group of that name is of another type, mode or filter."""
     OUT_OF_RANGE = 24
     IN_USE = 25
-    """The queue has consumers and was to be deleted only without; the value is how many."""
+    """The queue has consumers, and deletion required none; the value is their number."""
     NOT_EMPTY = 26
-    """The queue has ready messages and was to be deleted only without; the value is how many."""
+    """The queue has ready messages, and deletion required none; the value is their number."""
     LOST = 27
-    """Leadership was lost: it may take effect or not. No machine answers so, only who leads it."""
+    """Leadership was lost: the command may or may not take effect. Only leaders answer so, no
+    machine."""
     CLOSED = 28
     """The queue is being moved to another group, and takes and gives nothing now."""
 
 
 @dataclass(slots=True, init=False)
 class Result:
-    """Of one command. `value`: base offset of an append, id of what was made, messages settled or claimed."""
+    """Result of one command. `value`: base offset of an append, id of a created object, messages
+    settled or claimed."""
 
     code: int
     value: int
@@ -52,15 +54,17 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Whether the publisher or consumer gets a positive answer."""
+        """True when the publisher or consumer gets a positive answer."""
         return self.code <= Code.DUPLICATE
 
 
 @dataclass(slots=True, init=False)
 class Applied:
-    """Effects of one entry, to be carried out by the host in this order: deleted, declared, configured, batches, trims.
+    """Effects of one entry, for the host to carry out in this order: deleted, declared, configured,
+    batches, trims.
 
-    A queue that this entry has made and deleted is in both lists; what concerns a deleted one need not be carried out.
+    A queue that this entry created and deleted is in both lists; effects on a deleted one may be
+    skipped.
     """
 
     index: int
@@ -68,9 +72,9 @@ class Applied:
     time: int
     results: list[Result]
     declared: list[int]
-    """Queue ids made by this entry."""
+    """Ids of queues created by this entry."""
     configured: list[int]
-    """Ids of queues that were there and have another configuration now."""
+    """Ids of existing queues with a new configuration."""
     batches: list[tuple[int, Batch]]
     """Stamped batches for the queues' segments."""
     trims: list[tuple[int, int]]
@@ -80,11 +84,12 @@ class Applied:
     woken: dict[int, None]
     """Queue ids with something to dispatch, each once, in order."""
     claims: list[tuple[int, int, bool]]
-    """Queue id, group id and whether it took effect whole, for every claim and burial: for `Dispatch`."""
+    """Queue id, group id and whether it took effect completely, for every claim and burial: for
+    `Dispatch`."""
     voided: list[int]
     """Ids of queues that were closed or opened for a move: their consumers and timers are void."""
     moved: list[tuple[int, int]]
-    """Queue and group ids whose cursor was set (seek): what `Dispatch` knew of them is void."""
+    """Queue and group ids whose cursor was set (seek): `Dispatch`'s state of them is void."""
 
     def __init__(self, index: int, term: int, time: int) -> None:
         self.index = index

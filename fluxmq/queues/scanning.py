@@ -1,7 +1,7 @@
-"""What a group may do with the messages of a batch at one moment: give, pass over, let wait, let expire.
+"""Verdicts on the messages of a batch for a group at one moment: give, pass over, wait, expire.
 
-Decided for a whole batch where it can be: one key, no expiry and no delay of its own, younger than
-the queue's time to live. Only otherwise is each message looked at.
+Decided for a whole batch where possible: one key, no expiry or delay of its own, younger than the
+queue's time to live. Only otherwise is each message examined.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from fluxmq.queues.filters import Filter
 GIVE: Final = -3
 PASS: Final = -2
 EXPIRED: Final = -1
-"""Verdicts below zero; above, the time in µs before which the message waits."""
+"""Verdicts are negative; other values are the time in µs until which the message waits."""
 
 AT_ONCE: Final = 1
-"""Microseconds: a message that lives no longer expires unless somebody takes it at once, as AMQP's time of 0 means."""
+"""Microseconds: a message with a shorter life expires unless a consumer takes it at once, as AMQP's
+expiration of 0 means."""
 
 Portion = tuple[int, int, int]
 """First and last index in the batch, and their verdict."""
 
 
 def expires_at(batch: Batch, index: int, ttl: int) -> int:
-    """When a message expires: the sooner of its own time and the queue's; 0 for never."""
+    """Return when a message expires: the sooner of its own time and the queue's; 0 for never."""
     own = batch.expiry(index)
     queue = batch.time(index) + ttl if ttl else 0
     if own and queue:
@@ -34,16 +35,17 @@ def expires_at(batch: Batch, index: int, ttl: int) -> int:
 
 
 def may_expire(batch: Batch, ttl: int, now: int) -> bool:
-    """Whether some message of the batch may have expired by `now`."""
+    """Return whether some message of the batch may have expired by `now`."""
     return bool(batch.flags & EXPIRY) or bool(ttl and batch.base_time + ttl <= now)
 
 
 def portions(
     batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None, taken: bool = False
 ) -> Iterator[Portion]:
-    """The batch from `index` on, in portions of one verdict, in order and without gaps.
+    """Yield the batch from `index` on in portions of one verdict, in order and without gaps.
 
-    `taken`: somebody is there to take them, which keeps those from expiring that live for no time at all.
+    `taken`: a consumer is ready to take them, which keeps messages with no time to live from
+    expiring.
     """
     last = batch.count - 1
     if wanted is not None and batch.uniform_key:
@@ -75,7 +77,7 @@ def portions(
 def verdict(
     batch: Batch, index: int, now: int, ttl: int, wanted: Filter | None, taken: bool = False
 ) -> int:
-    """What becomes of one message that nobody was given yet."""
+    """Return the verdict on one message that was never given."""
     if wanted is not None and not wanted(batch.key(index)):
         return PASS
     expiry = expires_at(batch, index, ttl)
@@ -86,7 +88,8 @@ def verdict(
 
 
 def expired(batch: Batch, first: int, last: int, now: int, ttl: int) -> Iterator[Portion]:
-    """Messages that were given before or waited, indexes `first` to `last`: `EXPIRED` or `GIVE`."""
+    """Yield portions of messages given before or delayed, indexes `first` to `last`: `EXPIRED` or
+    `GIVE`."""
     if not may_expire(batch, ttl, now):
         yield first, last, GIVE
         return

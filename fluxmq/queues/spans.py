@@ -1,7 +1,7 @@
 """A set of whole numbers kept as ranges: offsets a consumer holds, sequences a producer has used.
 
-Memory per range. Adding at the end and removing at the front, which is what happens all the time,
-touch one range; elsewhere a binary search and one list insertion.
+Memory is per range. Adding at the end and removing at the front, the usual operations, touch one
+range; elsewhere it is a binary search and one list insertion.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Range = tuple[int, int]
 
 
 class Spans:
-    """Disjoint ranges in order, with a gap between any two. `count` is how many numbers there are."""
+    """Disjoint ranges in order, with a gap between any two. `count`: numbers in the set."""
 
     __slots__ = ("count", "firsts", "lasts")
 
@@ -28,14 +28,14 @@ class Spans:
         return bool(self.firsts)
 
     def __len__(self) -> int:
-        """How many ranges."""
+        """Return the number of ranges."""
         return len(self.firsts)
 
     def __iter__(self) -> Iterator[Range]:
         return zip(self.firsts, self.lasts, strict=True)
 
     def add(self, first: int, last: int) -> int:
-        """Add all of `first`..`last`; gives how many of them are new."""
+        """Add all of `first`..`last`; return how many of them are new."""
         firsts, lasts = self.firsts, self.lasts
         if not lasts or first > lasts[-1] + 1:
             firsts.append(first)
@@ -61,7 +61,7 @@ class Spans:
         return fresh
 
     def within(self, first: int, last: int) -> list[Range]:
-        """What of `first`..`last` is in the set."""
+        """Return the parts of `first`..`last` in the set."""
         firsts, lasts = self.firsts, self.lasts
         low = bisect_left(lasts, first)
         found = []
@@ -72,7 +72,7 @@ class Spans:
         return found
 
     def missing(self, first: int, last: int) -> list[Range]:
-        """What of `first`..`last` is not in the set."""
+        """Return the parts of `first`..`last` not in the set."""
         found = []
         for low, high in self.within(first, last):
             if first < low:
@@ -83,7 +83,7 @@ class Spans:
         return found
 
     def remove(self, first: int, last: int) -> list[Range]:
-        """Take `first`..`last` out; gives what of it was there."""
+        """Remove `first`..`last`; return the parts that were there."""
         firsts, lasts = self.firsts, self.lasts
         if firsts and firsts[0] == first and last <= lasts[0]:
             # In order, as nearly always.
@@ -123,10 +123,10 @@ class Spans:
         self.count = 0
 
     def pack(self) -> list[int]:
-        """All firsts and lasts, for msgpack."""
+        """Return all firsts and lasts, for msgpack."""
         return [number for item in self for number in item]
 
     @staticmethod
     def unpack(numbers: list[int]) -> Spans:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         return Spans(zip(numbers[::2], numbers[1::2], strict=True))

@@ -1,9 +1,9 @@
-"""One queue as every replica knows it: where its log begins and ends, its limits, its groups.
+"""One queue as every replica knows it: the bounds of its log, its limits, its groups.
 
-``start`` is where the log begins for everybody. A work queue's start follows the lowest floor of
-its work groups; with no group it stays, so that a queue that was filled before its first consumer
-came is not emptied. Retention, purge and dropping move it too. ``kept`` is what the segments must
-keep: not beyond any dead message whose dead-letter append is under way.
+``start`` is the first offset for all readers. A work queue's start follows the lowest floor of its
+work groups; without a group it stays, so that a queue filled before its first consumer came is not
+emptied. Retention, purge and dropping move it too. ``kept`` is what the segments must keep: it does
+not pass a dead message whose dead-letter append is not committed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fluxmq.queues.results import Applied, Code, Result
 NOBODYS_GROUP: Final = 0
 """Id of the group that stands for the queue itself while it has no work group."""
 
-# Looking up a member of an enumeration costs more than the comparison; these are looked at in every tick.
+# Looking up an enum member costs more than the comparison; these are read in every tick.
 _OK: Final = int(Code.OK)
 _WORK: Final = int(Mode.WORK)
 _STREAM: Final = int(QueueType.STREAM)
@@ -34,13 +34,13 @@ _FULL: Final = Result(Code.FULL)
 
 
 def _least(*limits: int) -> int:
-    """The smallest of limits of which 0 means none."""
+    """Return the smallest limit, where 0 means none."""
     given = [limit for limit in limits if limit]
     return min(given) if given else 0
 
 
 class Queue:
-    """State of one queue; changed by the machine only."""
+    """State of one queue; only the machine changes it."""
 
     __slots__ = (
         "bounded",
@@ -70,12 +70,14 @@ class Queue:
         self.id = id_
         self.configure(config)
         self.identity = identity
-        """64 bits that no other queue has, not even a later one of this name; the root of its transfer ids."""
+        """A 64-bit id, different even for a later queue of the same name; the root of its transfer
+        ids."""
         self.exact = False
-        """Whether limits of length count the bytes of ready messages alone, and hold when messages come back too (the
-        machine's version 2)."""
+        """True when length limits count only bytes of ready messages and also apply to returned
+        ones (the machine's version 2)."""
         self.spare = 0
-        """While an append is carried out: how many messages consumers wait for, as its leader saw it."""
+        """Messages that consumers wait for, as the leader saw it; set while an append is
+        applied."""
         self.start = 0
         self.kept = 0
         self.next_offset = 0
@@ -85,21 +87,21 @@ class Queue:
         """By id, in order of id."""
         self.group_ids: dict[str, int] = {}
         self.group_changes = 0
-        """How often groups came and went while this object lived; for those who remember the groups."""
+        """Counter of group additions and removals in this object's life, to invalidate caches."""
         self.next_group = 1
         self.nobodys = Group(NOBODYS_GROUP, "", Mode.WORK, b"", 0)
         self.idle_since = time
-        """Since when it has no consumer, µs; 0 while it has one."""
+        """Time since which it has no consumer, µs; 0 while it has one."""
         self.move: Move | None = None
-        """What it knows of its moves between groups, if it has ever moved."""
+        """State of its moves between groups, if it ever moved."""
         self.closed = False
-        """Whether it is fenced or arriving, and so takes and gives nothing."""
+        """True while it is fenced or arriving, and so takes and gives nothing."""
 
     def configure(self, config: QueueConfig) -> None:
-        """Set what the queue is told to be; `bounded` tells whether messages may have to give way."""
+        """Set the configuration; `bounded` is true when a limit may drop messages."""
         self.config = config
         self.length_limited = bool(config.keeps_none or config.max_length)
-        """Whether there is a limit of ready messages, and `length_max` which; it may be 0."""
+        """True when ready messages are limited, to `length_max`; that may be 0."""
         self.length_max = 0 if config.keeps_none else config.max_length
         self.bounded = bool(
             (self.length_limited or config.max_length_bytes)
@@ -113,17 +115,17 @@ class Queue:
 
     @property
     def is_stream(self) -> bool:
-        """Whether what is read stays."""
+        """True for a stream, which keeps messages that were read."""
         return self.config.type == _STREAM
 
     @property
     def size(self) -> int:
-        """Bytes of the batches from the start on, as far as marks tell."""
+        """Bytes of the batches from the start on, as precise as the marks."""
         return self.marks.bytes_from(self.start) if self.next_offset > self.start else 0
 
     @property
     def depth(self) -> int:
-        """Messages that the group which lags most has not settled; without groups, all there are."""
+        """Messages that the slowest group has not settled; without groups, all of them."""
         depth = -1
         end = self.next_offset
         for group in self.groups.values():
@@ -132,56 +134,60 @@ class Queue:
         return depth if depth >= 0 else end - self.start
 
     def ready(self) -> int:
-        """Messages that nobody holds, of the group that has most of them; all there are without a work group."""
+        """Return the ready messages of the group that has most; without a work group, all
+        messages."""
         if self.owns_itself() or self.is_stream:
             return self.next_offset - self.start
         return max(group.ready(self.next_offset) for group in self.work_groups())
 
     def consumers(self) -> int:
-        """How many consumers use the queue."""
+        """Return how many consumers keep the queue in use."""
         return sum(group.consumers for group in self.groups.values())
 
     def primary_progress(self) -> int:
-        """The offset that a stream's primary group has come to; -1 when there is no such group to speak of."""
+        """Return the offset that a stream's primary group has reached; -1 without a primary
+        group."""
         if not self.is_stream or not self.config.primary_group:
             return -1
         primary = self.group(self.config.primary_group)
         return self.start if primary is None else max(self.start, primary.cursor)
 
     def group(self, name: str) -> Group | None:
-        """The group of that whole name."""
+        """Return the group of that whole name."""
         id_ = self.group_ids.get(name)
         return None if id_ is None else self.groups[id_]
 
     def group_at(self, id_: int) -> Group | None:
-        """The group of that id; 0 is nobody's."""
+        """Return the group of that id; 0 is the ownerless one."""
         return self.groups.get(id_) if id_ else self.nobodys
 
     def work_groups(self) -> list[Group]:
-        """Groups that settle message by message, by id."""
+        """Return groups that settle message by message, by id."""
         return [group for group in self.groups.values() if group.mode == Mode.WORK]
 
     def owns_itself(self) -> bool:
-        """Whether messages have no work group to belong to, in a queue where they should."""
+        """Return whether this is a work queue without a work group."""
         if self.is_stream:
             return False
         return not self.groups or not self.work_groups()
 
     def owners(self) -> list[Group]:
-        """Whose messages expire and give way: the work groups, or nobody's group while there is none."""
+        """Return the groups whose messages expire and are dropped: the work groups, else the
+        ownerless one."""
         if self.is_stream:
             return []
         return self.work_groups() or [self.nobodys]
 
     def transfer_producer(self, group: Group) -> int:
-        """Producer number of dead-letter transfers from a group; with the offset as sequence it names one message."""
+        """Return the producer number of a group's dead-letter transfers; with the offset as
+        sequence it identifies a message."""
         name = self.identity.to_bytes(8, "little") + group.name.encode()
         return xxh3_64_intdigest(name) or 1
 
     # --- appending ---------------------------------------------------------------------------------------------
 
     def append(self, applied: Applied, data: bytes, position: int) -> Result:
-        """Carry out an append command whose batch begins at `position`."""
+        """Apply an append command whose batch begins at `position`."""
         batch = parse(data, position)
         config = self.config
         if batch.payload_bytes > config.max_message_size:
@@ -195,7 +201,7 @@ class Queue:
         return self._store(applied, batch)
 
     def _append_once(self, applied: Applied, batch: Batch) -> Result:
-        """Append without what was appended before."""
+        """Append only the messages that are not duplicates."""
         messages = identities(batch)
         fresh = self.producers.fresh(messages)
         if not fresh:
@@ -225,7 +231,7 @@ class Queue:
         return Result(Code.OK, base)
 
     def _has_room(self, count: int, size: int) -> bool:
-        """Whether limits that refuse a publish allow `count` more messages."""
+        """Return whether limits that refuse a publish allow `count` more messages."""
         config = self.config
         if self.is_stream:
             return True
@@ -249,19 +255,20 @@ class Queue:
 
     @property
     def _by_message(self) -> bool:
-        """Whether marks are of single messages, and their bytes those of payloads: a limit has to be kept by them."""
+        """True when marks are per message and count payload bytes, as a byte limit on ready
+        messages needs."""
         return self.exact and bool(self.config.max_length_bytes) and not self.is_stream
 
     def _counted(self, batch: Batch) -> int:
-        """Bytes of a batch, as a limit of length counts them."""
+        """Return the bytes of a batch, as a length limit counts them."""
         return batch.payload_bytes if self._by_message else batch.length
 
     def _first_ready(self, group: Group) -> int:
-        """Where messages begin that nobody was ever given."""
+        """Return the first offset that was never given."""
         return self.start if group.id == NOBODYS_GROUP else group.cursor
 
     def _ready_bytes(self, group: Group) -> int:
-        """Bytes of a group's messages that nobody holds, up to what a mark's distance makes more."""
+        """Return the bytes of a group's ready messages, too many by at most one mark's distance."""
         marks, end = self.marks, self.next_offset
         used = marks.end_bytes - marks.bytes_before(self._first_ready(group), end)
         for first, last in group.waiting():
@@ -269,7 +276,7 @@ class Queue:
         return used
 
     def _over_bytes(self, group: Group) -> int:
-        """How many of the oldest messages that nobody holds have to go for their bytes to keep the limit."""
+        """Return how many of the oldest ready messages must go to satisfy the byte limit."""
         marks, end = self.marks, self.next_offset
         over = self._ready_bytes(group) - self.config.max_length_bytes
         count = 0
@@ -290,7 +297,7 @@ class Queue:
         return group.ready(self.next_offset)
 
     def _store(self, applied: Applied, batch: Batch) -> Result:
-        """Give a batch its place."""
+        """Store a batch at the end of the log."""
         base = self.next_offset
         batch.stamp(base, applied.time, applied.term)
         self.next_offset = base + batch.count
@@ -306,7 +313,7 @@ class Queue:
     # --- giving way --------------------------------------------------------------------------------------------
 
     def give_way(self, applied: Applied) -> None:
-        """After appends: what limits of length and retention no longer allow goes."""
+        """Drop what limits of length and retention no longer allow, after appends."""
         config = self.config
         if not self.is_stream and config.overflow == Overflow.DROP_HEAD:
             if self.length_limited or config.max_length_bytes:
@@ -327,7 +334,7 @@ class Queue:
             self.forget_below(applied, cut)
 
     def is_too_long(self) -> bool:
-        """Whether more is ready than a limit of length allows where the oldest give way."""
+        """Return whether ready messages exceed a length limit whose overflow drops the oldest."""
         config = self.config
         if self.is_stream or config.overflow != _DROP_HEAD:
             return False
@@ -338,12 +345,13 @@ class Queue:
         )
 
     def make_room_again(self, applied: Applied) -> None:
-        """After messages came back: what limits no longer allow goes."""
+        """Drop what limits no longer allow, after messages were returned."""
         if self.exact and self.bounded:
             self.give_way(applied)
 
     def _drop_head(self, applied: Applied) -> None:
-        """The oldest ready messages beyond the maximum length go, dead-lettered if that is wanted."""
+        """Drop the oldest ready messages beyond the maximum length, dead-lettering if
+        configured."""
         config = self.config
         target = 0
         by_bytes = bool(config.max_length_bytes)
@@ -363,14 +371,14 @@ class Queue:
                 self.forget_below(applied, group.cursor)
 
     def forget_below(self, applied: Applied, start: int) -> None:
-        """The log begins at `start`, whoever still needed something below."""
+        """Begin the log at `start`, even if groups need something below."""
         self.start = min(max(self.start, start), self.next_offset)
         for group in self.groups.values():
             if group.forget_below(self.start):
                 applied.woken[self.id] = None
 
     def purge(self) -> int:
-        """Drop everything ready in every group; gives the most that any group had ready."""
+        """Drop everything ready in every group; return the most that any group had ready."""
         dropped = [group.purge(self.next_offset) for group in self.groups.values()]
         if self.is_stream or not self.work_groups():
             dropped.append(self.next_offset - self.start)
@@ -378,7 +386,8 @@ class Queue:
         return max(dropped)
 
     def follow_floors(self, applied: Applied) -> None:
-        """After an entry: move the start to what groups still need, and tell what segments need not keep."""
+        """Move the start up to what groups still need, after an entry, and record what segments may
+        drop."""
         groups = self.groups
         if groups and not self.is_stream:
             lowest = -1
@@ -405,7 +414,7 @@ class Queue:
     # --- groups ------------------------------------------------------------------------------------------------
 
     def resolve(self, start: Start) -> int:
-        """The offset of a starting position, inside of what the log holds."""
+        """Return the offset of a starting position, within the log's bounds."""
         position, offset = start
         if position == Position.FIRST:
             return self.start
@@ -416,7 +425,7 @@ class Queue:
         return min(max(self.start, offset), self.next_offset)
 
     def create_group(self, name: str, mode: int, filter_: bytes, start: Start, time: int) -> Group:
-        """A new group; the name is free."""
+        """Create a group; the name is free."""
         group = Group(self.next_group, name, mode, filter_, self.resolve(start))
         group.idle_since = time
         self.next_group += 1
@@ -426,21 +435,21 @@ class Queue:
         return group
 
     def delete_group(self, group: Group, time: int) -> None:
-        """A group goes, with its claims and its dead messages; the queue keeps what it had kept for it."""
+        """Delete a group with its claims and dead messages; release what the queue kept for it."""
         del self.groups[group.id]
         del self.group_ids[group.name]
         self.group_changes += 1
         self.note_members(time)
 
     def note_members(self, time: int) -> None:
-        """Members came or went: since when the queue is unused."""
+        """Note since when the queue is unused, after members came or went."""
         if self.consumers():
             self.idle_since = 0
         elif not self.idle_since:
             self.idle_since = time
 
     def expires_at(self) -> int | None:
-        """When the queue goes for want of use; None while that is not to be."""
+        """Return when the queue expires for lack of use; None while it does not."""
         if not self.config.expires or not self.idle_since:
             return None
         return self.idle_since + self.config.expires
@@ -448,7 +457,7 @@ class Queue:
     # --- snapshots ---------------------------------------------------------------------------------------------
 
     def pack(self) -> list[Any]:
-        """As plain values for msgpack."""
+        """Return plain values for msgpack."""
         return [
             *(self.id, self.config.pack(), self.identity, self.start, self.kept, self.next_offset),
             *(self.next_group, self.idle_since, self.marks.pack(), self.producers.pack()),
@@ -459,7 +468,7 @@ class Queue:
 
     @staticmethod
     def unpack(packed: list[Any]) -> Queue:
-        """The inverse of `pack`."""
+        """Decode the result of `pack`."""
         id_, config, identity, start, kept, next_offset, next_group, idle_since, *rest = packed
         queue = Queue(id_, QueueConfig.unpack(config), identity, idle_since)
         queue.start, queue.kept, queue.next_offset = start, kept, next_offset

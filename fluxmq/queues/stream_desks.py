@@ -1,8 +1,8 @@
-"""The leader's side of one stream group: a shared reading cursor, and what was read and not acknowledged.
+"""The leader's side of one stream group: a shared read cursor, and messages read but unacked.
 
-Nothing of this is replicated but the committed offset, which follows lazily: it is the lowest offset
-that a consumer of the group may still need. After a restart or a change of leader the group goes on
-from there, so that some messages come twice and none is missed.
+Only the committed offset is replicated, and lazily: it is the lowest offset that a consumer of the
+group may still need. After a restart or a change of leader the group resumes there, so that some
+messages come twice and none is missed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class StreamDesk:
         self.cursor = group.cursor
         self._committed = group.cursor
         self._commit_at: int | None = None
-        # A heap of due, first, last, and 1 if it was read before: more attempts are not told apart.
+        # A heap of due, first, last, and 1 if it was read before: further attempts are not counted.
         self._waiting: list[tuple[int, int, int, int]] = []
 
     def feed(self, consumer: Consumer) -> bool:
-        """Queue a consumer for messages if it takes any; gives whether it does."""
+        """Queue a consumer for messages if it has room; return whether it does."""
         if not consumer.active or consumer.room <= 0:
             return False
         if not consumer.hungry:
@@ -50,11 +50,11 @@ class StreamDesk:
         return True
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer is gone; what it had not acknowledged is read again by the others."""
+        """Remove a consumer that is gone; the others read its unacked messages again."""
         self.consumers.pop(consumer.holder, None)
         if (
             consumer in self.hungry
-        ):  # while one is served it is not, and an error may have ended that
+        ):  # it is not queued while served, and an error may have ended that
             self.hungry.remove(consumer)
         for first, last in consumer.held:
             heappush(self._waiting, (0, first, last, 1))
@@ -62,7 +62,7 @@ class StreamDesk:
         consumer.held.clear()
 
     def settle(self, verb: int, pieces: list[Range], now: int, delay: int) -> None:
-        """A consumer said what became of messages it held: refused ones are read again, later or at once."""
+        """Settle messages of a consumer: refused ones are read again, later or at once."""
         if verb in (Verb.NACK, Verb.RELEASE):
             later = self.queue.config.backoff(1) if delay < 0 else delay
             due = now + later if verb == Verb.NACK else now
@@ -73,18 +73,19 @@ class StreamDesk:
 
     @property
     def automatic(self) -> bool:
-        """Whether acknowledgements move the committed offset: no consumer wants to commit by itself."""
+        """True while acknowledgements move the committed offset: no consumer commits explicitly."""
         return all(consumer.auto_commit for consumer in self.consumers.values())
 
     under_way = False
     """A stream claims nothing."""
 
     def spare(self) -> int:
-        """How many messages more than there are would be handed out at once; a stream has no such limit."""
+        """Return how many messages beyond those present would be handed out; 0, as a stream has no
+        such limit."""
         return 0
 
     def floor(self) -> int:
-        """The lowest offset the group may still need."""
+        """Return the lowest offset the group may still need."""
         floor = self.cursor
         for consumer in self.consumers.values():
             if consumer.held:
@@ -94,7 +95,7 @@ class StreamDesk:
         return floor
 
     def moved(self) -> None:
-        """The cursor was set: reading goes on from there."""
+        """Follow a seek: read on from the new cursor."""
         for consumer in self.consumers.values():
             consumer.held.clear()
             self.feed(consumer)
@@ -102,7 +103,7 @@ class StreamDesk:
         self.cursor = self._committed = self.group.cursor
 
     def commit(self, step_commands: list[bytes]) -> None:
-        """Propose the floor as the committed offset if it is further."""
+        """Propose the floor as the committed offset if it is higher."""
         self._commit_at = None
         floor = self.floor()
         if floor > max(self._committed, self.group.cursor):
@@ -110,7 +111,7 @@ class StreamDesk:
             step_commands.append(commands.commit(self.queue.id, self.group.id, floor))
 
     def run(self, step: Step, now: int, budget: int) -> int:
-        """Hand out at most `budget` messages; gives how many."""
+        """Hand out at most `budget` messages; return how many."""
         self.cursor = max(self.cursor, self.queue.start)
         if self._commit_at is not None and self._commit_at <= now:
             self.commit(step.commands)
@@ -129,7 +130,7 @@ class StreamDesk:
             given += got
             if got < share:
                 if got:
-                    hungry.append(consumer)  # the next that comes is another member's
+                    hungry.append(consumer)  # the next one belongs to another member
                 else:
                     hungry.appendleft(consumer)
                 break
@@ -140,18 +141,18 @@ class StreamDesk:
         return given
 
     def next_due(self) -> int | None:
-        """When something becomes due: a commit, or messages that are read again."""
+        """Return when something is due: a commit, or messages to read again."""
         due = self._commit_at
         if self._waiting and self.hungry and (due is None or self._waiting[0][0] < due):
             due = self._waiting[0][0]
         return due
 
     def rest(self) -> None:
-        """The run is over: no batch is kept in memory for a group that waits."""
+        """End the run: a waiting group keeps no batch in memory."""
         self._batch = None
 
     def can_give(self) -> bool:
-        """Whether somebody is hungry and there may be something to give at once."""
+        """Return whether a consumer has room and there may be something to give at once."""
         return bool(self.hungry) and bool(self._waiting or self.cursor < self.queue.next_offset)
 
     def _serve(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
@@ -180,7 +181,7 @@ class StreamDesk:
         consumer.credit -= count
 
     def _give_new(self, step: Step, consumer: Consumer, share: int, now: int) -> int:
-        """Read from the cursor on; delayed messages are set aside, expired ones passed over."""
+        """Read from the cursor on; set delayed messages aside, pass over expired ones."""
         given = 0
         end = min(self.queue.next_offset, self.cursor + SCANNED_MAX)
         while given < share and self.cursor < end and step.bytes_left:

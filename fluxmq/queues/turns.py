@@ -1,4 +1,4 @@
-"""Whose turn it is: consumers that take messages, by priority, and in turn among equals."""
+"""Turns of consumers with room: by priority, and round-robin among equals."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from fluxmq.queues.consumers import Consumer
 
 
 class Turns:
-    """The hungry consumers of a group. Of the highest priority with anybody waiting, the first is next."""
+    """The hungry consumers of a group. The first of the highest priority present is next."""
 
     __slots__ = ("_by_priority", "_ranks")
 
     def __init__(self) -> None:
         self._by_priority: dict[int, deque[Consumer]] = {}
         self._ranks: list[int] = []
-        """Priorities with anybody waiting, negated, so that the first is the highest."""
+        """Priorities present, negated, so that the first is the highest."""
 
     def __bool__(self) -> bool:
         return bool(self._ranks)
 
     def __iter__(self) -> Iterator[Consumer]:
-        """All of them, without an order to speak of."""
+        """Yield all of them, in no particular order."""
         for line in self._by_priority.values():
             yield from line
 
@@ -31,15 +31,15 @@ class Turns:
         return consumer in self._by_priority.get(consumer.priority, ())
 
     def append(self, consumer: Consumer) -> None:
-        """The consumer waits behind its equals."""
+        """Queue the consumer behind its equals."""
         self._line(consumer.priority).append(consumer)
 
     def appendleft(self, consumer: Consumer) -> None:
-        """The consumer is the first of its equals."""
+        """Queue the consumer before its equals."""
         self._line(consumer.priority).appendleft(consumer)
 
     def popleft(self) -> Consumer:
-        """Who is next; it waits no more."""
+        """Remove and return the next consumer."""
         priority = -self._ranks[0]
         line = self._by_priority[priority]
         consumer = line.popleft()
@@ -48,14 +48,14 @@ class Turns:
         return consumer
 
     def remove(self, consumer: Consumer) -> None:
-        """The consumer waits no more. It has to be waiting."""
+        """Remove a waiting consumer."""
         line = self._by_priority[consumer.priority]
         line.remove(consumer)
         if not line:
             self._drop(consumer.priority)
 
     def rivals(self, consumer: Consumer) -> bool:
-        """Whether others of the consumer's priority wait."""
+        """Return whether others of the consumer's priority wait."""
         return consumer.priority in self._by_priority
 
     def _line(self, priority: int) -> deque[Consumer]:

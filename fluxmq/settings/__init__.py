@@ -1,7 +1,8 @@
-"""The settings file: its shape, how it is read, what may change while a node runs.
+"""The settings file: its schema, how it is read, and what may change while a node runs.
 
-One YAML file, decoded strictly. ``load`` raises a ``SettingsError`` with everything that is wrong at once. Nothing below
-this package knows that there is a file, and no setting is read from anywhere else.
+One YAML file, decoded strictly. ``load`` raises a ``SettingsError`` that holds every problem at
+once. Packages below this one do not know that there is a file, and no setting is read from anywhere
+else.
 """
 
 from fluxmq.settings.checks import notes, refusals

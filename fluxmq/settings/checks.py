@@ -1,7 +1,8 @@
-"""What one value of the settings means for another: problems, refusals and notes. Pure; files are looked at in ``load``.
+"""Checks across settings: problems, refusals and notes. Pure; ``load`` looks at files.
 
-A *problem* makes the file wrong. A *refusal* is a right file asking for what this version cannot do: it loads, and the
-start stops with a sentence. A *note* is something the operator should know that stops nothing.
+A *problem* makes the file invalid. A *refusal* is a valid file that asks for something this version
+cannot do: it loads, and the start stops with a sentence. A *note* tells the operator something and
+stops nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fluxmq.settings.values import format_duration, format_size
 
 
 def check(settings: Settings) -> list[Problem]:
-    """Everything wrong with how the values relate, in the order of the sections."""
+    """Return every problem between values, in the order of the sections."""
     found = [
         *_http(settings),
         *_tls(settings),
@@ -35,14 +36,14 @@ def check(settings: Settings) -> list[Problem]:
         *_storage(settings),
         *queue_problems(settings),
     ]
-    # Groups as they would run repeat what is wrong with what they are made of.
+    # The groups' plans would only repeat the problems of the sections that they are derived from.
     of_groups = any(problem.path.startswith(("cluster.", "queues[")) for problem in found)
     return found if of_groups else [*found, *plan_problems(settings)]
 
 
 def refusals(settings: Settings, workers: int = 0) -> list[str]:
-    """Sentences on what the file asks for and this version cannot do; a start stops if there are any. ``workers``: how
-    many shards there will be, 0 when that is not known."""
+    """Return a sentence for each thing the file asks for that this version cannot do; any stops the
+    start. ``workers``: number of shards, 0 when unknown."""
     found = []
     if not settings.listeners():
         found.append(
@@ -54,8 +55,8 @@ def refusals(settings: Settings, workers: int = 0) -> list[str]:
 
 
 def notes(settings: Settings, workers: int = 0) -> list[str]:
-    """Sentences on what the operator should know of a file that is right. ``workers``: how many shards there will be,
-    0 when that is not known."""
+    """Return sentences that the operator should read about a valid file. ``workers``: number of
+    shards, 0 when unknown."""
     found = list(cluster_notes(settings, workers))
     found += queue_notes(settings)
     exposed = [path for path, endpoint in settings.endpoints() if not endpoint.loopback]

@@ -1,6 +1,7 @@
-"""Every address that a node opens with these settings, and the sentence when two are the same. Pure.
+"""Every address that a node opens with these settings, and the sentence when two are the same.
+Pure.
 
-Asked by the checks of a file, and by ``plans`` when it derives the address of a group that has none of its own.
+Used by the checks of a file, and by ``plans`` when it derives the address of a group that has none.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from fluxmq.settings.section import Section
 from fluxmq.settings.values import addresses_clash, split_address
 
 SHARD_PORTS: Final = 64
-"""Ports from that of cluster.transport.bind_addr on that belong to the node's shards, one each. How many shards there
-are is said on the command line, so that the file keeps room for as many as one machine runs."""
+"""Ports reserved for the node's shards, one each, from that of cluster.transport.bind_addr upwards.
+The command line sets the number of shards, so the file leaves room for as many as one machine
+runs."""
 
 
 class Claim(NamedTuple):
-    """An address that this node opens. ``path``: the key that says so; ``ports``: so many from the address's own on."""
+    """An address that this node opens. ``path``: the key that names it; ``ports``: consecutive
+    ports, the address's own first."""
 
     path: str
     address: str
@@ -26,7 +29,8 @@ class Claim(NamedTuple):
 
 
 def shifted(address: str, ports: int) -> str:
-    """The same host with the port so many higher. Raises ValueError when that is no port."""
+    """Return the address with the port raised by ``ports``. Raises ValueError when that is not a
+    port."""
     host, _, port = address.rpartition(":")
     moved = f"{host}:{int(port) + ports}"
     split_address(moved)
@@ -34,7 +38,8 @@ def shifted(address: str, ports: int) -> str:
 
 
 def claims(settings: Settings) -> Iterator[Claim]:
-    """Every address that the file names for this node; of the cluster only what was given, unless it is enabled."""
+    """Yield every address that the file names for this node; of a disabled cluster only those
+    given."""
     for path, endpoint in settings.endpoints():
         yield Claim(f"{path}.addr", endpoint.addr)
     cluster = settings.cluster
@@ -51,14 +56,14 @@ def claims(settings: Settings) -> Iterator[Claim]:
     if given(cluster.raft, "bind_addr", cluster.enabled and cluster.raft.enabled):
         yield Claim("cluster.raft.bind_addr", cluster.raft.bind_addr)
     for name, group in cluster.raft.groups.items():
-        # cluster.raft is the default group, so saying its address again is no second claim.
+        # cluster.raft is the default group, so repeating its address is not a second claim.
         same = name == "default" and group.bind_addr == cluster.raft.bind_addr
         if group.bind_addr is not None and not same:
             yield Claim(f"cluster.raft.groups.{name}.bind_addr", group.bind_addr)
 
 
 def claims_of_others(settings: Settings) -> Iterator[Claim]:
-    """Every address that the file names for the other nodes of its cluster."""
+    """Yield every address that the file names for the other nodes of its cluster."""
     cluster = settings.cluster
     for node, address in cluster.transport.peers.items():
         yield Claim(f"cluster.transport.peers.{node}", address, SHARD_PORTS)
@@ -71,7 +76,8 @@ def claims_of_others(settings: Settings) -> Iterator[Claim]:
 
 
 def clash(claim: Claim, taken: Iterable[Claim]) -> str:
-    """What of those that are taken the claim clashes with, as the end of a sentence; empty when it clashes with none."""
+    """Describe which taken address the claim clashes with, as the end of a sentence; empty if
+    none."""
     for other in taken:
         shared = _shared(claim, other)
         if shared is None:
@@ -86,7 +92,7 @@ def clash(claim: Claim, taken: Iterable[Claim]) -> str:
 
 
 def _shared(one: Claim, other: Claim) -> str | None:
-    """The first address of one claim that the other takes too."""
+    """Return the first address of one claim that the other takes too."""
     first, port = split_address(one.address)[1], split_address(other.address)[1]
     low, high = max(first, port), min(first + one.ports, port + other.ports)
     if low >= high:

@@ -1,7 +1,7 @@
-"""What the values of ``cluster`` mean for one another and for the rest: problems, refusals and notes. Pure.
+"""Checks of ``cluster`` against itself and the other sections: problems, refusals, notes. Pure.
 
-Kept apart from ``checks``, which asks this module. A group is looked at as ``plans`` settles it, so that what is checked
-is what will run.
+Called by ``checks``. Groups are checked as ``plans`` resolves them, so what is checked is what
+runs.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import format_duration, is_loopback, split_address
 
 GROUPS_PER_SHARD: Final = 8
-"""Replication groups per shard above which the node says that there are many: each has its own heartbeats, elections and
-snapshots, which cost something while nothing is published."""
+"""Replication groups per shard above which the node warns: each has its own heartbeats, elections
+and snapshots, which cost something even while nothing is published."""
 
 _INHERITED: Final = (
     "replication_factor",
@@ -49,7 +49,8 @@ _OF_META: Final = frozenset(
         "snapshot_threshold",
     }
 )
-"""What ``_meta`` may be told. Its copies are on every node, and it lives beside the control process's own data."""
+"""Keys that ``_meta`` may set. Its replicas are on every node, beside the control process's
+data."""
 _NOT_YET: Final = (
     "route_batch_max_size",
     "route_batch_max_delay",
@@ -62,7 +63,7 @@ _NOT_YET: Final = (
 
 
 def cluster_problems(settings: Settings) -> Iterator[Problem]:
-    """Everything wrong with how the values of the cluster relate."""
+    """Yield every problem between the values of the cluster."""
     cluster = settings.cluster
     yield from _transport(cluster)
     yield from _raft(cluster.raft)
@@ -73,7 +74,8 @@ def cluster_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def plan_problems(settings: Settings) -> Iterator[Problem]:
-    """What is wrong with the groups as they would run; to be asked when nothing simpler is wrong with the file."""
+    """Yield the problems of the groups as they would run; only called on a file without simpler
+    problems."""
     if not (settings.cluster.enabled and settings.cluster.raft.enabled):
         return
     plans, made = GroupPlans(settings), list[GroupPlan]()
@@ -98,7 +100,7 @@ def plan_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def _path(settings: Settings, group: str, key: str) -> str:
-    """Where the file says, or would say, this of a group."""
+    """Return the path at which the file sets, or would set, this key of a group."""
     raft = settings.cluster.raft
     if group in raft.groups:
         return f"cluster.raft.groups.{group}.{key}"
@@ -176,17 +178,18 @@ def _group(path: str, name: str, group: RaftGroup, raft: Raft) -> Iterator[Probl
 
 
 def _named_peers(cluster: Cluster) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Every mapping of peers that counts, with its path."""
+    """Yield every mapping of peers in force, with its path."""
     yield "cluster.transport.peers", cluster.transport.peers
     if cluster.raft.enabled:
         yield "cluster.raft.peers", cluster.raft.peers
         for name, group in cluster.raft.groups.items():
-            if group.peers:  # else they are derived
+            if group.peers:  # otherwise they are derived
                 yield f"cluster.raft.groups.{name}.peers", group.peers
 
 
 def _alone(raft: Raft) -> Iterator[Problem]:
-    """A group whose other members this node may not speak to could never agree on anything."""
+    """Yield groups with peers on a node without a cluster: it may not contact them, so they cannot
+    elect a leader."""
     named = [("cluster.raft", raft.peers)]
     for name, group in raft.groups.items():
         if group.enabled:
@@ -200,7 +203,8 @@ def _alone(raft: Raft) -> Iterator[Problem]:
 
 
 def _nodes(cluster: Cluster) -> Iterator[Problem]:
-    """The other nodes are the same ones wherever they are named, and this node is not among them."""
+    """Check that the same other nodes are named everywhere, and that this node is not among
+    them."""
     known = cluster.transport.peers
     for path, peers in _named_peers(cluster):
         if cluster.node_id in peers:
@@ -227,7 +231,7 @@ def _listed(peers: Mapping[str, str]) -> str:
 
 
 def _in_sync(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
-    """Copies that somebody asked to wait for are copies that there are."""
+    """Check that no group requires more in-sync replicas than it has."""
     raft = settings.cluster.raft
     for plan in made:
         members, section = len(plan.members), raft.groups.get(plan.name, RaftGroup())
@@ -259,7 +263,8 @@ def _queues(settings: Settings, plans: Mapping[str, GroupPlan]) -> Iterator[Prob
 
 
 def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]:
-    """Groups' directories are apart from one another, derived ones too, and from what is in storage.data_dir anyway."""
+    """Check that groups' directories, derived ones included, differ from each other and from those
+    of storage.data_dir."""
     root = posixpath.normpath(settings.storage.data_dir)
     reserved = (f"{root}/groups", f"{root}/shards")
     taken: dict[str, str] = {}
@@ -287,7 +292,8 @@ def _directories(settings: Settings, made: list[GroupPlan]) -> Iterator[Problem]
 
 
 def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
-    """What the cluster section asks for and this version does not do. ``workers``: how many shards, 0 when not known."""
+    """Yield what the cluster section asks for and this version cannot do. ``workers``: number of
+    shards, 0 when unknown."""
     cluster = settings.cluster
     if not cluster.enabled:
         return
@@ -313,7 +319,8 @@ def cluster_refusals(settings: Settings, workers: int) -> Iterator[str]:
 
 
 def _exposed(cluster: Cluster) -> Iterator[str]:
-    """Paths of addresses between nodes that other machines can reach, or are on."""
+    """Yield the paths of cluster addresses that other machines can reach, or that are on other
+    machines."""
 
     def beyond(path: str, address: str | None) -> Iterator[str]:
         if address is not None and not is_loopback(split_address(address)[0]):
@@ -330,7 +337,8 @@ def _exposed(cluster: Cluster) -> Iterator[str]:
 
 
 def cluster_notes(settings: Settings, workers: int) -> Iterator[str]:
-    """What the operator should know of a cluster section that is right. ``workers``: how many shards, 0 when not known."""
+    """Yield notes for the operator on a valid cluster section. ``workers``: number of shards, 0
+    when unknown."""
     cluster = settings.cluster
     given = sorted(cluster.model_fields_set - {"enabled", "node_id"})
     if not cluster.enabled:

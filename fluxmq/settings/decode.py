@@ -1,10 +1,11 @@
-"""Text of a settings file to a ``Settings`` value, or to everything that is wrong with it. No file is opened here.
+"""Decodes the text of a settings file into ``Settings``, or all its problems. Opens no file.
 
-Two steps. ``parse`` reads YAML into plain mappings, tuples, texts, numbers and booleans: only what JSON could say, so
-that ``yes``, ``1:30`` and dates stay text; duplicate keys, tags and missing values are problems; ``${NAME}`` and
-``${NAME:-default}`` are replaced (``$${`` stands for ``${``). ``decode`` fits the result to the schema and turns the
-schema's complaints into sentences. When some values are wrong, the checks that compare values still run on the rest, so
-that a second attempt does not bring up what the first could have said.
+Two steps. ``parse`` reads YAML into plain mappings, tuples, texts, numbers and booleans: only what
+JSON can express, so that ``yes``, ``1:30`` and dates stay text; duplicate keys, tags and missing
+values are problems; ``${NAME}`` and ``${NAME:-default}`` are replaced (``$${`` stands for ``${``).
+``decode`` validates the result against the schema and turns its errors into sentences. When some
+values are wrong, the checks across values still run on the rest, so that a second attempt finds
+nothing that the first could have reported.
 """
 
 from __future__ import annotations
@@ -42,13 +43,14 @@ _PLAIN_TAGS: Final = {_TEXT_TAG, "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes without guessing types: any tag but the plain ones was written by hand."""
+    """Composes nodes without guessing types: any tag other than the plain ones was written by
+    hand."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 (the base class's attribute)
 
 
 class _Reader:
-    """One pass over the nodes of a file, collecting problems."""
+    """One pass over the nodes of a file that collects problems."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.environ = environ
@@ -59,7 +61,7 @@ class _Reader:
         self.problems.append(Problem(spell(path), message))
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        """The plain value of a node; None where a problem was recorded instead."""
+        """Return the plain value of a node; None where a problem was recorded instead."""
         self.nodes_left -= 1
         if self.nodes_left == 0:
             self.problem(
@@ -114,7 +116,8 @@ class _Reader:
         return replaced
 
     def interpolate(self, text: str, path: Path) -> str | None:
-        """The text with variables replaced; None when one is not set, which is recorded."""
+        """Return the text with variables replaced; None, with a problem recorded, when one is not
+        set."""
         whole = True
 
         def replacement(match: re.Match[str]) -> str:
@@ -141,7 +144,7 @@ class _Reader:
 
 
 def _expects_text(path: Path) -> bool:
-    """Whether a replaced variable stays text here even when it looks like a number."""
+    """Return whether a replaced variable stays text here even when it looks like a number."""
     shape = shape_at(Settings, path)
     if shape is None:
         return True
@@ -149,7 +152,8 @@ def _expects_text(path: Path) -> bool:
 
 
 def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[Problem]]:
-    """Plain values of a file's text, and what is wrong with it as YAML. An empty file holds no keys."""
+    """Return the plain values of a file's text, and its problems as YAML. An empty file holds no
+    keys."""
     try:
         node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -175,7 +179,7 @@ def parse(text: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], list[P
 
 
 def decode(data: dict[str, Any]) -> tuple[Settings, list[Problem]]:
-    """The settings that plain values mean, and what is wrong with them.
+    """Return the settings that plain values mean, and their problems.
 
     With problems, the settings are what remains when every wrong value is left out.
     """
@@ -191,19 +195,21 @@ def decode(data: dict[str, Any]) -> tuple[Settings, list[Problem]]:
 
 
 def _fit(data: dict[str, Any]) -> tuple[Settings, list[ErrorDetails]]:
-    """What the schema makes of the values it accepts, and its complaints about the others."""
+    """Return the settings made of the values that the schema accepts, and its errors about the
+    others."""
     try:
         return Settings.model_validate(data, context=FROM_FILE), []
     except ValidationError as error:
         complaints = error.errors(include_url=False)
-    # What lacks a required key goes as a whole; what then complains about the gap is no news. Every step removes
-    # something, so this ends.
+    # A mapping that lacks a required key is removed whole; errors about the resulting gap are no news. Every step
+    # removes something, so this ends.
     dead = {_place(detail)[: -1 if detail["type"] == "missing" else None] for detail in complaints}
     return _fit(_without(data, dead))[0], complaints
 
 
 def _place(detail: ErrorDetails) -> Path:
-    """Where a complaint points; about a mapping's key it says so with a last element of its own."""
+    """Return the path of an error; pydantic marks an error in a mapping's key with an extra
+    element."""
     return tuple(key for key in detail["loc"] if key != "[key]")
 
 
@@ -212,7 +218,7 @@ def _touches(one: str, other: str) -> bool:
 
 
 def _without(value: Any, dead: set[Path], path: Path = ()) -> Any:
-    """A copy without the values at these paths."""
+    """Return a copy without the values at these paths."""
     if isinstance(value, dict):
         pairs = ((key, item) for key, item in value.items() if (*path, key) not in dead)
         return {key: _without(item, dead, (*path, key)) for key, item in pairs}
@@ -223,7 +229,7 @@ def _without(value: Any, dead: set[Path], path: Path = ()) -> Any:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """What a schema's complaint means to the person who wrote the file."""
+    """Word a schema error for the person who wrote the file."""
     kind, context, path = detail["type"], detail.get("ctx", {}), _place(detail)
     shape = shape_at(Settings, path)
     if kind == "extra_forbidden":
@@ -275,7 +281,7 @@ def _suggestion(path: Path) -> str:
 
 
 def _shown(value: object, shape: Shape | None) -> str:
-    """A wrong value as it may be shown; empty when it may not, because it is a secret or long."""
+    """Return a wrong value for display; empty when it is secret or long."""
     if shape is not None and shape.type is Secret:
         return ""
     if isinstance(value, dict):

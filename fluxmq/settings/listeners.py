@@ -1,4 +1,4 @@
-"""The ``server`` section: which addresses are opened, for what, and under which limits.
+"""The ``server`` section: the addresses that are opened, for which protocol, and their limits.
 
 A listener that the file does not name is not opened. Nothing here opens anything.
 """
@@ -23,7 +23,7 @@ Timeout = Annotated[Duration, Field(ge=0.01, le=3600)]
 
 
 def _version_text(value: object) -> object:
-    """YAML reads 1.2 as a number; it is meant as the name of a TLS version."""
+    """Return a TLS version as text: YAML reads 1.2 as a number."""
     return str(value) if isinstance(value, float) else value
 
 
@@ -34,12 +34,13 @@ def _absolute(path: str) -> str:
 
 
 class Endpoint(Section):
-    """One address that is listened on."""
+    """One listening address."""
 
     addr: Address
     """Address to listen on, as "host:port"; ":port" means every interface."""
     backlog: Annotated[int, Field(ge=1, le=65_535)] = 4096
-    """Connections the kernel may hold before they are accepted; the system's somaxconn caps it."""
+    """Connections that the kernel queues until they are accepted; the system's somaxconn caps
+    it."""
 
     @property
     def host(self) -> str:
@@ -53,7 +54,7 @@ class Endpoint(Section):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True when only this machine can reach the address."""
         return is_loopback(self.host)
 
 
@@ -61,11 +62,11 @@ class Listener(Endpoint):
     """A protocol over plain TCP."""
 
     max_connections: Annotated[int, Field(ge=1, le=10_000_000)] = 100_000
-    """Connections open at once on this listener; more are closed at once and counted. The limit of open files may allow fewer
-    over all listeners: the start says how many."""
+    """Maximum number of open connections on this listener; further ones are closed at once and
+    counted. The limit on open files may allow fewer over all listeners: the start logs how many."""
     connect_timeout: Timeout = 10.0
-    """Time from accepting a connection to its complete CONNECT, or to connection.open of AMQP (TLS and WebSocket
-    handshakes included)."""
+    """Time from accepting a connection to its complete CONNECT, or to connection.open in AMQP (TLS
+    and WebSocket handshakes included)."""
 
 
 class TlsListener(Listener):
@@ -78,11 +79,12 @@ class TlsListener(Listener):
     key_password: Secret | None = None
     """Password of an encrypted private key; better given by key_password_file or ${ENV}."""
     key_password_file: FilePath | None = None
-    """File whose content, less one final line end, is key_password."""
+    """File whose content, without one trailing newline, is key_password."""
     ca_file: FilePath | None = None
-    """PEM file with the authorities that client certificates are checked against."""
+    """PEM file with the CA certificates that client certificates are verified against."""
     client_auth: Literal["none", "request", "require"] = "none"
-    """Client certificates: none asks for none, request checks one that is sent, require insists (mutual TLS)."""
+    """Client certificates: none requests none, request verifies one if it is sent, require insists
+    on one (mutual TLS)."""
     min_version: Annotated[Literal["1.2", "1.3"], BeforeValidator(_version_text)] = "1.2"
     """Oldest TLS version accepted."""
 
@@ -93,22 +95,24 @@ class WebSocketListener(Listener):
     path: Annotated[str, AfterValidator(_absolute)] = "/mqtt"
     """Path that the upgrade request must name."""
     allowed_origins: tuple[str, ...] = ()
-    """Origins of web pages that may connect, such as https://app.example.com, *.example.com, or * for any; empty takes pages
-    of the listener's own origin only (Origin names the host and port that Host does). Anonymous access is for those and for
-    origins named in full. Programs send no Origin, and are not held to this."""
+    """Origins of web pages that may connect, such as https://app.example.com, *.example.com, or *
+    for any; empty accepts only pages of the listener's own origin (Origin and Host name the same
+    host and port). Anonymous access is limited to those and to origins listed in full. Clients that
+    are not browsers send no Origin and are not checked."""
 
 
 class HttpListener(Endpoint):
     """Health, metrics and administration over HTTP."""
 
     max_connections: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Connections open at once on this listener; more are closed at once."""
+    """Maximum number of open connections on this listener; further ones are closed at once."""
     request_timeout: Timeout = 10.0
-    """Time for the head of a request to arrive, from its first byte or from the connection's opening."""
+    """Time for the head of a request to arrive, from its first byte or from the opening of the
+    connection."""
 
 
 class MqttServer(Section):
-    """MQTT 3.1.1 and 5.0 on the same ports; the client's CONNECT says which."""
+    """MQTT 3.1.1 and 5.0 on the same ports; the client's CONNECT selects the version."""
 
     tcp: Listener | None = None
     """MQTT over plain TCP."""
@@ -119,7 +123,7 @@ class MqttServer(Section):
 
 
 class AmqpServer(Section):
-    """AMQP 0.9.1; a client that speaks another version is told so and disconnected."""
+    """AMQP 0.9.1; other versions are answered with the supported one and disconnected."""
 
     tcp: Listener | None = None
     """AMQP over plain TCP."""
@@ -128,13 +132,14 @@ class AmqpServer(Section):
 
 
 class Server(Section):
-    """Listeners, and how the node stops."""
+    """Listeners, and the node's shutdown."""
 
     mqtt: MqttServer = MqttServer()
     """Listeners for MQTT clients."""
     amqp: AmqpServer = AmqpServer()
     """Listeners for AMQP clients."""
     http: HttpListener | None = None
-    """Listener for /health, /ready and /metrics; on loopback only, because it asks for no password yet."""
+    """Listener for /health, /ready and /metrics; on loopback only, because it asks for no password
+    yet."""
     shutdown_timeout: Timeout = 30.0
-    """Time that connections get to end after SIGTERM; what is left then is closed."""
+    """Grace period for connections after SIGTERM; those still open at its end are closed."""

@@ -1,7 +1,8 @@
-"""A settings file on disk to ``Settings``. All that touches the file system is here.
+"""Loads a settings file from disk into ``Settings``. The only module here that does file I/O.
 
-Looked at on disk are the file itself, the files that ``*_file`` keys name, and whether a TLS certificate and its key
-belong together; what a listener would only find out when its first client comes is found out before the start.
+It reads the file and the files that ``*_file`` keys name, and checks that each TLS certificate
+matches its key, so that errors a listener would meet only at its first client show before the
+start.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from fluxmq.settings.values import Secret
 
 
 def load(path: Path, environ: Mapping[str, str]) -> Settings:
-    """The settings in this file, with variables taken from ``environ``.
+    """Return the settings in this file, with variables taken from ``environ``.
 
-    Raises SettingsError holding every problem found: in the file itself, among its values, and with the files they name.
+    Raises SettingsError with every problem found: in the file itself, among its values, and with
+    the files they name.
     """
     try:
         text = _read(path, SETTINGS_FILE_BYTES_MAX)
@@ -46,7 +48,7 @@ def load(path: Path, environ: Mapping[str, str]) -> Settings:
 
 
 def _rank(problem: Problem) -> int:
-    """Position of a problem's section in the file, as the schema orders it; the file as a whole comes first."""
+    """Return the position of a problem's section in the schema; the file as a whole comes first."""
     section = problem.path.partition(".")[0].partition("[")[0]
     names = list(Settings.model_fields)
     return names.index(section) if section in names else -1
@@ -69,7 +71,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 def _take_secrets(data: dict[str, Any]) -> list[Problem]:
-    """Replace each ``x_file`` beside a secret ``x`` by the secret itself, in place; the file's name is kept too."""
+    """Replace each ``x_file`` beside a secret ``x`` by the secret itself, in place; keep the file's
+    name too."""
     problems = []
     for section, values, path in list(_sections(Settings, data)):
         for name in section.model_fields:
@@ -84,7 +87,7 @@ def _take_secrets(data: dict[str, Any]) -> list[Problem]:
             try:
                 values[name] = _secret(Path(source))
             except FileNotFoundError:
-                continue  # said with all other absent files
+                continue  # reported with all other missing files
             except (OSError, ValueError) as error:
                 problems.append(Problem(place, f"{source}: {_reason(error)}"))
     return problems
@@ -93,7 +96,8 @@ def _take_secrets(data: dict[str, Any]) -> list[Problem]:
 def _sections(
     section: type[Section], values: Any, path: KeyPath = ()
 ) -> Iterator[tuple[type[Section], dict[str, Any], KeyPath]]:
-    """Every section present in plain values, with its schema and path; what does not fit the schema is passed over."""
+    """Yield every section in plain values, with its schema and path; skip what does not fit the
+    schema."""
     if not isinstance(values, dict):
         return
     yield section, values, path
@@ -114,7 +118,7 @@ def _secret(path: Path) -> str:
 
 
 def _files(data: dict[str, Any]) -> Iterator[Problem]:
-    """Files that the settings name and that cannot be read."""
+    """Yield a problem for each file that the settings name and that cannot be read."""
     for section, values, path in _sections(Settings, data):
         for name, value in values.items():
             shape = shape_at(section, (name,))
@@ -127,7 +131,8 @@ def _files(data: dict[str, Any]) -> Iterator[Problem]:
 
 
 class _Tls(NamedTuple):
-    """Files that somebody speaks TLS with: where they are named, and under keys that begin how."""
+    """TLS files of one listener or of the transport, with the path and the key prefix that name
+    them."""
 
     path: str
     keys: str
@@ -138,7 +143,7 @@ class _Tls(NamedTuple):
 
 
 def _tls_users(settings: Settings) -> Iterator[_Tls]:
-    """The listeners for clients that speak TLS, and the nodes among themselves."""
+    """Yield the TLS listeners for clients, and the transport between nodes."""
     for path, listener in settings.tls_listeners():
         files = listener.cert_file, listener.key_file, listener.ca_file
         yield _Tls(path, "", *files, listener.key_password)
@@ -149,12 +154,12 @@ def _tls_users(settings: Settings) -> Iterator[_Tls]:
 
 
 def _tls(tls: _Tls, known: set[str]) -> Iterator[Problem]:
-    """Whether certificate, key and authorities work; not asked while something simpler is wrong with them."""
+    """Check that certificate, key and CA file load; skipped while they have simpler problems."""
     start = f"{tls.path}.{tls.keys}"
     if any(problem.startswith(start) for problem in known):
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # Without a password of our own, OpenSSL would ask for one on the terminal.
+    # Without a password callback, OpenSSL would prompt on the terminal.
     password = tls.password.reveal() if tls.password is not None else ""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, lambda: password)

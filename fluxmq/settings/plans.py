@@ -1,11 +1,13 @@
-"""The replication groups of a node as its settings mean them: members, addresses, directory, timings. Pure.
+"""The replication groups of a node as its settings resolve: members, addresses, directory, timings.
+Pure.
 
-The settings leave much to be inherited or derived; here it is settled once, so that every process of every node of the
-cluster comes to the same answer. A plan is how a group *begins*: once it runs, its members are what its log says, and
-``nodes`` has the addresses of those that may be added.
+Much in the settings is inherited or derived; it is resolved here once, so that every process of
+every node in the cluster gets the same result. A plan is how a group *starts*: once it runs, its
+log determines its members, and ``nodes`` has the addresses of those that may be added.
 
-Sources: the keys and inheritance of the founding documents (replication groups); choice of members by rendezvous
-hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998).
+Sources: the keys and inheritance of the founding documents (replication groups); choice of members
+by rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
+1998).
 """
 
 from __future__ import annotations
@@ -28,16 +30,19 @@ from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import split_address
 
 DERIVED_PORTS: Final = 999
-"""Ports above that of cluster.raft.bind_addr over which groups without an address of their own are spread."""
+"""Range of ports above that of cluster.raft.bind_addr over which groups without an address are
+spread."""
 
 META_PORT: Final = 1000
-"""Ports from that of cluster.raft.bind_addr to that of ``_meta``, if it has none of its own: behind the derived ones."""
+"""Distance of the port of ``_meta``, if it has no address, from that of cluster.raft.bind_addr:
+beyond the derived ports."""
 
 _NOT_GIVEN: Final = RaftGroup()
 
 
-class UnknownGroup(LookupError):  # noqa: N818 - says what is the matter, as the others do
-    """There is no such group on this node. ``why`` is the rest of a sentence that begins with the group's name."""
+class UnknownGroup(LookupError):  # noqa: N818 - named as the other lookup errors are
+    """No such group on this node. ``why`` is the rest of a sentence that begins with the group's
+    name."""
 
     def __init__(self, group: str, why: str) -> None:
         super().__init__(f"{group or 'group'} {why}")
@@ -45,7 +50,8 @@ class UnknownGroup(LookupError):  # noqa: N818 - says what is the matter, as the
 
 
 class GroupMember(NamedTuple):
-    """A node that has a copy of a group. ``number``: in Raft; ``address``: of the group's endpoint there."""
+    """A node that has a replica of a group. ``number``: its id in Raft; ``address``: of the group's
+    endpoint there."""
 
     node: str
     number: int
@@ -54,11 +60,12 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """A group as this node's settings mean it. Durations in seconds.
+    """A group as this node's settings resolve it. Durations in seconds.
 
-    ``bind_addr``: of the group's endpoint on this node; empty while the node is alone and none is given. ``data_dir``:
-    where the group's directory lives; None for below storage.data_dir. ``members``: those it begins with, ascending by
-    number. ``nodes``: all that may be members, among them this one. ``own``: this node's number, 0 when it is no member.
+    ``bind_addr``: of the group's endpoint on this node; empty while the node is alone and none is
+    given. ``data_dir``: the parent of the group's directory; None for below storage.data_dir.
+    ``members``: the initial members, ascending by number. ``nodes``: all possible members, this
+    node among them. ``own``: this node's number, 0 when it is not a member.
     ``min_in_sync_replicas`` is never above the number of members. ``snapshot_threshold``: entries.
     """
 
@@ -81,13 +88,14 @@ class GroupPlan:
 
 
 def member_number(node_id: str) -> int:
-    """A node's number in Raft: the same everywhere and for ever, since it comes from the name alone; never 0."""
+    """Return a node's Raft id: a hash of its name, so the same everywhere and permanent; never
+    0."""
     return int.from_bytes(hashlib.sha256(node_id.encode()).digest()[:6], "big") + 1
 
 
 class GroupPlans:
-    """The plans of a node's groups. A plan is made once; groups that appear while the node runs keep the ports they are
-    given, of which there are ``DERIVED_PORTS``, so that what is remembered is bounded."""
+    """Resolved plans of a node's groups. Each is made once; groups that appear at run time keep the
+    port they get. As there are ``DERIVED_PORTS`` ports, what is remembered is bounded."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -97,19 +105,20 @@ class GroupPlans:
         self._taken_by_others = list(claims_of_others(settings))
         self._derived: dict[str, str] = {}
         self._made: dict[str, GroupPlan] = {}
-        # First those of the file, so that none that appears later has an address of theirs.
+        # Groups of the file first, so that none that appears later takes one of their addresses.
         for group in (META_GROUP, *self.configured()) if self._clustered else ():
             try:
                 self._own_address(group)
             except UnknownGroup:
-                continue  # said by the checks of the file, and again to whoever asks for the group
+                continue  # reported by the checks of the file, and again on a request for the group
 
     def replicated(self, group: str) -> bool:
-        """Whether the group is one of the cluster's, rather than this node's own."""
+        """Return whether the group belongs to the cluster rather than to this node alone."""
         return self._clustered and not group.startswith(OWN_GROUP_PREFIXES)
 
     def configured(self) -> tuple[str, ...]:
-        """Groups that the file names for this node, in its order, the default group first; without ``_meta``."""
+        """Return the groups that the file names for this node, the default group first, then in its
+        order; without ``_meta``."""
         if not self._raft.enabled:
             return ()
         listed = (name for name, group in self._raft.groups.items() if group.enabled)
@@ -119,7 +128,8 @@ class GroupPlans:
         return tuple(name for name in found if name not in off and name != META_GROUP)
 
     def meta(self) -> GroupPlan | None:
-        """The group of the topology, which every node is a member of; None while the node is alone. Raises UnknownGroup."""
+        """Return the plan of the topology's group, of which every node is a member; None while the
+        node is alone. Raises UnknownGroup."""
         if not self._clustered:
             return None
         plan = self._plan(META_GROUP)
@@ -137,8 +147,8 @@ class GroupPlans:
         )
 
     def of(self, group: str) -> GroupPlan:
-        """The plan of a group. Raises UnknownGroup when the settings have no such group and none may be made, or when
-        the address that would be its own is taken."""
+        """Return the plan of a group. Raises UnknownGroup when the settings have no such group and
+        do not allow creating it, or when its derived address is taken."""
         try:
             check_name(group)
         except ValueError as error:
@@ -154,9 +164,11 @@ class GroupPlans:
         return self._plan(group)
 
     def of_queue(self, queue: Queue) -> GroupPlan:
-        """The plan of the group that holds a queue, with what the queue itself says of its replication. Raises UnknownGroup.
+        """Return the plan of the group that holds a queue, with the queue's own replication
+        settings applied. Raises UnknownGroup.
 
-        The members stay the group's: its log holds all its queues. ``replication_factor`` is what the queue asks for.
+        The members remain the group's, as its log holds all its queues. ``replication_factor`` is
+        what the queue asks for.
         """
         group = queue.replication_group(self._raft)
         if group is None:
@@ -174,7 +186,7 @@ class GroupPlans:
 
     def _plan(self, group: str) -> GroupPlan:
         if not self._clustered:
-            return self._planned(group)  # without ports nothing bounds how many groups there may be
+            return self._planned(group)  # without ports nothing bounds the number of groups
         if group not in self._made:
             self._made[group] = self._planned(group)
         return self._made[group]
@@ -207,7 +219,7 @@ class GroupPlans:
         )
 
     def _timings(self, group: str, section: RaftGroup) -> dict[str, Any]:
-        """Timings are the group's; of several queues that override them, the smallest counts."""
+        """Return the group's timings; where queues override one, the smallest value applies."""
         queues = [
             queue.replication
             for queue in self._settings.queues
@@ -234,7 +246,8 @@ class GroupPlans:
     # --- addresses ---------------------------------------------------------------------------------------------------
 
     def _nodes(self, group: str, section: RaftGroup) -> tuple[str, tuple[GroupMember, ...]]:
-        """The group's address on this node, and every node that may be a member, ascending by number."""
+        """Return the group's address on this node, and every possible member, ascending by
+        number."""
         if not self._clustered:
             base = self._raft.bind_addr if group == DEFAULT_GROUP else ""
             address, peers = section.bind_addr or base, dict[str, str]()
@@ -277,7 +290,8 @@ class GroupPlans:
         return self._derived[group]
 
     def _derived_peers(self, group: str, address: str) -> dict[str, str]:
-        """Addresses on the other nodes: as far from those of the default group as this node's own is."""
+        """Return the addresses on the other nodes: shifted from the default group's as this node's
+        own is."""
         raft = self._raft
         if group == DEFAULT_GROUP:
             return raft.peers
@@ -302,14 +316,16 @@ class GroupPlans:
 
 
 def derived_offset(group: str) -> int:
-    """Ports between cluster.raft.bind_addr and the derived address of a group, on every node."""
+    """Return the distance of a group's derived port from that of cluster.raft.bind_addr, equal on
+    all nodes."""
     if group == META_GROUP:
         return META_PORT
     return 1 + zlib.crc32(group.encode()) % DERIVED_PORTS
 
 
 def _chosen(group: str, nodes: tuple[GroupMember, ...], copies: int) -> tuple[GroupMember, ...]:
-    """So many of the nodes, the same ones wherever it is asked and whatever the others' addresses are."""
+    """Choose ``copies`` of the nodes; every node chooses the same ones, whatever the addresses
+    are."""
 
     def weight(member: GroupMember) -> bytes:
         return hashlib.sha256(f"{group}\0{member.node}".encode()).digest()

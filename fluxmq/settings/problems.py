@@ -1,4 +1,4 @@
-"""What is wrong with a settings file: each problem with its place, all of them at once."""
+"""Problems of a settings file: each with its path, all of them at once."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from fluxmq.model.errors import FluxmqError
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing to mend in the file."""
+    """One thing to correct in the file."""
 
     path: str
-    """Where, as ``server.mqtt.tcp.addr``; empty for the file as a whole."""
+    """Path of the key, as ``server.mqtt.tcp.addr``; empty for the file as a whole."""
     message: str
-    """What, as the rest of a sentence that begins with the path."""
+    """The complaint, as the rest of a sentence that begins with the path."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
 class SettingsError(FluxmqError):
-    """The file cannot be used; ``problems`` holds everything that is wrong with it, in the file's order of keys."""
+    """The file cannot be used; ``problems`` holds everything wrong with it, in the file's order of
+    sections."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))

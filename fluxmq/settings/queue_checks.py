@@ -1,6 +1,6 @@
-"""What the values of ``queues`` mean for one another and for ``cluster.raft``: problems and notes. Pure.
+"""Checks of ``queues`` against each other and against ``cluster.raft``: problems and notes. Pure.
 
-Kept apart from ``checks``, which asks this module: queues have as many relations as everything else together.
+Called by ``checks``; separate because queues need as many checks as all other sections together.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from fluxmq.settings.schema import Settings
 from fluxmq.settings.values import format_duration
 
 _NOT_CAPTURED = (QUEUE_PREFIX, DEAD_LETTER_PREFIX, "$share/", "$SYS/")
-"""Beginnings of topics that ``topics`` may not capture, but for the queue's own address."""
+"""Prefixes of topics that ``topics`` may not capture, except the queue's own address."""
 OWN_GROUP_NAME = "is a name that only this node's own groups have: they begin with " + ", ".join(
     OWN_GROUP_PREFIXES
 )
 
 
 def queue_problems(settings: Settings) -> Iterator[Problem]:
-    """Everything wrong with how the values of the queues relate, queue by queue."""
+    """Yield every problem between the values of the queues, queue by queue."""
     names: dict[str, int] = {}
     for index, queue in enumerate(settings.queues):
         path = f"queues[{index}]"
@@ -38,7 +38,7 @@ def queue_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def queue_notes(settings: Settings) -> Iterator[str]:
-    """Sentences on what the operator should know of queues that are right."""
+    """Yield notes for the operator on valid queues."""
     buffered = [
         queue.name for queue in settings.queues if settings.ack_durability(queue) == "buffered"
     ]
@@ -56,7 +56,7 @@ def queue_notes(settings: Settings) -> Iterator[str]:
 
 
 def replicas(path: str, factor: int, in_sync: int) -> Iterator[Problem]:
-    """Copies that must agree are copies that there are."""
+    """Check that no more in-sync replicas are required than there are replicas."""
     if in_sync > factor:
         yield Problem(
             f"{path}.min_in_sync_replicas",
@@ -156,7 +156,8 @@ def _dead_letters(path: str, queue: Queue, names: dict[str, int]) -> Iterator[Pr
 
 
 def _dead_letter_circles(queues: tuple[Queue, ...]) -> Iterator[Problem]:
-    """Queues whose dead letters come back to them; each circle is told once, at its first queue."""
+    """Yield queues whose dead letters return to them; each cycle is reported once, at its first
+    queue."""
     onward = {}
     for queue in queues:
         if queue.dead_letter_queue not in ("", queue.name):

@@ -1,10 +1,11 @@
-"""The ``queue_manager`` and ``queues`` sections: the queues that exist from the start, and what all queues share.
+"""The ``queue_manager`` and ``queues`` sections: queues that exist from the start, and common
+settings.
 
-Data, like the rest of the schema. Two answers depend on more than one key and are given here, so that everybody
-gives the same: which replication group holds a queue, and how often one of its messages may be delivered.
+Data, like the rest of the schema. Two values that depend on several keys are computed here, so that
+all callers agree: the replication group that holds a queue, and its delivery limit.
 
-Source: the keys of the founding documents; ``limits.overflow``, ``expires`` and the delivery limit mean what they mean
-in RabbitMQ.
+Source: the keys of the founding documents; ``limits.overflow``, ``expires`` and the delivery limit
+have RabbitMQ's meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fluxmq.settings.values import Duration, Size, TopicFilter
 TEN_YEARS: Final = 10 * 366 * 86_400
 COUNT_MAX: Final = 1 << 50
 DELIVERY_LIMIT: Final = 5
-"""Default delivery limit of a classic queue: the origin's."""
+"""Default delivery limit of a classic queue: that of the original implementation."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 """Default delivery limit of a quorum queue: RabbitMQ's since 4.0."""
 
@@ -30,9 +31,10 @@ DEAD_LETTER_PREFIX: Final = "$dlq/"
 
 
 def queue_at(address: str) -> str:
-    """Name of the queue that ``$queue/<name>`` or ``$dlq/<name>`` means; empty for any other text.
+    """Return the name of the queue that ``$queue/<name>`` or ``$dlq/<name>`` addresses; empty for
+    any other text.
 
-    A dead-letter queue has the address as its name.
+    The name of a dead-letter queue is its whole address.
     """
     prefix = next((p for p in (QUEUE_PREFIX, DEAD_LETTER_PREFIX) if address.startswith(p)), "")
     name = address.removeprefix(prefix)
@@ -44,14 +46,14 @@ def queue_at(address: str) -> str:
 
 
 def _delivery_limit(limit: int) -> int:
-    """-1 or at least 1: a message that may be delivered 0 times would be of no use to anybody."""
+    """Check that the limit is -1 or at least 1: 0 deliveries would make a message useless."""
     if limit == 0:
         raise ValueError("must be at least 1, or -1 for no limit")
     return limit
 
 
 def _group(text: str) -> str:
-    """A replication group's name, or nothing for the default group."""
+    """Check a replication group's name; empty means the default group."""
     return check_name(text) if text else text
 
 
@@ -59,29 +61,37 @@ class QueueManager(Section):
     """Settings common to all queues."""
 
     auto_commit_interval: Annotated[Duration, Field(ge=0, le=3600)] = 5.0
-    """Longest time between a stream consumer's acknowledgement and its offset being kept; 0 keeps it at once."""
+    """Longest time between a stream consumer's acknowledgement and the storing of its offset; 0
+    stores it at once."""
     capture_workers: Annotated[int, Field(ge=1, le=64)] = 4
-    """With capture_queue_depth, how many QoS 0 publishes may wait to be copied into a queue: their product."""
+    """Multiplied by capture_queue_depth: the number of QoS 0 publishes that may wait to be copied
+    into a queue."""
     capture_queue_depth: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
-    """QoS 0 publishes that wait for a queue, per capture worker; beyond it their copies are dropped and counted."""
+    """QoS 0 publishes waiting for a queue, per capture worker; beyond it their copies are dropped
+    and counted."""
     capture_drain_timeout: Timeout = 5.0
-    """Time that appends under way get to reach the disk when the node stops."""
+    """Time for pending appends to reach the disk when the node stops."""
     local_groups: Annotated[int, Field(ge=1, le=256)] = 8
-    """Replication groups over which queues that are not replicated are spread; fixed when the data directory is made."""
+    """Replication groups over which queues that are not replicated are spread; fixed when the data
+    directory is created."""
     ephemeral_expiry: Annotated[Duration, Field(ge=0.001, le=TEN_YEARS)] = 300.0
     """Time without a consumer after which an ephemeral queue is removed."""
     max_ephemeral_queues: Annotated[int, Field(ge=0, le=1_000_000)] = 10_000
-    """Ephemeral queues of the whole node; 0 allows none, so that an unknown queue's name is refused."""
+    """Maximum number of ephemeral queues on the node; 0 allows none, and unknown queue names are
+    refused."""
     ephemeral_max_bytes: Annotated[Size, Field(ge=1 << 16, le=1 << 40)] = 64 << 20
     """Memory of one ephemeral queue; beyond it the oldest messages are dropped."""
     uncommitted_bytes: Annotated[Size, Field(ge=1 << 16, le=1 << 30)] = 8 << 20
-    """Appends per replication group that are not yet on disk; above it publishers are paused."""
+    """Bytes of appends per replication group that are not yet on disk; above it publishers are
+    paused."""
     cache_bytes: Annotated[Size, Field(ge=0, le=1 << 40)] = 64 << 20
-    """Memory per shard for the newest batches of its queues, so that consumers who keep up need not read the disk."""
+    """Memory per shard for the newest batches of its queues, so that consumers that keep up need no
+    disk reads."""
 
 
 class Retention(Section):
-    """What a queue forgets, whether it was settled or not; 0 means no limit. Nothing forgotten is dead-lettered."""
+    """Limits beyond which a queue discards messages, settled or not, without dead-lettering; 0: no
+    limit."""
 
     max_age: Annotated[Duration, Field(ge=0, le=TEN_YEARS)] = 0.0
     """Age beyond which messages are dropped."""
@@ -92,86 +102,98 @@ class Retention(Section):
 
 
 class QueueLimits(Section):
-    """What a queue accepts. Above a limit a publish is refused, or its oldest messages make room."""
+    """Limits on what a queue accepts. Above a limit a publish is refused, or the oldest messages
+    make room."""
 
     max_message_size: Annotated[Size, Field(ge=1, le=1 << 30)] = 10 << 20
     """Largest payload; a larger one is refused."""
     max_depth: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
-    """Messages that the slowest group has not settled, above which publishes are refused; not for streams; 0 is no limit."""
+    """Messages that the slowest group has not settled, above which publishes are refused; not for
+    streams; 0: no limit."""
     message_ttl: Annotated[Duration, Field(ge=0, le=TEN_YEARS)] = 604_800.0
-    """Time after which a message expires, if its publisher asks for no shorter one; 0 is never."""
+    """Time after which a message expires, unless its publisher asks for a shorter one; 0: never."""
     max_length: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
-    """Messages ready for delivery above which overflow decides; a stream drops its oldest; 0 is no limit."""
+    """Ready messages above which overflow applies; a stream drops its oldest; 0: no limit."""
     max_length_bytes: Annotated[Size, Field(ge=0, le=COUNT_MAX)] = 0
-    """Payload bytes of ready messages above which overflow decides; a stream drops its oldest; 0 is no limit."""
+    """Payload bytes of ready messages above which overflow applies; a stream drops its oldest; 0:
+    no limit."""
     overflow: Literal["drop-head", "reject-publish"] = "drop-head"
-    """Above max_length or max_length_bytes: dead-letter or drop the oldest message, or refuse the new one."""
+    """Above max_length or max_length_bytes: dead-letter or drop the oldest message, or refuse the
+    new one."""
 
 
 class Retry(Section):
-    """When a message that a consumer gave back with nack is offered again. Work queues only."""
+    """Redelivery of messages that a consumer returned with nack. Work queues only."""
 
     max_retries: Annotated[int, Field(ge=0, le=1_000_000)] = 10
-    """Times it is offered again after nack, then it is a dead letter; consumer.delivery_limit may end it before."""
+    """Redeliveries after nack before the message is dead-lettered; consumer.delivery_limit may be
+    reached first."""
     initial_backoff: Timeout = 5.0
-    """Wait before the first, unless the consumer names one."""
+    """Wait before the first redelivery, unless the consumer names one."""
     max_backoff: Annotated[Duration, Field(ge=0.001, le=86_400)] = 300.0
     """Longest wait."""
     multiplier: Annotated[float, Field(ge=1, le=100)] = 2.0
-    """Growth of the wait from one nack to the next."""
+    """Factor by which the wait grows from one nack to the next."""
 
 
 class DeadLetter(Section):
-    """Where a message goes that was rejected, expired, delivered too often or displaced by overflow."""
+    """Destination of messages that were rejected, expired, delivered too often or displaced by
+    overflow."""
 
     enabled: bool = False
-    """Whether such messages are kept; without it they are dropped and counted."""
+    """Keep such messages; otherwise they are dropped and counted."""
     topic: Annotated[str, Field(min_length=1)] | None = None
-    """Address of the queue that gets them, $dlq/<name> or $queue/<name>; without it, $dlq/ and this queue's name."""
+    """Address of the dead-letter queue, $dlq/<name> or $queue/<name>; by default, $dlq/ and this
+    queue's name."""
 
 
 class Consumer(Section):
-    """How messages are handed to the members of a consumer group. Work queues only, but for claim_batch."""
+    """Delivery of messages to the members of a consumer group. Work queues only, except for
+    claim_batch."""
 
     visibility_timeout: Annotated[Duration, Field(ge=0.1, le=7 * 86_400)] = 30.0
-    """Time a consumer has to settle a message before another may be given it."""
+    """Time a consumer has to settle a message before it may be redelivered to another."""
     delivery_limit: (
         Annotated[int, Field(ge=-1, le=1_000_000), AfterValidator(_delivery_limit)] | None
     ) = None
-    """Deliveries of one message before it is a dead letter, -1 for any number; without it, 5, for type quorum 20."""
+    """Deliveries of one message before it is dead-lettered, -1 for any number; by default 5, for
+    type quorum 20."""
     claim_batch: Annotated[int, Field(ge=1, le=4096)] = 100
     """Messages given to one consumer before the next has its turn."""
     max_unsettled: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Messages that one consumer may hold unsettled; what it asks for as prefetch is bounded by this."""
+    """Maximum number of unsettled messages per consumer; caps the prefetch it asks for."""
 
 
 class Deduplication(Section):
-    """Recognition of messages published twice, by producer-id and sequence."""
+    """Detection of messages published twice, by producer-id and sequence."""
 
     window: Annotated[int, Field(ge=0, le=1_000_000)] = 10_000
-    """Newest sequence numbers remembered per producer; 0 recognises none."""
+    """Newest sequence numbers remembered per producer; 0 detects none."""
     max_producers: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Producers remembered per queue; the longest silent are forgotten first."""
 
 
 class Replication(Section):
-    """Which replication group holds the queue. What is left out is as in the group; timings given here are the group's
-    then, and of several queues' the smallest."""
+    """The replication group that holds the queue. Keys left out are inherited from the group.
+    Timings given here apply to the whole group; if several queues give one, the smallest
+    applies."""
 
     enabled: bool = False
-    """Whether the queue is replicated; needs cluster.raft.enabled."""
+    """Replicate the queue; needs cluster.raft.enabled."""
     group: Annotated[str, AfterValidator(_group)] = ""
-    """Id of the replication group; empty for the default group. Fixed once the queue holds messages."""
+    """Id of the replication group; empty for the default group. Fixed once the queue holds
+    messages."""
     replication_factor: Replicas | None = None
-    """Copies that the queue needs; its group, which decides how many there are, may not have fewer."""
+    """Replicas that the queue needs; its group decides how many there are, and may not have
+    fewer."""
     mode: Literal["sync", "async"] | None = None
-    """sync answers a publisher after commit, async after the leader's own write."""
+    """sync confirms a publish after commit, async after the leader's own write."""
     distribution_mode: Literal["forward", "replicate"] | None = None
     """Delivery on other nodes, as in cluster.raft."""
     min_in_sync_replicas: Replicas | None = None
-    """Copies that must hold a write before it is answered, if above the majority."""
+    """Replicas that must hold a write before it is confirmed, if more than a majority."""
     ack_timeout: Timeout | None = None
-    """Longest wait for that."""
+    """Longest wait for that confirmation."""
     heartbeat_timeout: Timeout | None = None
     """As in cluster.raft.groups."""
     election_timeout: Timeout | None = None
@@ -183,40 +205,43 @@ class Replication(Section):
 
 
 class Queue(Section):
-    """A durable queue, made at the start if it is not there. One that is taken out of the file stays."""
+    """A durable queue, created at the start if it does not exist. Removing it from the file does
+    not delete it."""
 
     name: Name
-    """Name, unique; clients address it as $queue/<name>."""
+    """Unique name; clients address the queue as $queue/<name>."""
     topics: tuple[TopicFilter, ...] = ()
-    """Topic filters whose publishes the queue keeps a copy of, besides what is addressed to it."""
+    """Topic filters whose publishes the queue copies, besides messages addressed to it."""
     reserved: bool = False
-    """Whether clients may not delete or redefine it."""
+    """Prevent clients from deleting or redefining the queue."""
     type: Literal["classic", "quorum", "stream"] = "classic"
-    """classic: a work queue; quorum: the same, replicated where replication is on; stream: a log that consumers read."""
+    """classic: a work queue; quorum: the same, replicated where replication is on; stream: a log
+    that consumers read."""
     primary_group: str = ""
-    """Consumer group whose progress a stream's consumers are told."""
+    """Consumer group whose progress is reported to a stream's consumers."""
     ack_durability: Literal["fsync", "buffered"] | None = None
-    """What a publisher's acknowledgement means: synced to disk, or only written; without it, storage.queue_ack_durability."""
+    """Meaning of a publisher's acknowledgement: synced to disk, or only written; by default,
+    storage.queue_ack_durability."""
     expires: Annotated[Duration, Field(ge=0, le=TEN_YEARS)] = 0.0
-    """Time without a consumer after which the queue is deleted with all its messages; 0 is never."""
+    """Time without a consumer after which the queue is deleted with all its messages; 0: never."""
     retention: Retention = Retention()
-    """What the queue forgets."""
+    """Limits beyond which the queue discards messages."""
     limits: QueueLimits = QueueLimits()
-    """What the queue accepts."""
+    """Limits on what the queue accepts."""
     retry: Retry = Retry()
-    """When a message that was given back is offered again."""
+    """Redelivery of returned messages."""
     dlq: DeadLetter = DeadLetter()
-    """Where a message goes that no consumer took."""
+    """Destination of dead letters."""
     consumer: Consumer = Consumer()
-    """How messages are handed to consumers."""
+    """Delivery of messages to consumers."""
     deduplication: Deduplication = Deduplication()
-    """Recognition of messages published twice."""
+    """Detection of messages published twice."""
     replication: Replication = Replication()
-    """Which replication group holds the queue."""
+    """The replication group that holds the queue."""
 
     @property
     def deliveries_max(self) -> int:
-        """How often one message may be delivered; -1 for any number."""
+        """Maximum number of deliveries of one message; -1 for any number."""
         limit = self.consumer.delivery_limit
         if limit is not None:
             return limit
@@ -231,10 +256,12 @@ class Queue(Section):
 
     @property
     def dead_letter_queue(self) -> str:
-        """Name of that queue, ``$dlq/<name>`` or ``<name>``; empty when dead letters are dropped."""
+        """Name of that queue, ``$dlq/<name>`` or ``<name>``; empty when dead letters are
+        dropped."""
         return queue_at(self.dead_letter_address)
 
     def replication_group(self, raft: Raft) -> str | None:
-        """Name of the replication group that holds the queue; None for one of this node's local groups."""
+        """Return the name of the replication group that holds the queue; None for one of this
+        node's local groups."""
         wanted = self.replication.enabled or (self.type == "quorum" and raft.enabled)
         return (self.replication.group or "default") if wanted else None

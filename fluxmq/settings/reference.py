@@ -1,7 +1,8 @@
-"""Writes ``docs/configuration.md`` from the schema: ``make docs``. No other part of the program uses this.
+"""Writes ``docs/configuration.md`` from the schema: ``make docs``. Nothing else in the program uses
+this.
 
-The sentence under each field is read from the schema's source text, so that no process pays for it at its start. A test
-holds the page and the schema together.
+The sentence under each field is parsed from the schema's source, so that no process pays for it at
+its start. A test checks that page and schema agree.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ files that are not there are all reported at once, each by its path, and stop th
 
 
 def page() -> str:
-    """The whole page as Markdown."""
+    """Return the whole page as Markdown."""
     parts = [_OPENING]
     for path, section, optional in _sections(Settings, ()):
         parts.append(_table(path, section, optional=optional))
@@ -52,7 +53,8 @@ def page() -> str:
 def _sections(
     section: type[Section], path: Path, *, optional: bool = False
 ) -> Iterator[tuple[Path, type[Section], bool]]:
-    """Every section below and including this one, parents first; lists and mappings of sections by a placeholder."""
+    """Yield every section from this one down, parents first; a placeholder stands for the key in
+    lists and mappings."""
     if path:
         yield path, section, optional
     for name, field in section.model_fields.items():
@@ -96,7 +98,7 @@ def _table(path: Path, section: type[Section], *, optional: bool) -> str:
 
 
 def _sentences(section: type[Section]) -> dict[str, str]:
-    """The text under each field of a section, inherited fields included."""
+    """Return the text under each field of a section, inherited fields included."""
     found: dict[str, str] = {}
     for base in reversed(section.__mro__):
         if not issubclass(base, Section) or base is Section:
@@ -112,7 +114,7 @@ def _sentences(section: type[Section]) -> dict[str, str]:
 
 
 def _expected(shape: Shape) -> str:
-    """What may be written, with its bounds."""
+    """Describe the accepted values, with their bounds."""
     if choices := [str(choice) for choice in get_args(shape.type) if isinstance(choice, str)]:
         return ", ".join(f"`{choice}`" for choice in choices)
     below = shape.below("*")

@@ -1,7 +1,7 @@
-"""What a running node may take over from a changed file, and what waits for a restart.
+"""Settings that a running node may adopt from a changed file, and those that wait for a restart.
 
-Live are the settings that are looked up when they are used and belong to no table, socket or file that was sized or
-opened with them. Session limits hold for sessions made from then on.
+Settings are live if they are looked up at each use and no table, socket or file was sized or opened
+with them. Session limits apply to sessions created from then on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LIVE: Final[tuple[Path, ...]] = (
 
 
 def changes(old: Settings, new: Settings) -> tuple[list[str], list[str]]:
-    """Paths that differ: those that can change live, and those that need a restart, each in the file's order."""
+    """Return the paths that differ: those that change live, and those that need a restart, in the
+    file's order."""
     before, after = _values(old), _values(new)
     live: list[str] = []
     restart: list[str] = []

@@ -1,7 +1,7 @@
-"""The settings file as a type: every key, its default, its unit, its bounds, one sentence each.
+"""The settings file as a type: every key, its default, unit and bounds, and one sentence each.
 
-This is data. How the file is read is in ``load``, how values relate to one another in ``checks``. Durations are float
-seconds and sizes int bytes once decoded. The whole travels to child processes as JSON.
+This is data. ``load`` reads the file, ``checks`` compares values. Durations are float seconds and
+sizes int bytes once decoded. Child processes get all of it as JSON.
 """
 
 from __future__ import annotations
@@ -28,157 +28,179 @@ Expiry = Annotated[Duration, Field(ge=0, le=MQTT_EXPIRY_SECONDS_MAX)]
 
 
 class Broker(Section):
-    """What MQTT clients may send and ask for."""
+    """Limits and options for MQTT clients."""
 
     max_packet_size: Annotated[Size, Field(ge=256, le=MQTT_PACKET_BYTES_MAX)] = 16 << 20
-    """Largest packet accepted after CONNECT, whole; told to MQTT 5 clients, a larger one ends the connection."""
+    """Largest whole packet accepted after CONNECT; announced to MQTT 5 clients. A larger one ends
+    the connection."""
     max_connect_size: Annotated[Size, Field(ge=64, le=1 << 20)] = 128 << 10
-    """Largest CONNECT packet, will included: all that a client may send before it is known; max_packet_size bounds it as well.
-    A larger one is refused with 0x95."""
+    """Largest CONNECT packet, will included: all that a client may send before it is authenticated;
+    max_packet_size bounds it as well. A larger one is refused with 0x95."""
     max_will_size: Annotated[Size, Field(ge=0, le=1 << 20)] = 256 << 10
-    """Largest will payload; max_connect_size bounds it as well, since the will is part of CONNECT."""
+    """Largest will payload; max_connect_size bounds it as well, since the will is part of
+    CONNECT."""
     max_qos: Annotated[int, Field(ge=0, le=2)] = 2
-    """Highest quality of service that clients may publish with, and that subscriptions are granted."""
+    """Highest quality of service that clients may publish with and subscriptions are granted."""
     max_topic_bytes: Annotated[int, Field(ge=16, le=MQTT_STRING_BYTES_MAX)] = 4096
     """Longest topic name or filter, in bytes of UTF-8."""
     max_topic_levels: Annotated[int, Field(ge=1, le=4096)] = 201
-    """Most levels of a topic name or filter."""
+    """Maximum number of levels in a topic name or filter."""
     allow_control_characters: bool = False
-    """Whether topics and client ids may hold control characters (U+0001 to U+001F, U+007F to U+009F); else they are malformed."""
+    """Allow control characters (U+0001 to U+001F, U+007F to U+009F) in topics and client ids;
+    otherwise they are malformed."""
     refused_publish: Literal["acknowledge", "disconnect"] = "acknowledge"
-    """Answer to a publish that an MQTT 3.1.1 client may not make: `acknowledge` and drop it, or `disconnect` the client, which
-    sends it again when it is back. MQTT 5 clients get a reason code."""
+    """Response to a publish that an MQTT 3.1.1 client may not make: `acknowledge` and drop it, or
+    `disconnect` the client, which sends it again when it reconnects. MQTT 5 clients get a reason
+    code."""
     max_subscriptions_per_session: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     """Subscriptions that one session may hold."""
     max_retained_messages: Annotated[int, Field(ge=0, le=100_000_000)] = 100_000
-    """Retained messages kept; 0 keeps none."""
+    """Maximum number of retained messages; 0 keeps none."""
     max_retained_bytes: Annotated[Size, Field(ge=0, le=1 << 40)] = 256 << 20
     """Memory of all retained messages together, topics and properties included."""
     topic_alias_maximum: Annotated[int, Field(ge=0, le=MQTT_TOPIC_ALIAS_MAX)] = 128
-    """Topic aliases that an MQTT 5 client may use towards the broker."""
+    """Topic aliases that an MQTT 5 client may use when it publishes."""
     topic_alias_maximum_out: Annotated[int, Field(ge=0, le=MQTT_TOPIC_ALIAS_MAX)] = 128
-    """Topic aliases that the broker uses towards a client at most, however many the client allows."""
+    """Topic aliases that the broker uses towards a client, however many the client allows."""
     keep_alive_maximum: Annotated[Duration, Field(ge=0, le=MQTT_KEEP_ALIVE_SECONDS_MAX)] = 0.0
-    """Longest keep alive, in whole seconds, imposed on MQTT 5 clients; 0 leaves it to the client."""
+    """Longest keep alive, in whole seconds, imposed on MQTT 5 clients; 0 imposes none."""
     max_user_properties: Annotated[int, Field(ge=0, le=65_535)] = 128
-    """User properties in one MQTT 5 packet."""
+    """Maximum number of user properties in one MQTT 5 packet."""
     sys_interval: Annotated[Duration, Field(ge=0.05, le=3600)] = 10.0
     """Time between two publications of the $SYS/broker/... topics."""
     route_cache_size: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
-    """Topics per shard whose subscribers are remembered, so that a publish need not search for them."""
+    """Topics per shard whose subscribers are cached, so that a publish need not search for them."""
     ring_bytes: Annotated[Size, Field(ge=4096, le=1 << 30, multiple_of=4096)] = 4 << 20
-    """Shared memory per ordered pair of shards, for messages under way between them; larger messages go in pieces. All of it is
-    touched in time: 16 shards have 240 pairs."""
+    """Shared memory per ordered pair of shards, for messages in flight between them; larger
+    messages are split. All of it becomes resident over time: 16 shards have 240 pairs."""
 
 
 class Session(Section):
-    """What is kept for a client, connected or not."""
+    """State kept for a client, connected or not."""
 
     max_sessions: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
-    """Sessions of the whole node, connected or not; when reached, new client ids are refused."""
+    """Maximum number of sessions on the node, connected or not; beyond it new client ids are
+    refused."""
     default_expiry_interval: Expiry = 7200.0
-    """How long a persistent MQTT 3.1.1 session outlives its connection; MQTT 5 clients say it themselves."""
+    """Time that a persistent MQTT 3.1.1 session outlives its connection; MQTT 5 clients choose it
+    themselves."""
     max_expiry_interval: Expiry = 604_800.0
-    """Longest session expiry that an MQTT 5 client gets; told to it when it asked for more."""
+    """Longest session expiry that an MQTT 5 client gets; announced to a client that asks for
+    more."""
     max_offline_queue_size: Annotated[int, Field(ge=1, le=100_000_000)] = 1000
-    """Messages that wait for one absent or slow session."""
+    """Maximum number of messages queued for one absent or slow session."""
     max_offline_queue_bytes: Annotated[Size, Field(ge=1024, le=1 << 40)] = 64 << 20
-    """Memory of the messages that wait for one absent or slow session, and of those sent to it and not yet answered."""
+    """Memory of the messages queued for one absent or slow session, and of those sent to it and
+    unacknowledged."""
     offline_queue_policy: Literal["evict", "reject"] = "evict"
-    """When that queue is full: evict drops its oldest message, reject the new one; both are counted."""
+    """Policy when that queue is full: evict drops its oldest message, reject the new one; both are
+    counted."""
     max_inflight_messages: Annotated[int, Field(ge=1, le=MQTT_PACKET_ID_MAX)] = 1024
     """Unacknowledged QoS 1 and 2 messages per session and direction (MQTT 5: Receive Maximum)."""
     max_output_bytes: Annotated[Size, Field(ge=1024, le=1 << 30)] = 1 << 20
-    """Bytes encoded but not yet taken by a slow client; above it QoS 0 is dropped, QoS 1 and 2 wait."""
+    """Bytes encoded but not yet read by a slow client; above it QoS 0 is dropped, QoS 1 and 2
+    wait."""
 
 
 class Amqp(Section):
-    """What AMQP 0.9.1 clients may send and ask for."""
+    """Limits and options for AMQP 0.9.1 clients."""
 
     product: Announced = "RabbitMQ"
-    """Product in the greeting: clients ask for RabbitMQ's extensions of known meaning only where they find its name."""
+    """Product in connection.start: some clients use RabbitMQ's extensions only when they find its
+    name."""
     product_version: Version = "3.10.8"
-    """Version in the greeting: the one of that product whose behaviour is served; FluxMQ's own is ``fluxmq_version`` there."""
+    """Version in connection.start: that of the product whose behaviour is served; FluxMQ's own is
+    ``fluxmq_version`` there."""
     frame_max: Annotated[int, Field(ge=4096, le=16 << 20)] = 131_072
-    """Bytes of the largest frame, told to clients, who may ask for less."""
+    """Largest frame in bytes, proposed to clients, which may lower it."""
     channel_max: Annotated[int, Field(ge=1, le=65_535)] = 2047
-    """Channels of one connection, told to clients, who may ask for less."""
+    """Channels per connection, proposed to clients, which may lower it."""
     heartbeat: Annotated[Duration, Field(ge=0, le=65_535)] = 60.0
-    """Heartbeat interval suggested to clients, in whole seconds; 0 suggests none. A client silent for two is gone."""
+    """Heartbeat interval proposed to clients, in whole seconds; 0 proposes none. A client silent
+    for two intervals is disconnected."""
     max_message_size: Annotated[Size, Field(ge=1, le=256 << 20)] = 32 << 20
-    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is 16MiB."""
+    """Largest message body accepted; a larger one closes its channel. RabbitMQ 4's default is
+    16MiB."""
     consumer_timeout: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 1800.0
-    """Time after which messages that a consumer has not settled are given to others; x-consumer-timeout says otherwise."""
+    """Time after which messages that a consumer has not settled are redelivered to others;
+    x-consumer-timeout overrides it."""
     max_consumers_per_channel: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
-    """Consumers that one channel may have."""
+    """Maximum number of consumers on one channel."""
     max_transaction_bytes: Annotated[Size, Field(ge=1024, le=4 << 30)] = 64 << 20
-    """Bytes of publishes and acknowledgements that one channel may gather in a transaction."""
+    """Bytes of publishes and acknowledgements that one channel may accumulate in a transaction."""
     max_incomplete_bytes: Annotated[Size, Field(ge=1024, le=64 << 30)] = 128 << 20
-    """Bytes of incomplete messages and uncommitted transactions of one connection, all its channels together: two full transactions."""
+    """Bytes of incomplete messages and uncommitted transactions on all channels of one connection:
+    two full transactions."""
 
 
 class AnonymousAccess(Section):
     """Clients that name no user."""
 
     allow: Literal["loopback", "always", "never"] = "loopback"
-    """From where they are let in: from this machine only, from anywhere, from nowhere."""
+    """Permitted origin: this machine only, anywhere, or nowhere."""
     publish: tuple[TopicFilter, ...] = ("#", "$queue/#")
-    """Topic filters that they may publish to; a leading wildcard does not reach $queue/ and $dlq/."""
+    """Topic filters that they may publish to; a leading wildcard does not match $queue/ and
+    $dlq/."""
     subscribe: tuple[TopicFilter, ...] = ("#", "$SYS/#", "$queue/#", "$dlq/#")
-    """Topic filters that cover what they may subscribe to."""
+    """Topic filters that must cover their subscriptions."""
 
 
 class Argon2(Section):
-    """How expensive a password's hash is made (argon2id); applies to passwords set from now on."""
+    """Cost of hashing a password (argon2id); applies to passwords set from now on."""
 
     time_cost: Annotated[int, Field(ge=1, le=64)] = 3
     """Passes over the memory."""
     memory_cost: Annotated[Size, Field(ge=8 << 10, le=4 << 30, multiple_of=1024)] = 64 << 20
     """Memory per verification."""
     parallelism: Annotated[int, Field(ge=1, le=16)] = 1
-    """Lanes computed side by side."""
+    """Lanes computed in parallel."""
 
 
 class FailedLogins(Section):
-    """Limits on guessing passwords: a login that comes too early after failed ones is refused as busy. Counted per shard."""
+    """Limits on password guessing: a login that comes too soon after failed ones is refused as
+    busy. Counted per shard."""
 
     per_user: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     """Failed logins as one user from one address (IPv6: one /64) before delays begin."""
     per_address: Annotated[int, Field(ge=1, le=1_000_000)] = 50
-    """Failed logins from one address, for all user names together, before delays begin; users who logged in from there lately are not held up."""
+    """Failed logins from one address, over all user names, before delays begin; users who logged in
+    from there recently are not delayed."""
     first_delay: Annotated[Duration, Field(ge=0, le=3600)] = 1.0
-    """The first delay, which doubles with each further failure; 0 delays nothing."""
+    """The first delay, which doubles with each further failure; 0 disables delays."""
     max_delay: Annotated[Duration, Field(ge=0, le=86_400)] = 60.0
     """The longest delay."""
     forget_after: Annotated[Duration, Field(ge=1, le=366 * 86_400)] = 600.0
-    """Time after the last failure, or after its delay, at which failures are forgotten; so long a login makes a user known at an address."""
+    """Time after the last failure, or after its delay, at which failures are forgotten; a
+    successful login makes a user known at an address for as long."""
 
 
 class Auth(Section):
-    """Who may connect, and how passwords are verified. Users are kept by ``fluxmqctl user``."""
+    """Access of clients, and verification of passwords. ``fluxmqctl user`` manages users."""
 
     anonymous: AnonymousAccess = AnonymousAccess()
     """Clients that name no user."""
     loopback_users: tuple[str, ...] = ("guest",)
-    """Users that are let in from this machine only, whatever protocol they speak."""
+    """Users that may connect from this machine only, over any protocol."""
     argon2: Argon2 = Argon2()
-    """Cost of a password's hash."""
+    """Cost of hashing a password."""
     verify_threads: Annotated[int, Field(ge=1, le=64)] = 2
     """Threads per shard that verify passwords, so that the event loop never waits for one."""
     max_pending_verifications: Annotated[int, Field(ge=1, le=100_000)] = 256
-    """Password verifications waiting per shard; beyond it, an address with many waiting makes room for one with fewer, or
-    new connections are refused as busy. A password that was verified before does not wait."""
+    """Password verifications queued per shard; beyond it, an address with many queued makes room
+    for one with fewer, or new connections are refused as busy. A password that was verified before
+    does not queue."""
     max_pending_per_address: Annotated[int, Field(ge=1, le=100_000)] = 64
-    """Password verifications waiting per shard for one client address (IPv6: one /64); beyond it, it is refused as busy."""
+    """Password verifications queued per shard for one client address (IPv6: one /64); beyond it,
+    the address is refused as busy."""
     failed_logins: FailedLogins = FailedLogins()
-    """Limits on guessing passwords."""
+    """Limits on password guessing."""
 
 
 class ConnectionRate(Section):
-    """New connections per client address: a bucket that holds burst and refills with rate."""
+    """New connections per client address: a token bucket that holds burst and refills at rate."""
 
     enabled: bool = True
-    """Whether the limit applies."""
+    """Apply the limit."""
     rate: Annotated[float, Field(gt=0, le=1_000_000)] = 500.0
     """Connections per second and address, on average."""
     burst: Annotated[int, Field(ge=1, le=10_000_000)] = 1000
@@ -186,87 +208,97 @@ class ConnectionRate(Section):
     max_addresses: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     """Addresses remembered; the longest idle are forgotten first."""
     exempt_loopback: bool = True
-    """Whether connections from this machine are let through uncounted."""
+    """Exempt connections from this machine."""
 
 
 class RateLimit(Section):
-    """How fast clients may come."""
+    """Limits on the rate of new connections."""
 
     connection: ConnectionRate = ConnectionRate()
     """New connections per client address."""
 
 
 class Log(Section):
-    """What is logged, and how."""
+    """Log level and format."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severe level that is written."""
+    """Lowest severity that is logged."""
     format: Literal["auto", "json", "text"] = "auto"
-    """json: one object per line; text: lines for people; auto: text on a terminal, json elsewhere."""
+    """json: one object per line; text: lines for people; auto: text on a terminal, json
+    elsewhere."""
 
 
 class Memory(Section):
-    """Memory that all processes of the node may hold together, and the marks at which it begins to refuse work."""
+    """Memory limit of all the node's processes together, and the marks at which work is refused."""
 
     high_watermark: Annotated[float, Field(ge=0.01, le=1)] = 0.6
-    """Share of the machine's memory, or of the control group's limit where that is less, at which publishers are stopped."""
+    """Share of the machine's memory, or of the cgroup's limit if that is lower, at which publishers
+    are blocked."""
     high_watermark_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 0
-    """The same mark as a size, which then takes precedence; 0 leaves it to high_watermark."""
+    """The same mark as a size, which then takes precedence; 0 uses high_watermark."""
     resume: Annotated[float, Field(ge=0.1, le=1)] = 0.9
-    """Share of the mark below which publishers are read again; the gap keeps an alarm from flapping."""
+    """Share of the mark below which publishers are unblocked; the gap keeps the alarm from
+    flapping."""
     critical: Annotated[float, Field(ge=1, le=10)] = 1.25
-    """Multiple of the mark, at most halfway to all memory, at which new connections, AMQP declarations and transactions are refused."""
+    """Multiple of the mark, at most halfway to all memory, at which new connections, AMQP
+    declarations and transactions are refused."""
 
 
 class Storage(Section):
-    """What is kept on disk, and where."""
+    """Data on disk."""
 
     data_dir: Annotated[str, Field(min_length=1)] = "./data"
-    """Directory of everything the node keeps; relative to the working directory, made with mode 0700."""
+    """Directory of all the node's data; relative to the working directory, created with mode
+    0700."""
     wal_file_bytes: Annotated[Size, Field(ge=1 << 20, le=1 << 30, multiple_of=4096)] = 64 << 20
-    """Size of one file of a shard's write-ahead log; files are written full with zeros ahead of use, then recycled."""
+    """Size of one file of a shard's write-ahead log; files are filled with zeros before use, then
+    recycled."""
     wal_direct_io: bool = True
-    """Write the log past the page cache where the file system does that without a wait (ext4, XFS); else a thread syncs."""
+    """Write the log with direct I/O where the file system does that without blocking (ext4, XFS);
+    otherwise a thread syncs."""
     segment_bytes: Annotated[Size, Field(ge=1 << 16, le=4 << 30, multiple_of=4096)] = 64 << 20
-    """Size at which a queue's segment file is sealed and the next begun; retention drops whole segments."""
+    """Size at which a queue's segment file is sealed and the next started; retention drops whole
+    segments."""
     segment_age: Annotated[Duration, Field(ge=0, le=366 * 86_400)] = 3600.0
-    """Age at which a segment that holds messages is sealed; 0 leaves it to segment_bytes."""
+    """Age at which a segment that holds messages is sealed; 0 seals by segment_bytes only."""
     index_bytes: Annotated[Size, Field(ge=4096, le=16 << 20)] = 64 << 10
-    """Bytes of a segment per entry of its index."""
+    """Bytes of a segment per index entry."""
     checkpoint_bytes: Annotated[Size, Field(ge=2 << 20, le=1 << 40)] = 256 << 20
-    """Write-ahead log per shard above which the groups that hold it back are checkpointed at once; bounds a restart."""
+    """Size of a shard's write-ahead log above which the groups that hold it back are checkpointed
+    at once; bounds restart time."""
     checkpoint_interval: Annotated[Duration, Field(ge=0.1, le=86_400)] = 60.0
     """Time between two checkpoints of a group that was written to."""
     queue_ack_durability: Literal["fsync", "buffered"] = "fsync"
-    """What a publisher's acknowledgement means for queues that do not say: synced to disk, or only written."""
+    """Meaning of a publisher's acknowledgement for queues that do not set it: synced to disk, or
+    only written."""
     queue_sync_interval: Annotated[Duration, Field(ge=0.001, le=3600)] = 1.0
-    """Longest time until what a buffered queue acknowledged is synced."""
+    """Longest time before messages that a buffered queue acknowledged are synced."""
     min_free_bytes: Annotated[Size, Field(ge=0, le=1 << 50)] = 256 << 20
-    """Free space of the file system below which publishes to durable queues, new sessions, messages for absent clients and
-    retained messages are refused; 0 does not look."""
+    """Free space of the file system below which publishes to durable queues, new sessions, messages
+    for absent clients and retained messages are refused; 0 disables the check."""
 
 
 class Settings(Section):
     """The whole file."""
 
     server: Server = Server()
-    """Listeners, and how the node stops."""
+    """Listeners, and the node's shutdown."""
     broker: Broker = Broker()
-    """What MQTT clients may send and ask for."""
+    """Limits and options for MQTT clients."""
     session: Session = Session()
-    """What is kept for a client, connected or not."""
+    """State kept for a client, connected or not."""
     amqp: Amqp = Amqp()
-    """What AMQP 0.9.1 clients may send and ask for."""
+    """Limits and options for AMQP 0.9.1 clients."""
     auth: Auth = Auth()
-    """Who may connect."""
+    """Authentication and access of clients."""
     ratelimit: RateLimit = RateLimit()
-    """How fast clients may come."""
+    """Limits on the rate of new connections."""
     log: Log = Log()
-    """What is logged, and how."""
+    """Log level and format."""
     memory: Memory = Memory()
-    """Memory that the node may hold."""
+    """Memory limit of the node."""
     storage: Storage = Storage()
-    """What is kept on disk, and where."""
+    """Data on disk."""
     cluster: Cluster = Cluster()
     """Other nodes: metadata, transport, replication."""
     queue_manager: QueueManager = QueueManager()
@@ -275,11 +307,13 @@ class Settings(Section):
     """Durable queues that exist from the start."""
 
     def ack_durability(self, queue: Queue) -> Literal["fsync", "buffered"]:
-        """What an acknowledgement by this queue means: its own word, or that of the storage section."""
+        """Return the durability of an acknowledgement by this queue: its own setting, or the
+        storage section's."""
         return queue.ack_durability or self.storage.queue_ack_durability
 
     def listeners(self) -> list[tuple[str, Listener]]:
-        """The listeners for clients that the file names, each with its path, in the order of `handoff.LISTENERS`."""
+        """Return the client listeners that the file names, each with its path, in the order of
+        `handoff.LISTENERS`."""
         mqtt, amqp = self.server.mqtt, self.server.amqp
         named = [
             ("server.mqtt.tcp", mqtt.tcp),
@@ -291,7 +325,7 @@ class Settings(Section):
         return [(path, listener) for path, listener in named if listener is not None]
 
     def tls_listeners(self) -> list[tuple[str, TlsListener]]:
-        """Those of them that speak TLS."""
+        """Return those client listeners that use TLS, each with its path."""
         return [
             (path, listener)
             for path, listener in self.listeners()
@@ -299,6 +333,7 @@ class Settings(Section):
         ]
 
     def endpoints(self) -> list[tuple[str, Endpoint]]:
-        """Everything that the file has this node listen on for clients, the HTTP listener last."""
+        """Return everything that this node listens on for clients, each with its path, the HTTP
+        listener last."""
         http = self.server.http
         return [*self.listeners(), *([("server.http", http)] if http is not None else [])]

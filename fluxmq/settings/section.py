@@ -1,8 +1,9 @@
-"""What every section of the settings file is: strict, closed to unknown keys, immutable once decoded.
+"""Base of every section of the settings file: strict, closed to unknown keys, immutable once
+decoded.
 
-Sections are pydantic models. Under each field stands one sentence, from which ``docs/configuration.md`` is made; it is
-not read at run time, which would cost every process 30 ms at its start. This module also walks them: which field stands at a path, and which values a
-decoded section holds.
+Sections are pydantic models. The sentence under each field goes into ``docs/configuration.md``; it
+is not read at run time, which would add 30 ms to the start of every process. This module also walks
+sections: the field at a path, and the values that a decoded section holds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Section(BaseModel):
 
 
 class Shape:
-    """The type expected at a place in the file, with what its field says about it."""
+    """The type expected at a place in the file, with its field's metadata."""
 
     __slots__ = ("field", "type")
 
@@ -40,16 +41,17 @@ class Shape:
 
     @property
     def kind(self) -> str | None:
-        """Which of the kinds in ``values`` this is (duration, size, address ...), if any."""
+        """Name of the kind in ``values`` (duration, size, address ...), if any."""
         return next((item.name for item in self.field.metadata if isinstance(item, Kind)), None)
 
     @property
     def section(self) -> type[Section] | None:
-        """The section expected here, or None when something else is."""
+        """The section expected here; None for any other type."""
         return self.type if isinstance(self.type, type) and issubclass(self.type, Section) else None
 
     def below(self, key: str | int) -> Shape | None:
-        """The shape of the value under a key or position, or None when nothing is known of it."""
+        """Return the shape of the value under a key or position, or None when nothing is known of
+        it."""
         if self.section is not None:
             field = self.section.model_fields.get(str(key))
             return None if field is None else Shape(field.annotation, field)
@@ -63,7 +65,8 @@ class Shape:
 
 
 def _unwrap(expected: Any) -> tuple[Any, list[Any]]:
-    """The bare type behind ``X | None`` and ``Annotated[X, ...]``, with the annotations met on the way."""
+    """Return the bare type behind ``X | None`` and ``Annotated[X, ...]``, with the annotations
+    found on the way."""
     found: list[Any] = []
     while True:
         if typing.get_origin(expected) is typing.Annotated:
@@ -77,7 +80,8 @@ def _unwrap(expected: Any) -> tuple[Any, list[Any]]:
 
 
 def shape_at(section: type[Section], path: Path) -> Shape | None:
-    """The shape expected at this path below a section, or None when the file may not have it."""
+    """Return the shape expected at this path below a section, or None when the file may not have
+    it."""
     shape: Shape | None = Shape(section)
     for key in path:
         if shape is None:
@@ -87,7 +91,8 @@ def shape_at(section: type[Section], path: Path) -> Shape | None:
 
 
 def leaves(value: object, shape: Shape, path: Path = ()) -> Iterator[tuple[Path, Any, Shape]]:
-    """Every value that is not itself a mapping or a section, with its path; lists of sections are entered."""
+    """Yield every value that is neither a mapping nor a section, with path and shape; lists of
+    sections are entered."""
     if isinstance(value, Section):
         children: Iterator[tuple[str | int, Any]] = (
             (name, getattr(value, name)) for name in type(value).model_fields
@@ -106,7 +111,7 @@ def leaves(value: object, shape: Shape, path: Path = ()) -> Iterator[tuple[Path,
 
 
 def spell(path: Path) -> str:
-    """A path as people write it: ``queues[0].name``."""
+    """Write a path the way people do: ``queues[0].name``."""
     text = ""
     for key in path:
         text += f"[{key}]" if isinstance(key, int) else f".{key}" if text else key

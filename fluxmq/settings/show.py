@@ -1,4 +1,5 @@
-"""Settings as a person reads them: every value in force, durations and sizes with units, secrets hidden."""
+"""Settings for people to read: every value in force, durations and sizes with units, secrets
+hidden."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from fluxmq.settings.values import REDACTED, Secret, format_duration, format_siz
 
 
 def effective(settings: Settings) -> str:
-    """The settings as YAML that loads to the same settings again, but for the secrets, which are shown as asterisks.
+    """Return the settings as YAML that loads to the same settings again, except for secrets, shown
+    as asterisks.
 
-    A secret that a file gave is shown by that file's name alone.
+    A secret read from a file is shown as that file's name only.
     """
     document: str = yaml.safe_dump(
         _plain(settings, Shape(Settings)), sort_keys=False, allow_unicode=True, width=100

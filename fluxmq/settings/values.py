@@ -1,9 +1,9 @@
 """The scalar values of a settings file: durations, sizes, addresses, secrets, topic filters.
 
-Each has one spelling for people (``1h30m``, ``64KiB``, ``127.0.0.1:1883``) and one plain value for the program
-(float seconds, int bytes, text). A value that is already plain is accepted as it is, because effective settings travel
-to the child processes as JSON; in a file a duration needs its unit, since a bare 1000 may be meant as seconds by one
-reader and as milliseconds by the next.
+Each has one notation for people (``1h30m``, ``64KiB``, ``127.0.0.1:1883``) and one plain value for
+the program (float seconds, int bytes, text). A plain value is accepted as it is, because effective
+settings go to the child processes as JSON; in a file a duration needs its unit, since some readers
+take a bare 1000 as seconds and others as milliseconds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pydantic_core import CoreSchema, core_schema
 from fluxmq.model.limits import MQTT_STRING_BYTES_MAX, PORT_MAX
 
 REDACTED: Final = "********"
-"""What is shown in place of a secret."""
+"""Text shown in place of a secret."""
 
 FROM_FILE: Final = {"from": "file"}
-"""Validation context of values that a person wrote, as opposed to effective settings handed to a child."""
+"""Validation context of values that a person wrote, as opposed to effective settings given to a
+child."""
 
 _DURATION_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -34,7 +35,8 @@ _HOST_NAME: Final = re.compile(
 
 
 def parse_duration(text: str) -> float:
-    """Seconds meant by ``5s``, ``20ms``, ``1h30m`` or ``7d``. Raises ValueError with a sentence for the user."""
+    """Return the seconds in ``5s``, ``20ms``, ``1h30m`` or ``7d``. Raises ValueError with a
+    sentence for the user."""
     position, seconds, last = 0, 0.0, float("inf")
     for part in _DURATION_PART.finditer(text):
         unit = _DURATION_UNITS[part[2]]
@@ -48,7 +50,8 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest text that ``parse_duration`` reads as this many seconds, to the microsecond."""
+    """Return the shortest text that ``parse_duration`` reads as this many seconds, to the
+    microsecond."""
     if seconds == 0:
         return "0s"
     rest, text = round(seconds, 6), ""
@@ -64,7 +67,8 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes meant by ``512``, ``8KiB`` or ``1.5MiB``. Raises ValueError with a sentence for the user."""
+    """Return the bytes in ``512``, ``8KiB`` or ``1.5MiB``. Raises ValueError with a sentence for
+    the user."""
     if text.isascii() and text.isdigit():
         return int(text)
     match = _SIZE.fullmatch(text)
@@ -79,7 +83,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """The shortest exact text for this many bytes; ``parse_size`` reads it back."""
+    """Return the shortest exact text for this many bytes; ``parse_size`` reads it back."""
     for name, unit in reversed(_SIZE_UNITS.items()):
         if size >= unit and size % unit == 0 and unit > 1:
             return f"{size // unit}{name}"
@@ -87,7 +91,8 @@ def format_size(size: int) -> str:
 
 
 def split_address(text: str) -> tuple[str, int]:
-    """Host and port of ``host:port``, ``:port`` (every interface: empty host) or ``[ipv6]:port``.
+    """Split ``host:port``, ``:port`` (every interface: empty host) or ``[ipv6]:port`` into host and
+    port.
 
     Raises ValueError with a sentence for the user.
     """
@@ -118,7 +123,8 @@ def _is_host(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a listener on this host; false for names other than localhost."""
+    """Return whether only this machine can reach a listener on this host; false for names other
+    than localhost."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -131,7 +137,7 @@ def is_loopback(host: str) -> bool:
 
 
 def addresses_clash(one: str, other: str) -> bool:
-    """Whether two listeners on these addresses could not both be opened, wildcards considered."""
+    """Return whether listeners on these addresses exclude each other, wildcards considered."""
     (host, port), (other_host, other_port) = split_address(one), split_address(other)
     if port != other_port:
         return False
@@ -143,7 +149,8 @@ def addresses_clash(one: str, other: str) -> bool:
 
 
 def _interfaces(host: str) -> set[str]:
-    """What a host claims: ``*`` every interface, ``*4`` every IPv4 one, else addresses or the name itself."""
+    """Return what a host binds: ``*`` every interface, ``*4`` every IPv4 one, else addresses or the
+    name itself."""
     if host.rstrip(".").lower() == "localhost":
         return {"127.0.0.1", "::1"}
     if host in ("", "::"):
@@ -154,7 +161,8 @@ def _interfaces(host: str) -> set[str]:
 
 
 def check_filter(text: str) -> str:
-    """The topic filter itself when MQTT allows it (5.0 section 4.7). Raises ValueError with a sentence."""
+    """Return the topic filter if MQTT allows it (5.0 section 4.7). Raises ValueError with a
+    sentence."""
     if not text or "\0" in text:
         raise ValueError("is not a topic filter; it may not be empty or hold a NUL")
     if len(text.encode()) > MQTT_STRING_BYTES_MAX:
@@ -168,10 +176,10 @@ def check_filter(text: str) -> str:
 
 
 class Secret:
-    """A text that is never printed: ``repr`` and ``str`` hide it, ``reveal()`` gives it.
+    """A text that is never printed: ``repr`` and ``str`` hide it, ``reveal()`` returns it.
 
-    JSON made by pydantic does hold it, because that is how the supervisor hands effective settings to its children
-    (through a memory file of its own, never the command line or a log).
+    Pydantic's JSON does contain it, because that is how the supervisor passes effective settings to
+    its children (through a private memory file, never the command line or a log).
     """
 
     __slots__ = ("_text",)
@@ -180,7 +188,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The secret itself."""
+        """Return the secret itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -287,13 +295,14 @@ def _version(text: str) -> str:
 
 
 ANNOUNCED_MAX = 64
-"""Characters of a name that every client is greeted with: as long as a name may sensibly be."""
+"""Maximum length of a name that clients are greeted with, in characters: ample for any product
+name."""
 
 VERSION_DIGITS_MAX = 9
-"""Digits of one number of a version: clients read them into 32 bits."""
+"""Maximum digits in one number of a version: clients parse them into 32 bits."""
 
 Announced = Annotated[str, AfterValidator(_announced)]
 """A name that clients are greeted with."""
 
 Version = Annotated[str, AfterValidator(_version), Kind("version")]
-"""Numbers with dots between them, as clients compare them."""
+"""Numbers separated by dots, as clients compare them."""

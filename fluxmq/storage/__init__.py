@@ -1,5 +1,5 @@
-"""What a node keeps on disk: write-ahead log, segments, snapshots, and all access to files.
+"""A node's data on disk: write-ahead log, segments, snapshots, and all access to files.
 
-Responsible for bytes that survive SIGKILL and power cuts. Knows nothing of queues, consumers or protocols: entries and
-snapshots are bytes to it.
+Responsible for bytes that survive SIGKILL and power cuts. Knows nothing of queues, consumers or
+protocols: entries and snapshots are opaque bytes.
 """

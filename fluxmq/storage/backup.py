@@ -1,7 +1,8 @@
-"""Parts of a data directory written anew in another place, so that a broker can start from the copy.
+"""Copies of parts of a data directory to another place, from which a broker can start.
 
-A group's files come as a snapshot does that one member fetches from another (`SnapshotSource`, `SnapshotTarget`). A new log
-declares the groups, with the hard states that they had. Tables are copied by SQLite while they are written.
+A group's files are copied like a snapshot that one member fetches from another (`SnapshotSource`,
+`SnapshotTarget`). A new log declares the groups with their hard states. SQLite copies tables while
+they are written.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from fluxmq.storage.transfer_source import SnapshotSource
 from fluxmq.storage.transfer_target import SnapshotTarget
 
 TURN_BYTES: Final = 4 << 20
-"""Bytes of segments copied before somebody else gets a turn: some milliseconds."""
+"""Bytes of segments copied before others get a turn: some milliseconds."""
 PAGES_PER_STEP: Final = 1024
 """Pages of a table's file copied while its writers wait, 4 MiB: some milliseconds."""
 
 
 class CopiedGroup(NamedTuple):
-    """A group in a backup: term, vote and commit that it had, and the entry that its snapshot stands for."""
+    """A group in a backup: its term, vote and commit, and the last entry in its snapshot."""
 
     name: str
     term: int
@@ -39,7 +40,8 @@ class CopiedGroup(NamedTuple):
 def copy_group(files: Files, paths: DataPaths, group: str, source: SnapshotSource) -> Iterator[int]:
     """Copy a group's snapshot and segments into the data directory of `paths`; durable at the end.
 
-    Yields the number of bytes after each `TURN_BYTES`, so that the caller sets the pace. Raises StorageError.
+    Yields the number of bytes after each `TURN_BYTES`, so that the caller sets the pace. Raises
+    StorageError.
     """
     target = SnapshotTarget(files, paths, group, source.manifest())
     try:
@@ -62,7 +64,8 @@ def copy_group(files: Files, paths: DataPaths, group: str, source: SnapshotSourc
 def declare_groups(
     files: Files, directory: str, groups: Iterable[CopiedGroup], file_bytes: int
 ) -> None:
-    """Begin a write-ahead log in `directory` that continues behind the groups' snapshots. Raises StorageError."""
+    """Create a write-ahead log in `directory` that continues after the groups' snapshots. Raises
+    StorageError."""
     with offline_log(files, directory, file_bytes) as wal:
         for group in groups:
             number = wal.number(group.name)
@@ -71,7 +74,8 @@ def declare_groups(
 
 
 def copy_tables(files: Files, source: str, target: str) -> None:
-    """Copy a SQLite database as its last transaction left it, beside its writers. Raises StorageError.
+    """Copy a SQLite database as its last transaction left it, beside its writers. Raises
+    StorageError.
 
     Source: sqlite.org/backup.html.
     """
@@ -91,6 +95,6 @@ def copy_tables(files: Files, source: str, target: str) -> None:
 
 
 def copy_file(files: Files, source: str, target: str) -> None:
-    """Copy a small file, durably; nothing when it is not there. Raises StorageError."""
+    """Copy a small file, durably; do nothing when it does not exist. Raises StorageError."""
     if files.exists(source):
         files.write_whole(target, files.read_file(source))

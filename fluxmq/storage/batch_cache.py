@@ -1,8 +1,10 @@
-"""Batches of a shard's logs in memory: the latest appended ones, and stretches read from disk. Both bounded.
+"""In-memory batches of a shard's logs: the latest appended, and stretches read from disk. Both
+bounded.
 
-One cache is shared by all logs of a shard, so that a busy queue may use what quiet ones do not. Appended batches
-leave oldest first whichever log they are of; what a log has in here is therefore always an unbroken tail of it. Stretches
-read from disk leave when they were not used for longest. Knows no files and no positions in them.
+All logs of a shard share one cache, so that a busy queue may use the space of quiet ones. Appended
+batches are evicted oldest first across logs; the cached part of a log is therefore always a
+contiguous tail. Stretches read from disk are evicted least recently used first. Knows no files and
+no positions in them.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from typing import Final
 from fluxmq._hot.batches import Batch
 
 RECENT_BYTES_DEFAULT: Final = 64 << 20
-"""Appended batches kept by a shard: a second of a fast shard's traffic, so that live consumers do not touch files."""
+"""Appended batches kept by a shard: a second of a fast shard's traffic, so that live consumers read
+no files."""
 
 WINDOW_BYTES_DEFAULT: Final = 32 << 20
-"""Stretches kept by a shard: enough for a hundred consumers that read old messages."""
+"""Stretches kept by a shard: enough for a hundred consumers of old messages."""
 
 ENTRY_BYTES: Final = 600
-"""About what a batch costs in memory beside its bytes (its object and places in lists); counted with it."""
+"""Approximate memory of a batch beyond its bytes (its object and list slots); counted with it."""
 
 
 class RecentBatches:
-    """The cached tail of one log. Made by `BatchCache.recent`.
+    """The cached tail of one log. Created by `BatchCache.recent`.
 
-    `messages_max` and `bytes_max`: what this log may have in here at most, None for as much as there is room for.
+    `messages_max` and `bytes_max`: this log's own limits in the cache, None for none.
     """
 
     __slots__ = (
@@ -42,14 +45,14 @@ class RecentBatches:
         self._bases: list[int] = []
         self._batches: list[Batch | None] = []
         self._first = 0
-        # Batches dropped before their turn, which the cache's common queue still counts.
+        # Batches dropped early, which the cache's common queue still counts.
         self.gone = 0
 
     def __len__(self) -> int:
         return len(self._batches) - self._first
 
     def find(self, offset: int) -> Batch | None:
-        """Return the batch that holds an offset, None if it is not here."""
+        """Return the batch that holds an offset, None if it is not cached."""
         at = bisect_right(self._bases, offset, self._first) - 1
         if at < self._first:
             return None
@@ -65,12 +68,12 @@ class RecentBatches:
         self.bytes += batch.length
 
     def is_over(self) -> bool:
-        """Whether there is more than this log may have."""
+        """Return whether the log exceeds its own limits."""
         too_many = self.messages_max is not None and self.messages > self.messages_max
         return too_many or (self.bytes_max is not None and self.bytes > self.bytes_max)
 
     def pop(self) -> int:
-        """Give up the oldest batch and return what it cost."""
+        """Evict the oldest batch and return its bytes."""
         batch = self._batches[self._first]
         assert batch is not None, "it was not given up before"
         self._batches[self._first] = None
@@ -92,8 +95,8 @@ class RecentBatches:
 class Window:
     """A stretch of one segment, read with one call; `batches` are those in it that were checked.
 
-    `position`: where in the segment `data` begins. `bases` and `starts` (in `data`) are of the batches walked over
-    so far, `end` and `next_offset` where the walk stands.
+    `position`: where `data` begins in the segment. `bases` and `starts` (in `data`) are of the
+    batches walked so far, `end` and `next_offset` where the walk stands.
     """
 
     __slots__ = ("base", "bases", "batches", "data", "end", "next_offset", "position", "starts")
@@ -126,11 +129,11 @@ class BatchCache:
         self._windows: OrderedDict[Window, list[Window]] = OrderedDict()
 
     def recent(self) -> RecentBatches:
-        """Return the place for a log's appended batches."""
+        """Return a container for a log's appended batches."""
         return RecentBatches()
 
     def add(self, recent: RecentBatches, batch: Batch) -> None:
-        """Keep a batch that was just appended to a log; older ones of any log may leave for it."""
+        """Cache a batch just appended to a log, evicting older ones of any log as needed."""
         recent.append(batch)
         self._order.append(recent)
         self.recent_bytes += batch.length + ENTRY_BYTES
@@ -145,7 +148,7 @@ class BatchCache:
             self._drop_surplus(recent)
 
     def bound(self, recent: RecentBatches, messages_max: int | None, bytes_max: int | None) -> None:
-        """Keep no more of a log than this from now on; None is no limit of its own."""
+        """Limit a log to this many messages and bytes from now on; None is no limit of its own."""
         recent.messages_max = messages_max
         recent.bytes_max = bytes_max
         self._drop_surplus(recent)
@@ -156,7 +159,7 @@ class BatchCache:
         self._compact_if_due()
 
     def drop_below(self, recent: RecentBatches, offset: int) -> None:
-        """Give up a log's batches that end at or before an offset."""
+        """Evict a log's batches that end at or before an offset."""
         while len(recent) and recent.oldest_end() <= offset:
             self._drop_oldest(recent)
         self._compact_if_due()
@@ -167,7 +170,7 @@ class BatchCache:
         self._gone += 1
 
     def _compact_if_due(self) -> None:
-        # Dropped batches keep their places in the common queue until these are most of it.
+        # Dropped batches keep their places in the common queue until they are most of it.
         if self._gone > 1024 and self._gone * 2 > len(self._order):
             self._compact()
 
@@ -182,7 +185,7 @@ class BatchCache:
         self._gone = 0
 
     def add_window(self, owner: list[Window], window: Window) -> None:
-        """Keep a stretch just read, in its log's list too; the longest unused leave for it."""
+        """Cache a stretch just read, in its log's list too, evicting the least recently used."""
         owner.append(window)
         self._windows[window] = owner
         self.window_bytes += len(window.data)
@@ -192,16 +195,16 @@ class BatchCache:
             self.window_bytes -= len(oldest.data)
 
     def used(self, window: Window) -> None:
-        """Note that a stretch was read from."""
+        """Mark a stretch as just used."""
         self._windows.move_to_end(window)
 
     def drop_window(self, owner: list[Window], window: Window) -> None:
-        """Give up one of a log's stretches."""
+        """Evict one of a log's stretches."""
         owner.remove(window)
         del self._windows[window]
         self.window_bytes -= len(window.data)
 
     def drop_windows(self, owner: list[Window], base: int | None = None) -> None:
-        """Give up a log's stretches, or those of the segment with a base offset."""
+        """Evict a log's stretches, or only those of the segment with a base offset."""
         for window in [each for each in owner if base is None or each.base == base]:
             self.drop_window(owner, window)

@@ -1,7 +1,8 @@
-"""Finds out whether a directory's files can be written past the page cache without waiting for the disk.
+"""Detects whether a directory's files support direct I/O that does not block the caller.
 
-Responsible for trying it, once per log, on a file without a name. A file system may refuse such writes, or do them at
-once and keep the caller waiting (tmpfs, overlays in user space, ext4 that journals data); who asks has a thread then.
+Tries it, once per log, on a file without a name. A file system may refuse such writes, or complete
+them while the caller waits (tmpfs, overlays in user space, ext4 that journals data); the caller
+then uses a thread.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ if TYPE_CHECKING:
 
 TRIAL_BYTES: Final = 16 << 10
 TRIALS: Final = 4
-"""Writes to try. One that was under way when the call returned is enough: a fast disk may be done by then, or this process
-may have been off its processor."""
+"""Writes to try. One still in flight when the call returned is enough: a fast disk may be done by
+then, or this process may have been preempted."""
 TRIAL_SECONDS_MAX: Final = 10.0
-"""How long the disk may take for one; a start is not held up for longer."""
+"""Longest wait for one trial write; a start is not delayed for longer."""
 
 
 def direct_writer(event: int, directory: str) -> DirectWriter | None:
-    """What writes files of this directory, or of the nearest one above it that is there; None where that cannot be.
+    """Return a writer for files of this directory, or its nearest existing parent; None where
+    unsupported.
 
-    `event`: an eventfd that is counted up after each write.
+    `event`: an eventfd that is incremented after each write.
     """
     if PURE:
         return None
@@ -41,7 +43,8 @@ def direct_writer(event: int, directory: str) -> DirectWriter | None:
 
 
 def _works(kind: type[DirectWriter], directory: str) -> bool:
-    """Whether writes are carried out while the caller goes on. Raises OSError where they are refused."""
+    """Return whether writes proceed while the caller goes on. Raises OSError where they are
+    refused."""
     while not os.path.isdir(directory):
         above = os.path.dirname(os.path.abspath(directory))
         if above == directory:
@@ -50,7 +53,7 @@ def _works(kind: type[DirectWriter], directory: str) -> bool:
     fd = os.open(directory, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
-        # As the log's own files: written once, so that nothing but the contents has to reach the disk.
+        # Written once like the log's own files, so that only contents have to reach the disk.
         os.pwrite(fd, bytes(TRIAL_BYTES), 0)
         os.fdatasync(fd)
         writer = kind(event)

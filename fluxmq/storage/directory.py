@@ -1,22 +1,24 @@
-"""The data directory: what is where, which version wrote it, who has it, and which shard hosts which group.
+"""The data directory: its layout, version and lock, and the placement of groups on shards.
 
 ::
 
-    VERSION                                   the format's version, one line
-    LOCK                                      flocked by the running broker; holds its process number
-    placement.json                            workers, local groups, pins, and the shard whose log holds each group
-    meta.db                                   metadata (the control process's)
-    shards/<i>/wal/                           one write-ahead log for all groups of a shard
-    shards/<i>/state.db                       sessions and retained messages of a shard (SQLite, with -wal and -shm)
-    shards/<i>/clock                          what the shard's clocks showed last
-    groups/<group>/snapshots/<index>.snap     state of a group
-    groups/<group>/queues/<queue>/            the log of a queue: segments, indexes, head
+    VERSION                                the format's version, one line
+    LOCK                                   flocked by the running broker; holds its process number
+    placement.json                         workers, local groups, pins, and each group's shard
+    meta.db                                metadata (the control process's)
+    shards/<i>/wal/                        one write-ahead log for all groups of a shard
+    shards/<i>/state.db                    sessions and retained messages of a shard (SQLite, with
+                                           -wal and -shm)
+    shards/<i>/clock                       last readings of the shard's clocks
+    groups/<group>/snapshots/<index>.snap  state of a group
+    groups/<group>/queues/<queue>/         the log of a queue: segments, indexes, head
 
-A group may be given a directory of its own, on another disk: ``groups/<group>`` is then a symbolic link to it, and in it
-``.owner`` says which data directory's it is.
+A group may have a directory of its own, on another disk: ``groups/<group>`` is then a symbolic link
+to it, and ``.owner`` in it names the data directory that owns it.
 
-Knows names and where they belong, not what is in the files below; their formats are other modules'. Names of groups and
-queues come from users: as directory names they are percent-encoded, and a long one ends with its hash instead of its end.
+Knows names and layout, not the contents of the files below; other modules define their formats.
+Names of groups and queues come from users: as directory names they are percent-encoded, and a long
+one ends with its hash instead of its end.
 """
 
 from __future__ import annotations
@@ -36,17 +38,19 @@ from fluxmq.storage.errors import Corruption, FileMissing, StorageError, WriteFa
 from fluxmq.storage.files import Files
 
 FORMAT_VERSION: Final = 2
-"""Number in the file VERSION. It grows with every format in the directory that an older program cannot read: log, batches,
-segments, snapshots, commands, consumer groups, the tables of shards and control. A test holds their versions against it."""
+"""Number in the file VERSION. It grows with every format in the directory that an older program
+cannot read: log, batches, segments, snapshots, commands, consumer groups, the tables of shards and
+control. A test checks their versions against it."""
 OLDEST_FORMAT_VERSION: Final = 1
-"""Oldest directory that is read; a broker that opens one makes it its own, and older programs refuse it from then on."""
+"""Oldest readable directory; a broker that opens one upgrades it, and older programs refuse it from
+then on."""
 VERSION_PREFIX: Final = "fluxmq data "
 
 DIRECTORY_NAME_BYTES_MAX: Final = 200
-"""Bytes of a directory's name: file systems take 255, and deleting puts something in front."""
+"""Bytes of a directory's name: file systems allow 255, and deletion adds a prefix."""
 
 PLACEMENT_BYTES_MAX: Final = 64 << 20
-"""A larger placement.json is not one: 100 000 groups take a tenth of it."""
+"""Size above which placement.json is invalid: 100 000 groups take a tenth of it."""
 
 _PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _DELETED: Final = ".deleted-"
@@ -54,22 +58,23 @@ _HASHED: Final = "~"
 _OWNER: Final = ".owner"
 _OWNED_BY: Final = "fluxmq:"
 _NOT_A_GROUPS: Final = frozenset({_OWNER, "groups", "lost+found"})
-"""What may be in a directory that a group begins in: other groups' directories may be below that of the default group,
-and lost+found is in the root of a disk."""
+"""Names allowed in a directory where a group is first placed: other groups' directories may be
+below that of the default group, and lost+found is in the root of a disk."""
 
 
 class DirectoryError(StorageError):
-    """The data directory cannot be used: another version's, or in use."""
+    """The data directory cannot be used: it is another version's, or in use."""
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
 
 
 def directory_name(name: str) -> str:
-    """Return the directory name of a group or queue: bytes of UTF-8 other than A-Z a-z 0-9 . _ - as %XX.
+    """Return the directory name of a group or queue: bytes of UTF-8 other than A-Z a-z 0-9 . _ - as
+    %XX.
 
-    A dot in front is encoded too, so that no name is hidden or goes up. What would be longer than
-    DIRECTORY_NAME_BYTES_MAX is cut, and ends with ~ and the hash of the whole.
+    A leading dot is encoded too, so that no name is hidden or refers to a parent. Names longer than
+    DIRECTORY_NAME_BYTES_MAX are truncated, and end with ~ and the hash of the whole.
     """
     assert name, "a name is not empty"
     raw = name.encode()
@@ -85,7 +90,7 @@ def directory_name(name: str) -> str:
 
 
 def name_of(directory: str) -> str | None:
-    """Return the name that a directory stands for, None when it is not to be seen from it: a long one's is in its files."""
+    """Return the name that a directory encodes, None for a hashed one: its files hold the name."""
     if _HASHED in directory or directory.startswith("."):
         return None
     try:
@@ -97,7 +102,7 @@ def name_of(directory: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DataPaths:
-    """Where things are in the data directory `root`. Values only: nothing is made by asking."""
+    """Paths in the data directory `root`. Values only: nothing is created."""
 
     root: str
 
@@ -108,12 +113,12 @@ class DataPaths:
 
     @property
     def lock(self) -> str:
-        """The file that the running broker has locked."""
+        """The file that the running broker locks."""
         return f"{self.root}/LOCK"
 
     @property
     def placement(self) -> str:
-        """The file that says which shard hosts which group."""
+        """The file that assigns groups to shards."""
         return f"{self.root}/placement.json"
 
     @property
@@ -127,31 +132,31 @@ class DataPaths:
         return f"{self.root}/groups"
 
     def state(self, shard: int) -> str:
-        """The file of a shard's sessions and retained messages."""
+        """Return the file of a shard's sessions and retained messages."""
         return f"{self.shards}/{shard}/state.db"
 
     def clock(self, shard: int) -> str:
-        """The file in which a shard leaves what its clocks showed."""
+        """Return the file in which a shard stores its clock readings."""
         return f"{self.shards}/{shard}/clock"
 
     def wal(self, shard: int) -> str:
-        """The directory of a shard's write-ahead log."""
+        """Return the directory of a shard's write-ahead log."""
         return f"{self.shards}/{shard}/wal"
 
     def group(self, group: str) -> str:
-        """The directory of a group."""
+        """Return the directory of a group."""
         return f"{self.groups}/{directory_name(group)}"
 
     def snapshots(self, group: str) -> str:
-        """The directory of a group's snapshots."""
+        """Return the directory of a group's snapshots."""
         return f"{self.group(group)}/snapshots"
 
     def queues(self, group: str) -> str:
-        """The directory of a group's queues' directories."""
+        """Return the directory of a group's queues' directories."""
         return f"{self.group(group)}/queues"
 
     def queue(self, group: str, queue: str) -> str:
-        """The directory of a queue's log."""
+        """Return the directory of a queue's log."""
         return f"{self.queues(group)}/{directory_name(queue)}"
 
 
@@ -161,8 +166,9 @@ class DataPaths:
 def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> None:
     """Refuse a directory of another format. Raises DirectoryError, StorageError.
 
-    `create` is for a broker that is about to write: a directory without VERSION gets one, unless it holds logs already,
-    and one of an older format gets this program's, so that an older program does not open it any more.
+    `create` is for a broker that is about to write: a directory without VERSION gets one, unless it
+    holds logs already, and an older format's version is raised to this program's, so that older
+    programs refuse it.
     """
     try:
         text = files.read_file(paths.version).decode("utf-8", "replace")
@@ -188,13 +194,13 @@ def check_version(files: Files, paths: DataPaths, *, create: bool = False) -> No
 
 
 def write_version(files: Files, paths: DataPaths) -> None:
-    """Say that the directory is of this program's format; durable when it returns. Raises StorageError."""
+    """Write this program's format version; durable when it returns. Raises StorageError."""
     files.write_whole(paths.version, f"{VERSION_PREFIX}{FORMAT_VERSION}\n".encode())
 
 
 @contextlib.contextmanager
 def locked(files: Files, paths: DataPaths) -> Iterator[None]:
-    """Hold the directory's lock. Raises DirectoryError that names the process which has it."""
+    """Hold the directory's lock. Raises DirectoryError that names the process holding it."""
     fd = files.open_(paths.lock, create=True)
     try:
         try:
@@ -213,11 +219,12 @@ def locked(files: Files, paths: DataPaths) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which shard hosts which group, as last written.
+    """The shard of each group, as last written.
 
-    `pins` is what the operator asked for; `groups` is where a group is that is neither pinned nor where its name puts
-    it. `moving`: groups that are on their way to another shard, which no shard may open until it is decided where they
-    are; all else still says where they were. `revision` counts the writes.
+    `pins` are the operator's requests; `groups` holds groups that are neither pinned nor on the
+    shard that their name selects. `moving`: groups on their way to another shard, which no shard
+    may open until their place is decided; everything else still names the old place. `revision`
+    counts the writes.
     """
 
     workers: int
@@ -244,13 +251,14 @@ def write_placement(files: Files, paths: DataPaths, placement: Placement) -> Non
 
 
 def _placement_check(content: Mapping[str, object]) -> str:
-    """Of all but the check itself: one flipped bit in a number would put a group on a shard that knows nothing of it."""
+    """Return the check over all other fields: a flipped bit in a number would put a group on a
+    wrong shard."""
     rest = {key: value for key, value in content.items() if key != "check"}
     return xxhash.xxh3_64_hexdigest(orjson.dumps(rest, option=orjson.OPT_SORT_KEYS))
 
 
 def read_placement(files: Files, paths: DataPaths) -> Placement | None:
-    """Return what was written last, None if nothing was. Raises Corruption, StorageError."""
+    """Return the last written placement, None if there is none. Raises Corruption, StorageError."""
     try:
         if files.size(paths.placement) > PLACEMENT_BYTES_MAX:
             raise Corruption(paths.placement, PLACEMENT_BYTES_MAX, "too large for a placement")
@@ -282,7 +290,8 @@ def read_placement(files: Files, paths: DataPaths) -> Placement | None:
 
 
 def check_unplaced(files: Files, paths: DataPaths) -> None:
-    """Refuse to place groups anew where there are logs: the placement was lost. Raises Corruption, StorageError."""
+    """Refuse to place groups again when logs exist: the placement was lost. Raises Corruption,
+    StorageError."""
     if files.exists(paths.groups) or files.exists(paths.shards):
         what = "missing, and without it nobody knows how queues are spread over groups and shards"
         raise Corruption(paths.placement, 0, what)
@@ -292,11 +301,13 @@ def check_unplaced(files: Files, paths: DataPaths) -> None:
 
 
 def place_group(files: Files, paths: DataPaths, group: str, data_dir: str | None) -> None:
-    """See that a group's directory is where the settings have it, before the group is opened. Raises StorageError.
+    """Ensure, before a group is opened, that its directory is where the settings put it. Raises
+    StorageError.
 
-    None: wherever it is. Else the directory is made when the group is first opened on this node, and
-    ``groups/<group>`` becomes a link to it, so that everybody finds it as ever; durable when this returns. Nothing is
-    ever moved, and no directory that another group or another node has is taken: DirectoryError says what to do.
+    None: wherever it is. Otherwise the directory is created when the group is first opened on this
+    node, and ``groups/<group>`` becomes a link to it, so that it is found at the usual path;
+    durable when this returns. Nothing is ever moved, and a directory of another group or node is
+    never taken: DirectoryError says what to do.
     """
     if data_dir is None:
         return
@@ -312,7 +323,9 @@ def place_group(files: Files, paths: DataPaths, group: str, data_dir: str | None
             raise DirectoryError(
                 f"group {group} is in {target}, which is not there: is its disk mounted?"
             )
-        files.fsync_directory(paths.groups)  # whoever made the link may have failed at that
+        files.fsync_directory(
+            paths.groups
+        )  # the process that made the link may have failed before this
         return
     if files.exists(link):
         raise DirectoryError(
@@ -327,11 +340,11 @@ def place_group(files: Files, paths: DataPaths, group: str, data_dir: str | None
 
 
 def _own(files: Files, group: str, link: str, target: str) -> None:
-    """Make a directory outside the data directory the group's, once and for all."""
+    """Claim a directory outside the data directory for the group, permanently."""
     files.make_directory(target)
     mark, owner = f"{target}/{_OWNER}", f"{_OWNED_BY}{link}"
     try:
-        files.symlink(owner, mark)  # of several nodes that start at once, one gets it
+        files.symlink(owner, mark)  # of several nodes that start at once, one succeeds
     except WriteFailed:
         found = files.link_target(mark)
         if found is None:
@@ -354,14 +367,15 @@ def _own(files: Files, group: str, link: str, target: str) -> None:
 
 
 def delete_directory(files: Files, path: str) -> None:
-    """Remove a directory with its files (it holds no directories): renamed first, so that half of it is never found.
+    """Delete a directory with its files (it has no subdirectories), renaming it first so that no
+    half is found.
 
-    Raises StorageError; nothing happens when it is not there.
+    Raises StorageError; does nothing when it does not exist.
     """
     parent, _, name = path.rpartition("/")
     number = 0
     while files.exists(doomed := f"{parent}/{_DELETED}{number}-{name}"):
-        number += 1  # one of that name was half removed
+        number += 1  # one of that name was left half removed
     try:
         files.rename(path, doomed)
     except FileMissing:
@@ -371,9 +385,10 @@ def delete_directory(files: Files, path: str) -> None:
 
 
 def remove_unknown(files: Files, parent: str, known: Collection[str]) -> list[str]:
-    """Remove directories in `parent` that are not those of `known` names; return what they were called.
+    """Remove directories in `parent` that belong to none of the `known` names; return their names.
 
-    For the end of a recovery: what was deleted just before a crash may be there again. Raises StorageError.
+    Called at the end of a recovery: a directory deleted just before a crash may have reappeared.
+    Raises StorageError.
     """
     if not files.exists(parent):
         return []

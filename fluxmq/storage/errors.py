@@ -1,8 +1,8 @@
-"""What can go wrong with files, for whoever owns the policy.
+"""Errors of files, classified for the code that decides the policy.
 
-Four cases are told apart because they are answered differently: something of the system's that is used up, as space or
-descriptors (wait, refuse publishers, go on later), a write or sync that failed (nothing on that file is acknowledged
-again), a file that cannot be read or opened, and bytes that are not what was written.
+Four cases are handled differently: a system resource is exhausted, such as space or descriptors
+(wait, refuse publishers, resume later); a write or sync failed (nothing on that file is
+acknowledged again); a file cannot be read or opened; and bytes are not as written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fluxmq.model.errors import FluxmqError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _OPENING = {"create", "open", "open directory", "listdir"}
-"""Operations that need a descriptor; where the system has no memory for one, it is as if it had no descriptor."""
+"""Operations that need a descriptor; ENOMEM on them counts as having no descriptor."""
 _ADVICE = {
     errno.EMFILE: "raise the limit of open files of the process (ulimit -n, LimitNOFILE= of the unit)",
     errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max)",
@@ -22,11 +22,11 @@ _ADVICE = {
 
 
 class StorageError(FluxmqError):
-    """Something is wrong with the files of the data directory."""
+    """A failure of the data directory's files."""
 
 
 class Exhausted(StorageError):  # noqa: N818 (the name of the condition)
-    """Something is used up for now; what was asked for was not done and may be tried again."""
+    """A resource is exhausted for now; the operation was not done and may be retried."""
 
 
 class DiskFull(Exhausted):
@@ -34,11 +34,11 @@ class DiskFull(Exhausted):
 
 
 class OutOfDescriptors(Exhausted):
-    """The process or the system opens no more files (EMFILE, ENFILE, ENOMEM of an open)."""
+    """The process or the system cannot open more files (EMFILE, ENFILE, ENOMEM of an open)."""
 
 
 class AwaitsSync(Exhausted):
-    """As many files as may be open hold what is not synced: one of them has to be synced first, which is under way."""
+    """All places for unsynced open files are taken: a sync in progress must finish first."""
 
 
 class WriteFailed(StorageError):  # noqa: N818 (the name of the condition)
@@ -50,11 +50,11 @@ class ReadFailed(StorageError):  # noqa: N818 (the name of the condition)
 
 
 class FileMissing(ReadFailed):
-    """The file or directory is not there."""
+    """The file or directory does not exist."""
 
 
 class Corruption(StorageError):  # noqa: N818 (the name of the condition)
-    """Bytes are not what was written: `what` is wrong at `position` of the file `path`."""
+    """Bytes are not as written: `what` is wrong at `position` of the file `path`."""
 
     def __init__(self, path: str, position: int, what: str) -> None:
         super().__init__(f"{path}, byte {position}: {what}")
@@ -64,14 +64,16 @@ class Corruption(StorageError):  # noqa: N818 (the name of the condition)
 
 
 class Misfit(Corruption):
-    """Every byte is what was written, but it does not belong here: to these settings, this placement, this version.
+    """Every byte is as written, but the data does not fit these settings, this placement or this
+    version.
 
-    Nothing is mended by itself then: what is wrong is around the files, and may be wrong on every node.
+    Nothing is repaired automatically then: the fault is outside the files, and may be on every
+    node.
     """
 
 
 def storage_error(operation: str, path: str, error: OSError, *, reading: bool) -> StorageError:
-    """The error of this package for one of the operating system, naming the operation and the file."""
+    """Return this package's error for an OSError, naming the operation and the file."""
     text = f"{operation} of {path}: {error.strerror or error}"
     if error.errno in _FULL:
         return DiskFull(text)
@@ -83,7 +85,7 @@ def storage_error(operation: str, path: str, error: OSError, *, reading: bool) -
 
 
 def is_out_of_descriptors(operation: str, error: OSError) -> bool:
-    """Whether an operation failed because no file can be opened; another descriptor closed, it may work."""
+    """Return whether an operation failed for lack of a descriptor; closing one may help."""
     if error.errno == errno.ENOMEM:
         return operation in _OPENING
     return error.errno in (errno.EMFILE, errno.ENFILE)

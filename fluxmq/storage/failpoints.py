@@ -1,7 +1,8 @@
-"""Named places at which the process can be made to kill itself, for the power-cut campaign.
+"""Named failpoints at which the process can kill itself, for the power-cut campaign.
 
-FLUXMQ_FAILPOINT="wal.write:3" makes the third reach of "wal.write" the last thing this process does: SIGKILL, no
-handlers, no flushing. Several, separated by commas, are armed together. Unset, a reach costs one test of an empty dict.
+FLUXMQ_FAILPOINT="wal.write:3" kills the process with SIGKILL (no handlers, no flushing) when it
+reaches "wal.write" for the third time. Several, separated by commas, are armed together. Unset, a
+reach costs one test of an empty dict.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ VARIABLE = "FLUXMQ_FAILPOINT"
 
 
 def parse(text: str) -> dict[str, int]:
-    """Name to how many reaches are left, of "name:count,name:count". Raises ValueError."""
+    """Parse "name:count,name:count" into reaches left by name. Raises ValueError."""
     armed: dict[str, int] = {}
     for item in filter(None, text.split(",")):
         name, _, count = item.partition(":")
@@ -25,13 +26,13 @@ def parse(text: str) -> dict[str, int]:
 
 
 class Failpoints:
-    """The armed places of one process."""
+    """The armed failpoints of one process."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._armed = parse(environment.get(VARIABLE, ""))
 
     def reach(self, name: str) -> None:
-        """Pass a place; kill the process when its count has come."""
+        """Pass a failpoint; kill the process when its count is used up."""
         if not self._armed or name not in self._armed:
             return
         self._armed[name] -= 1

@@ -1,14 +1,16 @@
-"""All operations on files that storage makes, so that tests can make any of them fail.
+"""All file operations of storage, so that tests can make any of them fail.
 
-Responsible for whole writes (a short write is continued), for errors that name the operation and the file, and for the
-places at which a test kills the process. Knows nothing of what the bytes mean. Nothing else in `fluxmq.storage` opens,
-writes, renames or lists; syncing in the background is `fluxmq.storage.syncer`'s.
+Responsible for complete writes (a short write is continued), for errors that name the operation and
+the file, and for the failpoints at which a test kills the process. Knows nothing of the bytes'
+meaning. Nothing else in `fluxmq.storage` opens, writes, renames or lists; `fluxmq.storage.syncer`
+syncs in the background.
 
-Every system call goes through `call`: a subclass that overrides it sees, and can spoil, all of them. Methods block; they
-may be called from several threads, each on its own descriptors.
+Every system call goes through `call`: a subclass that overrides it can observe and fail all of
+them. Methods block; several threads may call them, each on its own descriptors.
 
-Sources: pwritev(2), fdatasync(2), sync_file_range(2), rename(2); a name survives a power cut only when its directory was synced after the
-change (reference: "All File Systems Are Not Created Equal", OSDI 2014).
+Sources: pwritev(2), fdatasync(2), sync_file_range(2), rename(2); a name survives a power cut only
+when its directory was synced after the change (reference: "All File Systems Are Not Created Equal",
+OSDI 2014).
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
-"""Buffers that one pwritev takes; more are written by several."""
+"""Buffers that one pwritev takes; more need several calls."""
 
 ZEROES = bytes(1 << 20)
-"""What a new file is filled with, 1 MiB at a time."""
+"""Fill of a new file, 1 MiB at a time."""
 
 _WRITTEN_OUT: Final = 1 | 2 | 4
 """SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER."""
 _NOT_HERE: Final = frozenset({errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EPERM})
-"""Errors of a kernel, a file system or a container that has no sync_file_range."""
+"""Errors of a kernel, file system or container without sync_file_range."""
 
 _READING = frozenset({"open", "pread", "size", "listdir", "map", "readlink"})
 
@@ -55,14 +57,16 @@ class Files:
         self._failpoints = Failpoints() if failpoints is None else failpoints
         self._names: dict[int, str] = {}
         self.make_room: Callable[[], bool] = lambda: False
-        """Closes a descriptor that can be spared when there is none for a call; False when none can. In any thread."""
+        """Closes a descriptor that can be spared when a call finds none; False when none can. Runs
+        in any thread."""
 
     def call(
         self, operation: str, path: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Make one system call. Raises Exhausted, FileMissing, ReadFailed or WriteFailed for an OSError.
+        """Make one system call. Raises Exhausted, FileMissing, ReadFailed or WriteFailed for an
+        OSError.
 
-        When the process has no descriptor for it, one that can be spared is closed and the call made again.
+        When the process has no descriptor left, close one that can be spared and repeat the call.
         """
         while True:
             try:
@@ -74,17 +78,18 @@ class Files:
                 raise storage_error(operation, path, error, reading=reading) from error
 
     def reach(self, failpoint: str) -> None:
-        """Pass a named place, at which a test may kill the process."""
+        """Pass a failpoint, at which a test may kill the process."""
         self._failpoints.reach(failpoint)
 
     def path_of(self, fd: int) -> str:
-        """The path a descriptor was opened by, for messages."""
+        """Return the path a descriptor was opened by, for messages."""
         return self._names.get(fd, f"descriptor {fd}")
 
     # Descriptors
 
     def open_(self, path: str, create: bool = False, *, readonly: bool = False) -> int:
-        """Open a file for reading and writing (or reading only); with `create`, make it if it is not there."""
+        """Open a file for reading and writing (or reading only); with `create`, create it if
+        missing."""
         flags = os.O_CLOEXEC | (os.O_RDONLY if readonly else os.O_RDWR)
         flags |= os.O_CREAT if create else 0
         fd = self.call("create" if create else "open", path, os.open, path, flags, 0o640)
@@ -92,20 +97,21 @@ class Files:
         return fd
 
     def renamed(self, fd: int, path: str) -> None:
-        """Note that the file of a descriptor has this path now."""
+        """Record a new path for a descriptor's file."""
         self._names[fd] = path
 
     def close(self, fd: int) -> None:
-        """Close a descriptor. Nothing is synced by it."""
+        """Close a descriptor, without a sync."""
         path = self._names.pop(fd, f"descriptor {fd}")
         self.call("close", path, os.close, fd)
 
     # Contents
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers one behind the other from `position`; the number of bytes written.
+        """Write all buffers consecutively from `position`; return the number of bytes written.
 
-        One system call unless the kernel writes less than asked, or there are more than BUFFERS_MAX buffers.
+        One system call unless the kernel writes less than asked, or there are more than BUFFERS_MAX
+        buffers.
         """
         path = self.path_of(fd)
         written = 0
@@ -126,7 +132,8 @@ class Files:
         return written
 
     def overwrite(self, fd: int, data: bytes, position: int) -> None:
-        """Write a few bytes within a sector, so that a crash leaves the old ones or the new ones."""
+        """Write a few bytes within a sector, so that a crash leaves either the old or the new
+        ones."""
         path = self.path_of(fd)
         if self.call("overwrite", path, os.pwrite, fd, data, position) != len(data):
             raise WriteFailed(f"pwrite of {path}: not everything was written")
@@ -148,7 +155,8 @@ class Files:
         return b"".join(pieces)
 
     def pread_now(self, fd: int, size: int, position: int) -> bytes | None:
-        """Read `size` bytes from `position` if that takes no waiting for the disk: they are in the page cache. Else None."""
+        """Read `size` bytes from `position` if the page cache has them; None where the disk would
+        be needed."""
         data = bytearray(size)
         try:
             done = self.call(
@@ -162,26 +170,27 @@ class Files:
         return bytes(data) if done == size else None
 
     def fdatasync(self, fd: int) -> None:
-        """Make a file's contents and length survive a power cut. Never to be tried again after an error: what the
-        first attempt lost, the second does not see."""
+        """Make a file's contents and length survive a power cut. Must not be retried after an
+        error: a second attempt does not see what the first lost."""
         self.call("fdatasync", self.path_of(fd), os.fdatasync, fd)
 
     def write_out(self, fd: int, position: int, size: int) -> None:
-        """Have the kernel write these bytes now instead of all at once later, and wait for that. Nothing survives a power
-        cut by it; but what fails here is not reported by a later sync any more, so that an error means the same.
-        Where it cannot be asked for it does nothing."""
+        """Make the kernel write these bytes now rather than all at once later, and wait. This makes
+        nothing durable, but a later sync no longer reports an error seen here, so one counts like a
+        failed sync. Does nothing where unsupported."""
         self.call("write_out", self.path_of(fd), _write_out, fd, position, size)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Set a file's length; what it grows by reads as zeroes."""
+        """Set a file's length; added bytes read as zeroes."""
         self.call("truncate", self.path_of(fd), os.ftruncate, fd, size)
 
     def allocate_zeroed(self, fd: int, size: int) -> None:
         """Give a file `size` bytes of written zeroes, synced.
 
-        Space is reserved first, so that a full disk is noticed before anything is written; the zeroes are then written,
-        because a later sync into space that was only reserved has to go through the file system's journal. They are
-        written out as they come, so that the disk has time for others meanwhile.
+        Space is reserved first, so that a full disk is noticed before anything is written; zeroes
+        are then written, because a later sync into merely reserved space goes through the file
+        system's journal. They are written out in pieces, so that the disk can serve others
+        meanwhile.
         """
         path = self.path_of(fd)
         self.call("allocate", path, os.posix_fallocate, fd, 0, size)
@@ -197,12 +206,12 @@ class Files:
             self.pwritev(fd, [ZEROES[: min(len(ZEROES), end - position)]], position)
 
     def size(self, file: int | str) -> int:
-        """Length in bytes of an open file, or of the one at a path."""
+        """Return the length in bytes of an open file, or of the one at a path."""
         path = file if isinstance(file, str) else self.path_of(file)
         return self.call("size", path, os.stat, file).st_size
 
     def map_readonly(self, fd: int) -> mmap.mmap:
-        """The whole file as memory, for reading. The file must not be empty, nor shrink while it is mapped."""
+        """Map the whole file for reading. It must not be empty, nor shrink while it is mapped."""
         return self.call("map", self.path_of(fd), mmap.mmap, fd, 0, access=mmap.ACCESS_READ)
 
     # Names
@@ -210,7 +219,8 @@ class Files:
     def fsync_directory(self, path: str) -> None:
         """Make creations, renames and removals in a directory survive a power cut.
 
-        Raises OutOfDescriptors before anything is synced, so that it may be tried again; no other error may.
+        Raises OutOfDescriptors before anything is synced, so that it may be retried; no other error
+        may.
         """
         fd = self.open_directory(path)
         try:
@@ -228,11 +238,11 @@ class Files:
         return fd
 
     def fsync_names(self, fd: int) -> None:
-        """Do as `fsync_directory` for an open directory, with no need of a descriptor."""
+        """Sync an open directory as `fsync_directory` does, without needing a descriptor."""
         self.call("fsync_directory", self.path_of(fd), os.fsync, fd)
 
     def rename(self, path: str, target: str) -> None:
-        """Give a file another name, replacing what bore it; not synced."""
+        """Rename a file, replacing an existing target; not synced."""
         self.call("rename", path, os.rename, path, target)
 
     def unlink(self, path: str) -> None:
@@ -244,9 +254,10 @@ class Files:
         self.call("remove_directory", path, os.rmdir, path)
 
     def make_directory(self, path: str, *, synced: bool = True) -> None:
-        """Make a directory, with those above it, and sync the names; nothing when it is there.
+        """Create a directory with its parents, and sync the names; do nothing if it exists.
 
-        Not `synced`: its own name is left to whoever syncs the directory above, those of others are synced as ever.
+        With `synced` false, the caller syncs the directory's own name; its parents' names are still
+        synced.
         """
         if self.exists(path):
             return
@@ -258,11 +269,11 @@ class Files:
             self.fsync_directory(parent or ".")
 
     def symlink(self, target: str, path: str) -> None:
-        """Make a symbolic link, which fails when the name is taken; not synced."""
+        """Create a symbolic link; fails when the name is taken. Not synced."""
         self.call("symlink", path, os.symlink, target, path)
 
     def link_target(self, path: str) -> str | None:
-        """Where a symbolic link leads, whether or not anything is there; None for what is no link, or not there."""
+        """Return a symbolic link's target, existing or not; None for anything else."""
         try:
             return self.call("readlink", path, os.readlink, path)
         except FileMissing:
@@ -274,11 +285,11 @@ class Files:
             raise
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         return sorted(self.call("listdir", path, os.listdir, path))
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or directory of this name."""
+        """Return whether a file or directory of this name exists."""
         try:
             self.size(path)
         except FileMissing:
@@ -288,7 +299,7 @@ class Files:
     # Whole files
 
     def read_file(self, path: str) -> bytes:
-        """A whole file."""
+        """Return a whole file's contents."""
         fd = self.open_(path, readonly=True)
         try:
             return self.pread(fd, self.size(fd), 0)
@@ -296,10 +307,10 @@ class Files:
             self.close(fd)
 
     def write_whole(self, path: str, data: Buffer) -> None:
-        """Replace a file so that after a crash either the old or the new contents are there, whole.
+        """Replace a file so that after a crash either the complete old or new contents are there.
 
-        Written beside (`.tmp`), synced, renamed, directory synced; when it returns the new contents are durable. On an
-        error what was written beside is removed and the old file is as before.
+        Writes a `.tmp` file beside it, syncs, renames, and syncs the directory; on return the new
+        contents are durable. On an error the `.tmp` file is removed and the old file is unchanged.
         """
         beside = path + ".tmp"
         fd = self.open_(beside, create=True)
@@ -319,7 +330,7 @@ class Files:
         self.fsync_directory(os.path.dirname(path) or ".")
 
     def _discard(self, path: str) -> None:
-        """Remove what a failed write left; the failure itself is what gets reported."""
+        """Remove the remains of a failed write; only the original failure is reported."""
         try:
             self.unlink(path)
         except StorageError:
@@ -327,7 +338,7 @@ class Files:
 
 
 def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | memoryview]:
-    """What is left of the buffers behind the first `written` bytes."""
+    """Return the rest of the buffers after the first `written` bytes."""
     for number, buffer in enumerate(buffers):
         if written < len(buffer):
             return [memoryview(buffer)[written:], *buffers[number + 1 :]]
@@ -336,7 +347,7 @@ def _behind(buffers: list[bytes | memoryview], written: int) -> list[bytes | mem
 
 
 def _write_out(fd: int, position: int, size: int) -> None:
-    """Raises OSError."""
+    """Call sync_file_range. Raises OSError."""
     function = getattr(_libc, "sync_file_range", None)
     if function is None:
         return

@@ -1,21 +1,24 @@
-"""How a group's part of one write-ahead log gets into another: hard state, checkpoint, and every entry behind it.
+"""Transfer of a group from one write-ahead log to another: hard state, checkpoint, and all later
+entries.
 
-A follower has acknowledged entries of which it does not know yet that they are committed. They count in the majority that
-let the leader answer, so they move with the group, durable in the new log before the old one may forget them.
+A follower has acknowledged entries that it does not yet know to be committed. They count in the
+leader's majority, so they move with the group, and are durable in the new log before the old one
+may forget them.
 
-While a group moves, both logs have all of it, and the placement says which of them holds. What a log has of a group that is
-placed elsewhere may be thrown away only if it is known to be the copy that does not hold. A *mark* says so: a group of the
-log with no entries, named after the group that it is about. The old log gets it when the group is released, the new one
-before anything of the group; whoever opens the group takes it back before it writes anything else.
+While a group moves, both logs have all of it, and the placement decides which is authoritative. A
+log's data of a group placed elsewhere may be discarded only if it is known to be the other copy. A
+*mark* records that: a group of the log with no entries, named after the group it is about. The old
+log gets it when the group is released, the new one before anything else of the group; opening the
+group removes it before anything else is written.
 
-Between shards of a running node the entries travel in a file, ``groups/<group>/tail``, since a log is read by its own shard
-only. The file is whole and durable before the group is released, says what it continues, and is removed by whoever opens
-the group next::
+Between shards of a running node the entries travel in a file, ``groups/<group>/tail``, since only
+its own shard reads a log. The file is complete and durable before the group is released, names the
+state that it continues, and is removed when the group is next opened::
 
-       0 8s  magic "FLUXTAIL"        24 u64 index of the checkpoint
-       8 u64 term                    32 u64 index of the last entry
-      16 u64 vote                    40 u64 xxh3-64 over everything but itself
-      48     entries: u64 term, u64 index, u32 kind, u32 length, the body
+       0 8s  magic "FLUXTAIL"  24 u64 index of the checkpoint
+       8 u64 term              32 u64 index of the last entry
+      16 u64 vote              40 u64 xxh3-64 over everything but itself
+      48  entries: u64 term, u64 index, u32 kind, u32 length, the body
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import RecoveredEntry
 
 MARK: Final = "@"
-"""Begins a mark's name. No group that a node has for itself or shares is called so: the character separates a group of
-another node from that node's name."""
+"""Prefix of a mark's name. A node's own or shared groups never begin with it: the character
+separates the name of another node's group from that node's name."""
 PIECE_BYTES: Final = 4 << 20
-"""What is put into the new log before it is written: bounds what waits there beside the entries of other groups."""
+"""Bytes put into the new log per write: bounds what waits there beside other groups' entries."""
 
 _MAGIC: Final = b"FLUXTAIL"
 _HEADER: Final = struct.Struct("<8sQQQQ")
@@ -46,7 +49,7 @@ _ENTRIES_AT: Final = _HEADER.size + _CHECK.size
 
 
 class Position(NamedTuple):
-    """What a group's log is: hard state, the checkpoint it begins behind, and its last entry."""
+    """State of a group's log: hard state, the checkpoint it starts after, and its last entry."""
 
     term: int
     vote: int
@@ -60,33 +63,35 @@ class Position(NamedTuple):
 
 
 def groups_of(wal: WriteAheadLog) -> list[str]:
-    """The groups in a log, without marks."""
+    """Return the groups in a log, without marks."""
     return [name for name in wal.groups() if not is_mark(name)]
 
 
 def is_mark(name: str) -> bool:
-    """Whether a log's group is a mark about another one."""
+    """Return whether a log's group is a mark about another one."""
     return name.startswith(MARK)
 
 
 def is_marked(wal: WriteAheadLog, group: str) -> bool:
-    """Whether what a log has of a group may be thrown away once the group is placed elsewhere."""
+    """Return whether a log's data of a group may be discarded once the group is placed
+    elsewhere."""
     return MARK + group in wal.groups()
 
 
 def mark(wal: WriteAheadLog, group: str) -> None:
-    """Say, with the next write, that a group is in another log as well. Raises StorageError."""
+    """Mark, with the next write, that another log has the group too. Raises StorageError."""
     wal.number(MARK + group)
 
 
 def unmark(wal: WriteAheadLog, group: str) -> None:
-    """Say, with the next write, that the group is this log's: it is about to be opened, or has gone."""
+    """Remove the mark, with the next write: the group is about to be opened here, or has gone."""
     if is_marked(wal, group):
         wal.forget(wal.number(MARK + group))
 
 
 def discard(wal: WriteAheadLog, group: str) -> None:
-    """Throw away, with the next write, what a log has of a group; the mark last, for a write may be torn."""
+    """Discard, with the next write, a log's data of a group; the mark last, as a write may be
+    torn."""
     if group in wal.groups():
         wal.forget(wal.number(group))
     unmark(wal, group)
@@ -96,9 +101,10 @@ def discard(wal: WriteAheadLog, group: str) -> None:
 
 
 def begin_copy(wal: WriteAheadLog, group: str, position: Position) -> int:
-    """Begin a group in its new log, as a copy that does not hold yet; the group's number there. Raises StorageError.
+    """Begin a group in its new log, as a copy not yet authoritative; return its number. Raises
+    StorageError.
 
-    What an earlier stay left goes. `append_copy` brings the entries.
+    Remains of an earlier stay are dropped. `append_copy` adds the entries.
     """
     mark(wal, group)
     if group in wal.groups():
@@ -110,13 +116,13 @@ def begin_copy(wal: WriteAheadLog, group: str, position: Position) -> int:
 
 
 def append_copy(wal: WriteAheadLog, number: int, entries: Iterable[RecoveredEntry]) -> None:
-    """Put entries behind the last one. Raises StorageError."""
+    """Append entries after the last one. Raises StorageError."""
     for entry in entries:
         wal.append_entry(number, entry.term, entry.index, entry.kind, entry.body)
 
 
 def in_pieces(entries: Iterable[RecoveredEntry]) -> Iterator[list[RecoveredEntry]]:
-    """Entries by the piece: about `PIECE_BYTES`, at least one."""
+    """Yield entries in pieces of about `PIECE_BYTES`, at least one each."""
     piece: list[RecoveredEntry] = []
     size = 0
     for entry in entries:
@@ -133,7 +139,7 @@ def in_pieces(entries: Iterable[RecoveredEntry]) -> Iterator[list[RecoveredEntry
 
 
 def tail_path(paths: DataPaths, group: str) -> str:
-    """The file in which a group's entries travel."""
+    """Return the file in which a group's entries travel."""
     return f"{paths.group(group)}/tail"
 
 
@@ -144,7 +150,8 @@ def write_tail(
     position: Position,
     entries: Iterable[RecoveredEntry],
 ) -> None:
-    """Write the entries behind a position's checkpoint; durable when it returns. Raises StorageError."""
+    """Write the entries after a position's checkpoint; durable when it returns. Raises
+    StorageError."""
     header = _header(position)
     parts = [header, b""]
     digest = xxhash.xxh3_64(header)
@@ -161,7 +168,8 @@ def write_tail(
 def read_tail(
     files: Files, paths: DataPaths, group: str, position: Position
 ) -> list[RecoveredEntry]:
-    """The entries behind a position's checkpoint, up to its last. Raises Corruption, StorageError."""
+    """Return the entries after a position's checkpoint, up to its last. Raises Corruption,
+    StorageError."""
     if position.last == position.index:
         return []
     path = tail_path(paths, group)
@@ -185,7 +193,8 @@ def read_tail(
 
 
 def arrive(files: Files, paths: DataPaths, wal: WriteAheadLog, group: str) -> None:
-    """A group is opened from a log: that log holds, and nothing of the group is under way. Raises StorageError."""
+    """Make a log authoritative as its group is opened, and remove a finished transfer's file.
+    Raises StorageError."""
     unmark(wal, group)
     path = tail_path(paths, group)
     if files.exists(path):

@@ -1,9 +1,11 @@
-"""The head file of a queue's log: what readers outside the broker may read, kept current by every flush.
+"""The head file of a queue's log: the range that readers outside the broker may read, updated by
+every flush.
 
-Two slots are written in turn, so that one is whole whenever somebody looks; the layout is
-``fluxmq.model.segments``'. Written with pwrite, 0.6 µs, rather than through a mapping, 0.2 µs: on a disk that
-fails a store to a mapping ends the process with SIGBUS, where pwrite raises an error that has a policy. Never synced by
-itself: after a power cut it may be old or gone, and is set anew when the log has been recovered.
+Two slots are written in turn, so that one is always whole; the layout is
+``fluxmq.model.segments``'. Written with pwrite, 0.6 µs, rather than through a mapping, 0.2 µs: if
+the disk fails, a store to a mapping ends the process with SIGBUS, while pwrite raises an error that
+can be handled. Never synced by itself: after a power cut it may be old or missing, and is rewritten
+when the log has been recovered.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from fluxmq.storage.open_files import OpenFile, OpenFiles
 
 
 class HeadFile:
-    """The head of one log, as its only writer has it."""
+    """The head of one log, for its only writer."""
 
     def __init__(self, table: OpenFiles, directory: str) -> None:
         self._files = table.files
@@ -23,7 +25,8 @@ class HeadFile:
         self._sequence = -1
 
     def write(self, start: int, committed: int, segment: int, position: int, time: int) -> None:
-        """Say what may be read, see `Head`. Raises StorageError; the older slot is whole then."""
+        """Publish what may be read, see `Head`. Raises StorageError, which leaves the older slot
+        whole."""
         fd = self._file.opened()
         if self._sequence < 0:
             newest, whole = self._begin(fd)
@@ -35,7 +38,7 @@ class HeadFile:
         self._sequence += 1
 
     def _begin(self, fd: int) -> tuple[Head | None, bool]:
-        """What the file says before the first write, and whether it says so still."""
+        """Return the head in the file before the first write, and whether the file still has it."""
         data = self._files.pread(fd, HEAD_BYTES, 0)
         whole = len(data) >= HEAD_BYTES
         if not whole:
@@ -49,7 +52,7 @@ class HeadFile:
 
 
 def read_head(files: Files, directory: str) -> Head | None:
-    """Return what a log's head says, None if there is none or no slot of it is whole."""
+    """Return a log's head, None if there is none or neither slot is whole."""
     try:
         return newest_head(files.read_file(f"{directory}/{HEAD_NAME}"))
     except FileMissing:

@@ -1,8 +1,9 @@
-"""Looking at a queue's log that nobody writes to: is every byte right, what is in it.
+"""Checks of a queue's log that is not being written: every byte, and the contents.
 
-For tools on a stopped node; nothing is changed. Believes no index and no head: walks over every batch. What a crash may
-leave behind the last checkpoint, and the next start mends from the write-ahead log, is told apart from damage, given what
-the checkpoint promised. Memory is bounded by a stretch of a segment, or one batch.
+For tools on a stopped node; nothing is changed. Trusts no index and no head: walks every batch.
+What a crash may leave after the last checkpoint, and the next start repairs from the write-ahead
+log, is distinguished from damage by the checkpoint's state. Memory is bounded by a stretch of a
+segment, or one batch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fluxmq.storage.shape import footer_of
 
 
 class Problem(NamedTuple):
-    """Something that is not as it should be; `mended`: a crash may leave it so, and the next start mends it."""
+    """A defect; `mended`: a crash may cause it, and the next start repairs it."""
 
     path: str
     position: int
@@ -50,7 +51,8 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What one segment's file holds; times in µs since the epoch, TIME_NONE when there are no messages."""
+    """Contents of one segment's file; times in µs since the epoch, TIME_NONE when there are no
+    messages."""
 
     path: str
     base_offset: int
@@ -63,7 +65,8 @@ class SegmentReport:
 
 @dataclass(slots=True)
 class LogReport:
-    """What a log's directory holds. `queue`: the name its segments give, None if none could be read."""
+    """Contents of a log's directory. `queue`: the name in its segments, None if none could be
+    read."""
 
     directory: str
     queue: str | None = None
@@ -78,7 +81,7 @@ class LogReport:
 
     @property
     def start(self) -> int:
-        """The first offset kept: what the head says, if the segments allow it."""
+        """The first offset kept: the head's, if the segments allow it."""
         first = self.segments[0].base_offset if self.segments else 0
         return first if self.head is None else max(first, self.head.start)
 
@@ -89,11 +92,11 @@ class LogReport:
 
 
 class SegmentScan:
-    """A walk over one segment's file, every byte of it checked: iterate, then look at the attributes.
+    """A walk over one segment's file that checks every byte: iterate, then read the attributes.
 
-    `position`, `next_offset`, `last_time` and `hash` are of what was walked over so far; `footer` is there once it was
-    read. Raises Corruption at what is wrong. With `headers_only` what is behind the batches' headers is not looked at, and a
-    sealed segment's footer is believed: nothing is yielded for it.
+    `position`, `next_offset`, `last_time` and `hash` cover the part walked so far; `footer` is set
+    once it was read. Raises Corruption at the first defect. With `headers_only` only batch headers
+    are read, and a sealed segment's footer is trusted: nothing is yielded for it.
     """
 
     def __init__(self, files: Files, path: str, *, headers_only: bool = False) -> None:
@@ -206,8 +209,9 @@ class SegmentScan:
 def read_through(
     files: Files, path: str, queue: str, state: SegmentState, rest: Callable[[int], None]
 ) -> None:
-    """Check every byte of a queue's segment that is to be in a state. `rest` is called after each batch with the bytes
-    walked over so far. Raises Corruption, and other StorageErrors when the file cannot be read."""
+    """Check every byte of a queue's segment against an expected state. `rest` is called after each
+    batch with the bytes walked so far. Raises Corruption, and other StorageErrors when the file
+    cannot be read."""
     scan = SegmentScan(files, path)
     for _ in scan:
         rest(scan.position)
@@ -225,7 +229,8 @@ def segment_bases(files: Files, directory: str) -> list[int]:
 
 
 def queue_name(files: Files, directory: str) -> str | None:
-    """Return the name that a log's first segment gives the queue, None if there is none or it cannot be read."""
+    """Return the queue name in a log's first segment, None if there is none or it cannot be
+    read."""
     bases = segment_bases(files, directory)
     if not bases:
         return None
@@ -241,10 +246,10 @@ def queue_name(files: Files, directory: str) -> str | None:
 def scan_log(
     files: Files, directory: str, promised: LogState | None = None, *, headers_only: bool = False
 ) -> LogReport:
-    """Walk over all of a log and report what it holds and what is wrong.
+    """Walk a whole log and report its contents and defects.
 
-    `promised`: the state in the last checkpoint; what is behind it may be torn. None: nothing is known, and everything must
-    be right. Raises StorageError when files cannot be read at all.
+    `promised`: the state in the last checkpoint; anything after it may be torn. None: nothing is
+    known, and everything must be correct. Raises StorageError when files cannot be read at all.
     """
     report = LogReport(directory, head=read_head(files, directory))
     states = {} if promised is None else {state.base_offset: state for state in promised.segments}
@@ -310,13 +315,13 @@ def _scan_segment(
 
 
 def _compare(scan: SegmentScan, state: SegmentState) -> None:
-    """What was walked over is as long as the checkpoint says; it must be the same."""
+    """Compare a walk that is as long as the checkpoint with it; they must be equal."""
     if (scan.next_offset, scan.hash) != (state.next_offset, state.hash):
         raise Corruption(scan.path, 0, "the batches are not those of the checkpoint")
 
 
 def _compare_end(scan: SegmentScan, state: SegmentState | None, promised_bytes: int) -> None:
-    """The walk came to its end; it must have come as far as the checkpoint says."""
+    """Check that a finished walk reached the length in the checkpoint."""
     if state is not None and state.sealed and scan.footer != footer_of(state):
         what = "the segment is not the one of the checkpoint"
         raise Corruption(scan.path, scan.position, what)
@@ -341,8 +346,8 @@ def _state_of(scan: SegmentScan) -> SegmentState:
 def log_batches(files: Files, directory: str, first_offset: int | None = None) -> Iterator[Batch]:
     """Yield the batches of a log, from the one with an offset on or from the first kept.
 
-    Raises Corruption at the first thing that is wrong: what was yielded before is right. Segments before the offset are
-    not looked at.
+    Raises Corruption at the first defect: everything yielded before is correct. Segments before the
+    offset are not read.
     """
     head = read_head(files, directory)
     start = 0 if head is None else head.start

@@ -1,4 +1,4 @@
-"""What a queue's log is opened with, and what it refuses. Values only."""
+"""Options of a queue's log, and the errors of its limits. Values only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluxmq.storage.errors import StorageError
 
 
 class OffsetOutOfRange(StorageError):  # noqa: N818 (the name of the condition)
-    """No message has this offset: it was removed, or is yet to come."""
+    """No message has this offset: it was removed, or is not yet written."""
 
     def __init__(self, queue: str, offset: int, start: int, next_offset: int) -> None:
         super().__init__(f"queue {queue!r} has offsets {start} up to {next_offset}, not {offset}")
@@ -29,10 +29,10 @@ class BatchTooLarge(StorageError):  # noqa: N818 (the name of the condition)
 
 @dataclass(frozen=True, slots=True)
 class SegmentOptions:
-    """When segments roll, and how dense their index is: bytes, µs (0: age does not matter), bytes.
+    """Size and age at which segments roll, and index density: bytes, µs (0: no age limit), bytes.
 
-    The first two have to be the same in every replica of a log and when entries are replayed: they decide what is in
-    which file.
+    The first two must be the same in every replica of a log and when entries are replayed: they
+    decide which file holds what.
     """
 
     segment_bytes: int = 64 << 20

@@ -1,8 +1,9 @@
-"""Reading batches of a log from disk: by offset and by time, every byte checked before it is believed.
+"""Reads batches of a log from disk, by offset and by time, and checks every byte first.
 
-Responsible for finding a batch in a segment and for the few descriptors and stretches that stay open for the next
-read. Knows nothing of what was appended a moment ago, of retention or of other segments. Files are read with pread: a
-mapping of a file that shrinks or fails ends the process, and after the check a private copy cannot change.
+Responsible for finding a batch in a segment and for the few descriptors and stretches kept for the
+next read. Knows nothing of recent appends, retention or other segments. Files are read with pread:
+a mapping of a file that shrinks or fails ends the process, and a private copy cannot change after
+the check.
 """
 
 from __future__ import annotations
@@ -27,32 +28,36 @@ from fluxmq.storage.segment_index import (
 )
 
 WINDOW_BYTES: Final = 256 << 10
-"""Read at once: a sequential reader then makes a call for a thousand messages; a batch may be larger, alone."""
+"""Bytes read at once: a call then serves a thousand messages of a sequential reader; a larger batch
+is read alone."""
 
 WINDOWS_MAX: Final = 4
 """Stretches one log keeps: consumer groups that read old messages at different places."""
 
 WALKED_MESSAGES_MAX: Final = 256
-"""How far behind the walked part of a stretch an offset is looked for there; farther ahead the index is quicker."""
+"""Offsets beyond the walked part of a stretch that are searched there; farther ahead the index is
+faster."""
 
 OPEN_SEGMENTS_MAX: Final = 256
-"""Segments that a shard reads at once, so that old messages of many queues do not use up places, nor their indexes memory."""
+"""Segments that a shard reads at once, so that old messages of many queues do not exhaust places
+or, with their indexes, memory."""
 
 
 class OpenSegment:
-    """A segment that was read lately, with its index once that was needed."""
+    """A recently read segment, with its index once it was needed."""
 
     __slots__ = ("entries", "file", "sealed")
 
     def __init__(self, file: OpenFile) -> None:
         self.file = file
         self.entries: IndexEntries | None = None
-        # Whether `entries` is the whole index of the sealed segment.
+        # True when `entries` is the whole index of the sealed segment.
         self.sealed = False
 
 
 class OpenSegments:
-    """The segments that a shard's logs read: the latest used, up to a number. Their files are in a table with all others."""
+    """The most recently read segments of a shard's logs, up to a number. Their files share the
+    table of all others."""
 
     def __init__(self, table: OpenFiles, open_max: int = OPEN_SEGMENTS_MAX) -> None:
         self.table = table
@@ -75,7 +80,8 @@ class OpenSegments:
         return segment
 
     def descriptor(self, path: str) -> int:
-        """Return a segment's descriptor, good until another file is opened. Raises StorageError."""
+        """Return a segment's descriptor, valid until another file is opened. Raises
+        StorageError."""
         return self.get(path).file.opened()
 
     def drop(self, path: str) -> None:
@@ -85,13 +91,13 @@ class OpenSegments:
             segment.file.release()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all segments."""
         for path in list(self._open):
             self.drop(path)
 
 
 class LogReader:
-    """What one log reads from disk. `interval`: bytes between index entries, for making an index again."""
+    """Disk reads of one log. `interval`: bytes between index entries, for rebuilding an index."""
 
     def __init__(
         self, files: Files, cache: BatchCache, segments: OpenSegments, interval: int
@@ -102,10 +108,12 @@ class LogReader:
         self._interval = interval
         self._windows: list[Window] = []
         self.window_bytes_max: int | None = None
-        """Bytes of stretches kept in memory, but for the one that was read last; None: as the cache has room."""
+        """Bytes of cached stretches, not counting the last one read; None: as the cache has
+        room."""
 
     def read(self, extent: Extent, offset: int) -> Batch:
-        """Return the batch that holds an offset of this segment. Raises Corruption and other StorageErrors."""
+        """Return the batch that holds an offset of this segment. Raises Corruption and other
+        StorageErrors."""
         for window in reversed(self._windows):
             ahead = offset - window.next_offset
             if window.base == extent.base_offset and ahead < WALKED_MESSAGES_MAX:
@@ -124,14 +132,14 @@ class LogReader:
         return batch
 
     def _is_over(self, window: Window) -> bool:
-        """Whether this log's stretches are too large with one more."""
+        """Return whether one more stretch would exceed this log's limit."""
         if self.window_bytes_max is None:
             return False
         kept = sum(len(each.data) for each in self._windows)
         return kept + len(window.data) > self.window_bytes_max
 
     def _next_window(self, extent: Extent, offset: int) -> Window | None:
-        """The stretch behind one that was read to its end: what a sequential reader wants."""
+        """Return the stretch after one that was read to its end, as a sequential reader needs."""
         for window in self._windows:
             if window.base == extent.base_offset and window.next_offset == offset:
                 following = self._window(extent, window.position + window.end, offset)
@@ -140,19 +148,20 @@ class LogReader:
         return None
 
     def _searched_window(self, extent: Extent, offset: int) -> Window:
-        """A stretch that begins at or before an offset, found by the index."""
+        """Return a stretch that begins at or before an offset, found by the index."""
         for again in (False, True):
             relative, position = self._index(extent, again).by_offset(offset - extent.base_offset)
             try:
                 return self._window(extent, position, extent.base_offset + relative)
             except Corruption:
-                # Either the entry or the segment is wrong; an index made from the segment tells.
+                # Either the entry or the segment is wrong; an index rebuilt from the segment tells which.
                 if again:
                     raise
         raise AssertionError("the second round returns or raises")
 
     def _window(self, extent: Extent, position: int, offset: int) -> Window:
-        """Read a stretch that begins with a whole batch; nothing in it is checked yet but that batch's header."""
+        """Read a stretch that begins with a whole batch; only that batch's header is checked
+        yet."""
         fd = self._segments.descriptor(extent.path)
         size = max(0, min(WINDOW_BYTES, extent.end - position))
         data = self._files.pread(fd, size, position)
@@ -166,7 +175,8 @@ class LogReader:
         raise Corruption(extent.path, position + len(data), what)
 
     def _find(self, window: Window, extent: Extent, offset: int) -> Batch | None:
-        """The batch in a stretch that holds an offset; None when it is before the stretch or behind it."""
+        """Return the batch in a stretch that holds an offset; None when it is before or after the
+        stretch."""
         while window.next_offset <= offset and window.end < len(window.data):
             position = window.position + window.end
             if len(window.data) - window.end < BATCH_HEADER_BYTES:
@@ -196,7 +206,8 @@ class LogReader:
         return batch
 
     def _index(self, extent: Extent, again: bool) -> IndexEntries:
-        """The segment's index; made from the segment if its file is wrong, or if told so."""
+        """Return the segment's index; rebuild it from the segment if its file is wrong, or on
+        request."""
         segment = self._segments.get(extent.path)
         entries = None if again else segment.entries
         if extent.hash is not None:
@@ -214,9 +225,10 @@ class LogReader:
         return entries
 
     def offset_at(self, extent: Extent, time: int) -> int | None:
-        """Return the offset of the segment's first message not before `time` (µs), None if there is none."""
+        """Return the offset of the segment's first message not before `time` (µs), None if there is
+        none."""
         relative, position = self._index(extent, False).by_time(time)
-        # Files are opened on the way: this one stays open.
+        # The search may open other files: this one stays open.
         file = self._segments.get(extent.path).file.shared()
         try:
             fd = file.opened()
@@ -240,17 +252,18 @@ class LogReader:
         return None
 
     def forget(self, extent: Extent) -> None:
-        """Give up all that is kept of a segment: it is removed, or ends elsewhere now."""
+        """Drop everything cached of a segment: it is removed, or ends elsewhere now."""
         self._cache.drop_windows(self._windows, extent.base_offset)
         self._segments.drop(extent.path)
 
     def forget_windows(self) -> None:
-        """Give up all stretches of the log."""
+        """Drop all stretches of the log."""
         self._cache.drop_windows(self._windows)
 
 
 def first_not_before(batch: Batch, time: int) -> int | None:
-    """Return the offset of a batch's first message whose time is not before `time` (µs), None if there is none."""
+    """Return the offset of a batch's first message whose time is not before `time` (µs), None if
+    there is none."""
     if batch.base_time >= time:
         return batch.base_offset
     for index in range(batch.count):

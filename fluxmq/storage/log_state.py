@@ -1,7 +1,7 @@
-"""What a checkpoint remembers of a queue's log: which segments there are and how far each was written.
+"""A queue log's state in a checkpoint: its segments, and how far each was written.
 
-Values only; no files. A snapshot holds one for each queue of the group, and the log is reopened with it: bytes
-behind what it says are unknown until the write-ahead log has been replayed.
+Values only; no files. A snapshot holds one for each queue of the group, and the log is reopened
+with it: later bytes are unknown until the write-ahead log has been replayed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ HASH_BYTES: Final = 16
 
 
 class SegmentState(NamedTuple):
-    """One segment. Times in µs since the epoch; `length`: bytes of page and batches, without the footer.
+    """One segment. Times in µs since the epoch; `length`: bytes of page and batches, without the
+    footer.
 
-    `index_*`: entries, position of the last one, and check of the index so far; of use in the segment that is
-    written to, since the file of a sealed one carries its own check. `bytes_max`: the size at which it is full, 0 for
-    the options' one.
+    `index_*`: entries, position of the last one, and check of the index so far; used only for the
+    growing segment, since a sealed one's file carries its own check. `bytes_max`: the size at which
+    it is full, 0 for the options' value.
     """
 
     base_offset: int
@@ -42,7 +43,7 @@ class SegmentState(NamedTuple):
 class LogState(NamedTuple):
     """A log at one moment: first offset kept, offset after the last message, segments in order.
 
-    The segments follow each other without a gap; all but the last are sealed, and the last may be.
+    The segments are contiguous; all but the last are sealed, and the last may be.
     """
 
     start: int
@@ -60,7 +61,8 @@ class LogState(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: object) -> LogState:
-        """Return what `pack` was made of. Raises ValueError when it is not that, or contradicts itself."""
+        """Decode the result of `pack`. Raises ValueError when it is invalid or contradicts
+        itself."""
         match packed:
             case [int(start), int(next_offset), [*listed]]:
                 pass
@@ -88,7 +90,7 @@ class LogState(NamedTuple):
 
 
 def _packed(segment: SegmentState) -> list[object]:
-    """Its fields; without the last one if it says nothing, as before there was one."""
+    """Return the fields, without an empty last one, which older versions lack."""
     fields = list(segment)
     return fields if segment.bytes_max else fields[:-1]
 

@@ -1,4 +1,4 @@
-"""A write-ahead log that is written while no broker runs on it: by a backup, or by ``force-quorum``."""
+"""A write-ahead log written while no broker runs on it: by a backup, or by ``force-quorum``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import WalOptions
 
 SYNC_MS_MAX: Final = 1000
-"""How long one look for the end of a sync waits."""
+"""Longest wait of one poll for the end of a sync."""
 
 
 @contextlib.contextmanager
 def offline_log(files: Files, directory: str, file_bytes: int) -> Iterator[WriteAheadLog]:
-    """Open the log in `directory`; everything written to it is durable at the end. Raises StorageError."""
+    """Open the log in `directory`; everything written to it is durable at the end. Raises
+    StorageError."""
     options = WalOptions(file_bytes=file_bytes, background=False)
     with (
         contextlib.closing(Syncer()) as syncer,

@@ -1,16 +1,18 @@
-"""The files that the queues' logs of a shard have open: segments and indexes written or read, heads; a bounded number.
+"""Open files of a shard's queue logs: segments and indexes being written or read, heads; a bounded
+number.
 
-Responsible for which of them stay open: those used last. A queue in which nothing happens holds no descriptor. Knows
-nothing of what is in the files.
+Responsible for which of them stay open: those used last. An idle queue holds no descriptor. Knows
+nothing of the files' contents.
+**A file with unsynced writes stays open.** The kernel reports failed write-backs to open
+descriptors only; once the last is closed and the inode has left the cache, the error is lost, and a
+sync by a new descriptor succeeds. So only synced files are closed for others. At most three
+quarters of the places go to unsynced ones, so that readers and heads always find some; a write
+beyond that raises `AwaitsSync`. It is repeated once the oldest have been synced, by an owner that
+has a thread for it (`attended`); otherwise they are synced at once.
 
-**A file that holds what is not synced stays open.** What the kernel fails to write out it reports to descriptors that are open;
-once the last is closed, and the inode has left the cache, nobody is told, and a sync by a new descriptor says that all is well. So
-only synced files are closed for others. At most three quarters of the places go to unsynced ones, so that readers and heads always
-find some; a write beyond that raises `AwaitsSync`. It is repeated when the oldest have been synced, by whoever has a thread for
-that (`attended`); where nobody has, they are synced at once.
-
-Where the process has no descriptor left for a call, synced files are closed one after another until the call works; then the
-spare descriptors are given up, which are kept for that. So a reader finds one although connections have taken all the others.
+When a call finds no descriptor left in the process, synced files are closed one after another until
+it works, then the spare descriptors kept for this. So a reader finds one although connections have
+taken all the others.
 """
 
 from __future__ import annotations
@@ -28,23 +30,27 @@ from fluxmq.storage.errors import AwaitsSync, StorageError
 from fluxmq.storage.files import Buffer, Files
 
 PLACES: Final = 1024
-"""Files open at once where nobody says otherwise: a tool, a test."""
+"""Default number of files open at once, for tools and tests."""
 SPARES: Final = 4
-"""Descriptors kept for when there are none: the shard needs one at a time, its threads one each."""
+"""Descriptors in reserve: the shard needs one at a time, and each of its threads one."""
 UNSYNCED_PART: Final = 3, 4
-"""How much of the places unsynced files may take."""
+"""Fraction of the places that unsynced files may take."""
 SYNCED_PART: Final = 8
-"""The part of the places that is synced at a time when unsynced files have used up theirs."""
+"""Divisor of the places: that many files are synced at a time when unsynced files have used up
+theirs."""
 WRITE_OUT_BYTES: Final = 256 << 10
-"""What is written out at a time. Behind much more every write of the log would wait: the disk takes them in turn."""
+"""Bytes written out at a time. With much more, every write of the log would wait in the disk's
+queue."""
 _NO_SPARE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 class OpenFile:
-    """A file of a log, opened when it is needed and closed when others need the place, or nobody needs it any more.
+    """A file of a log, opened on demand and closed when its place is needed or it is no longer
+    used.
 
-    `writes` counts them, `synced` how many of them are known to be synced. `end` is where the last ended, `begun` up to where
-    bytes were written out; `aged` is where `end` was some time ago, for whoever looks after that.
+    `writes` counts writes, `synced` how many of them are known to be synced. `end` is where the
+    last ended, `begun` up to where bytes were written out; `aged` is an earlier value of `end`, for
+    the code that writes out old bytes.
     """
 
     __slots__ = (
@@ -72,13 +78,14 @@ class OpenFile:
         self.synced = 0
         self.end = self.begun = self.aged = 0
         self.failure: StorageError | None = None
-        """What went wrong when bytes were written out: a sync would not report it again."""
+        """Error of a write-out: a sync would not report it again."""
         self._owned = True
         self._sharers = 0
         self._readonly = readonly
 
     def opened(self) -> int:
-        """Return the descriptor, good until another file is opened. One to write to is made if it is not there. Raises StorageError."""
+        """Return the descriptor, valid until another file is opened. A writable file is created if
+        missing. Raises StorageError."""
         if self.fd >= 0:
             self.table.touch(self)
         else:
@@ -86,7 +93,8 @@ class OpenFile:
         return self.fd
 
     def write(self, buffers: list[Buffer], position: int) -> None:
-        """Write at a position; the file is made if need be. Raises StorageError, AwaitsSync before anything is done."""
+        """Write at a position, creating the file if missing. Raises StorageError, or AwaitsSync
+        before anything is done."""
         table = self.table
         if self.synced == self.writes:
             table.admit()
@@ -98,9 +106,10 @@ class OpenFile:
         self.end = position + self.files.pwritev(self.fd, buffers, position)
 
     def write_out(self, end: int) -> None:
-        """Have bytes up to `end` written out, all but a last piece, a piece at a time with as long a pause behind each.
+        """Write out bytes up to `end`, except a last piece, pausing after each piece for as long as
+        it took.
 
-        In any one thread. Raises StorageError, now and at every later call.
+        Runs in any one thread. Raises StorageError, now and at every later call.
         """
         if self.failure is not None:
             raise self.failure
@@ -115,8 +124,8 @@ class OpenFile:
             raise
 
     def sync(self) -> None:
-        """Sync what was written so far; in any one thread, for which it is `shared`. Raises StorageError, now and at every later
-        call."""
+        """Sync everything written so far, in any one thread for which it is `shared`. Raises
+        StorageError, now and at every later call."""
         if self.failure is not None:
             raise self.failure
         try:
@@ -126,33 +135,33 @@ class OpenFile:
             raise
 
     def note_synced(self, writes: int) -> None:
-        """The first so many writes are synced."""
+        """Record that the first `writes` writes are synced."""
         if writes > self.synced:
             self.synced = writes
             self.table.settled(self)
 
     @property
     def dirty(self) -> bool:
-        """Whether something was written that is not known to be synced."""
+        """True when some write is not known to be synced."""
         return self.synced < self.writes
 
     @property
     def spared(self) -> bool:
-        """Whether nobody minds that it is closed: all of it is synced, and it is not shared."""
+        """True when it may be closed: all of it is synced, and it is not shared."""
         return self.synced == self.writes and not self._sharers
 
     def shared(self) -> OpenFile:
-        """Return it for somebody else, for whom it stays open until `give_back`."""
+        """Return it for another user, for whom it stays open until `give_back`."""
         self._sharers += 1
         return self
 
     def give_back(self) -> None:
-        """Say that one of those who share it needs it no more."""
+        """End one user's sharing."""
         self._sharers -= 1
         self._close_unused()
 
     def release(self) -> None:
-        """Say that its log needs it no more."""
+        """Release the log's own use of it."""
         self._owned = False
         self._close_unused()
 
@@ -162,16 +171,18 @@ class OpenFile:
 
 
 class OpenFiles:
-    """The open files of one shard. Used in the thread that made it; `make_room` alone may be called in others."""
+    """The open files of one shard. Used in the thread that created it; only `make_room` may run in
+    others."""
 
     def __init__(self, files: Files, places: int = PLACES) -> None:
         self.files = files
         self.places = places
         self.attended = False
-        """Whether somebody syncs the oldest files when `wanting` says so; else they are synced by the write that needs it."""
+        """True when a thread syncs the oldest files on `wanting`; otherwise the write that needs a
+        place does."""
         self.wanting = False
-        """Whether a write waits for files to be synced."""
-        # Both with those first that were used longest ago.
+        """True while a write waits for files to be synced."""
+        # Both least recently used first.
         self._synced: OrderedDict[OpenFile, None] = OrderedDict()
         self._unsynced: OrderedDict[OpenFile, None] = OrderedDict()
         self._spares: list[int] = []
@@ -183,12 +194,12 @@ class OpenFiles:
 
     @property
     def unsynced(self) -> int:
-        """How many files hold what is not synced."""
+        """Number of files with unsynced writes."""
         return len(self._unsynced)
 
     @property
     def unsynced_max(self) -> int:
-        """How many may."""
+        """Maximum number of files with unsynced writes."""
         part, whole = UNSYNCED_PART
         return max(2, self.places * part // whole)
 
@@ -203,11 +214,12 @@ class OpenFiles:
         return fd
 
     def touch(self, file: OpenFile) -> None:
-        """A file is used."""
+        """Mark a file as just used."""
         (self._unsynced if file.dirty else self._synced).move_to_end(file)
 
     def admit(self) -> None:
-        """One more file is about to be written to. Raises AwaitsSync when that makes too many, others when a sync fails."""
+        """Admit one more file to be written. Raises AwaitsSync when there are too many, others when
+        a sync fails."""
         if len(self._unsynced) < self.unsynced_max:
             return
         if self.attended:
@@ -216,20 +228,20 @@ class OpenFiles:
         self.sync_oldest()
 
     def wrote(self, file: OpenFile) -> None:
-        """A file holds what is not synced."""
+        """Record that a file has unsynced writes."""
         self._synced.pop(file, None)
         self._unsynced[file] = None
         self._unsynced.move_to_end(file)
 
     def settled(self, file: OpenFile) -> None:
-        """A file was synced, up to some write."""
+        """Record that a file was synced, up to some write."""
         if not file.dirty and file in self._unsynced:
             del self._unsynced[file]
             self._synced[file] = None
             self._synced.move_to_end(file, last=False)  # one that is still written to comes back
 
     def close(self, file: OpenFile) -> None:
-        """Close a file that nobody uses any more."""
+        """Close a file that is no longer used."""
         self._synced.pop(file, None)
         self._unsynced.pop(file, None)
         fd, file.fd = file.fd, -1
@@ -238,7 +250,7 @@ class OpenFiles:
     # Room
 
     def give_up(self) -> bool:
-        """Close the file that was used longest ago of those that may be closed; False when none may."""
+        """Close the least recently used file that may be closed; return False when none may."""
         for file in self._synced:
             if file.spared:
                 with contextlib.suppress(StorageError):  # all of it is synced: nothing is lost
@@ -247,7 +259,7 @@ class OpenFiles:
         return False
 
     def make_room(self) -> bool:
-        """There is no descriptor: give one up that can be spared; False when there is none to give."""
+        """Free a descriptor when there is none left; return False when none can be spared."""
         if threading.get_ident() == self._opened_by and self.give_up():
             return True
         try:
@@ -258,7 +270,7 @@ class OpenFiles:
         return True
 
     def keep_spares(self) -> None:
-        """Have the spare descriptors there that were given up, if the process has that many again."""
+        """Reopen the spare descriptors that were given up, if the process has that many again."""
         while len(self._spares) < SPARES:
             try:
                 fd = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -270,7 +282,7 @@ class OpenFiles:
             self._spares.append(fd)
 
     def oldest_unsynced(self) -> list[OpenFile]:
-        """Return the files to sync first so that others find places, each of them `shared`."""
+        """Return the files to sync first to free places, each of them `shared`."""
         count = max(8, self.places // SYNCED_PART)
         found: list[OpenFile] = []
         for file in self._unsynced:
@@ -281,7 +293,8 @@ class OpenFiles:
         return found
 
     def sync_oldest(self) -> None:
-        """Sync some files here and now. Raises StorageError; the file it failed on says so at every later sync."""
+        """Sync some files in the calling thread. Raises StorageError; the failed file raises it at
+        every later sync."""
         files = self.oldest_unsynced()
         try:
             writes = [file.writes for file in files]
@@ -293,12 +306,12 @@ class OpenFiles:
                 file.give_back()
 
     def close_spares(self) -> None:
-        """Close the spare descriptors: the shard ends."""
+        """Close the spare descriptors, at the shard's end."""
         while self._spares:
             self.files.close(self._spares.pop())
 
 
 def note_synced(files: Iterable[tuple[OpenFile, int]]) -> None:
-    """Note of files, the one used longest ago first, how many of their writes are synced."""
+    """Record how many writes are synced of files given least recently used first."""
     for file, writes in reversed(list(files)):
         file.note_synced(writes)

@@ -1,12 +1,14 @@
-"""A copy of one queue's log at one moment, made beside a broker that goes on writing it and is not asked.
+"""Copies one queue's log at one moment, beside a broker that keeps writing it and is not involved.
 
-What of a log may be read is what its head says, and of that nothing changes any more: sealed segments are linked (the
-same file under a second name, which stays when retention removes the first), the one that grows is copied as far as the head
-goes. If retention took a segment meanwhile, all is begun anew with a newer head. The copy has the layout of a data directory
-and no VERSION, so that no broker starts on it.
+The head says what may be read of a log, and none of that changes any more: sealed segments are
+linked (the same file under a second name, which stays when retention removes the first), the
+growing one is copied up to the head. If retention removed a segment meanwhile, the copy restarts
+with a newer head. The copy has the layout of a data directory without VERSION, so that no broker
+starts on it.
 
-Durable and whole, or not there: it is made under a hidden name, synced, and renamed. What a process that was killed left
-under that name is removed by the next copy of the same queue. Knows the log's files and nothing of consumers.
+The copy is durable and complete, or does not exist: it is made under a hidden name, synced, and
+renamed. The next copy of the same queue removes the remains of a killed process. Knows the log's
+files and nothing of consumers.
 """
 
 from __future__ import annotations
@@ -39,31 +41,33 @@ from fluxmq.storage.files import Files
 from fluxmq.storage.head import read_head
 
 ATTEMPTS_MAX: Final = 20
-"""How often a copy is begun anew because retention was faster: linking takes milliseconds, retention removes a segment
-each time one is full."""
+"""Restarts of a copy when retention was faster: linking takes milliseconds, retention removes a
+segment each time one is full."""
 
 CHUNK_BYTES: Final = 4 << 20
 """Bytes copied at a time where the kernel cannot copy between the files by itself."""
 
 KERNEL_BYTES: Final = 256 << 20
-"""Bytes that one call lets the kernel copy; more on a file system that shares extents makes no difference."""
+"""Bytes per copy call to the kernel; larger calls gain nothing where the file system shares
+extents."""
 
 COPYING: Final = ".copying-"
-"""In front of the directory's name until the copy is whole; hidden names are no queues."""
+"""Prefix of the directory's name until the copy is complete; hidden names are not queues."""
 
 _NO_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES}
-"""What link(2) says when the file cannot have this second name."""
+"""Errors of link(2) when the file cannot have this second name."""
 
 _NO_COPY: Final = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
-"""What copy_file_range(2) says when these two files are none that it copies."""
+"""Errors of copy_file_range(2) when it cannot copy between these two files."""
 
 _SEALED_MARK: Final = 0xFFFF_FFFF
-"""Offset of what ends the index of a sealed segment."""
+"""Offset in the entry that ends the index of a sealed segment."""
 
 
 @dataclass(slots=True)
 class QueueCopy:
-    """What was copied. `linked` and `copied`: segments; bytes without their indexes. `head`: what the copy says it holds.
+    """Result of a copy. `linked` and `copied`: segments; bytes without their indexes. `head`: the
+    copy's head.
 
     `unlinkable`: a segment was to be linked and could not be.
     """
@@ -79,16 +83,18 @@ class QueueCopy:
 
     @property
     def messages(self) -> int:
-        """Messages that the copy holds."""
+        """Number of messages in the copy."""
         return self.head.committed - self.head.start
 
 
 def copy_queue(files: Files, source: str, target: str, *, link: bool = True) -> QueueCopy:
-    """Copy the log in the directory `source` to `target`, which must not be there; durable when it returns.
+    """Copy the log in the directory `source` to `target`, which must not exist; durable when it
+    returns.
 
-    `link`: whether sealed segments may share their bytes with the source; they are copied where they cannot. Raises
-    DirectoryError when the target is there, another copy to it is under way, the source has no valid head or retention
-    was always faster, Corruption when segments are missing, and StorageError.
+    `link`: let sealed segments share their bytes with the source; they are copied where they
+    cannot. Raises DirectoryError when the target exists, another copy to it is in progress, the
+    source has no valid head or retention was always faster, Corruption when segments are missing,
+    and StorageError.
     """
     if files.exists(target):
         raise DirectoryError(f"{target} is there already")
@@ -113,7 +119,7 @@ def copy_queue(files: Files, source: str, target: str, *, link: bool = True) -> 
 
 @contextlib.contextmanager
 def _reserved(files: Files, directory: str) -> Iterator[None]:
-    """Make a directory and hold its lock. Raises DirectoryError when another process does."""
+    """Create a directory and hold its lock. Raises DirectoryError when another process holds it."""
     files.make_directory(directory)
     fd = files.open_(directory, readonly=True)
     try:
@@ -121,7 +127,7 @@ def _reserved(files: Files, directory: str) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DirectoryError(f"another process is making {directory}") from None
-        # Whoever held it may have renamed it meanwhile, and it is a whole copy now.
+        # The previous holder may have renamed it meanwhile: it is a complete copy now.
         try:
             there = files.call("size", directory, os.stat, directory)
         except FileMissing:
@@ -139,7 +145,8 @@ def _empty(files: Files, directory: str) -> None:
 
 
 def _sync(files: Files, directory: str) -> None:
-    """Sync all files of a directory, and it: linked ones too, of which the broker may have synced nothing yet."""
+    """Sync a directory with all its files: linked ones too, which the broker may not have synced
+    yet."""
     for name in files.listdir(directory):
         fd = files.open_(f"{directory}/{name}", readonly=True)
         try:
@@ -172,7 +179,7 @@ def _copy(files: Files, source: str, making: str, *, link: bool) -> QueueCopy:
 
 
 class _Copier:
-    """Makes one copy, as one head says. Raises FileMissing when a segment has gone."""
+    """Makes one copy, up to one head. Raises FileMissing when a segment has gone."""
 
     def __init__(self, files: Files, source: str, target: str, head: Head, *, link: bool) -> None:
         self._files = files
@@ -183,10 +190,10 @@ class _Copier:
         self._made = QueueCopy(target, head)
 
     def copy(self) -> QueueCopy:
-        """Copy everything; what it says of the directory is for the caller to set right."""
+        """Copy everything; the caller corrects the directory in the result."""
         head = self._head
         with contextlib.suppress(FileMissing):
-            # Taken first: what it says of messages is then in the segments.
+            # Copied first, so that the messages it refers to are in the segments.
             groups = self._files.read_file(f"{self._source}/{GROUPS_NAME}")
             self._write(GROUPS_NAME, groups)
         if head.committed > head.start:
@@ -203,7 +210,7 @@ class _Copier:
         return self._made
 
     def _bases(self) -> list[int]:
-        """The segments that hold what the head keeps."""
+        """Return the segments with messages between the head's start and its end."""
         head = self._head
         names = self._files.listdir(self._source)
         bases = sorted(
@@ -233,12 +240,12 @@ class _Copier:
             if not self._linked(index):
                 self._copied(index)
         except FileMissing:
-            # An index can be made again, and is not missed, unless retention has just taken it with its segment.
+            # A missing index can be rebuilt, unless retention has just removed it with its segment.
             if not self._files.exists(f"{self._source}/{name}"):
                 raise
 
     def _last(self, base: int) -> None:
-        """The segment in which the head ends: it may be sealed already, or grow while it is copied."""
+        """Copy the segment in which the head ends: it may be sealed already, or still growing."""
         head = self._head
         if self._is_sealed(base):
             self._sealed(base)
@@ -250,7 +257,8 @@ class _Copier:
             self._write(index_name(base), _entries_before(index, head.position))
 
     def _is_sealed(self, base: int) -> bool:
-        """Whether a segment and its index end as those of a sealed one; the index is written last."""
+        """Return whether a segment and its index end as sealed ones do; the index is written
+        last."""
         files = self._files
         fd = files.open_(f"{self._source}/{segment_name(base)}", readonly=True)
         try:
@@ -266,7 +274,7 @@ class _Copier:
     # Files
 
     def _linked(self, name: str) -> bool:
-        """Give a file a second name; False when that cannot be."""
+        """Link a file; return False when that is impossible."""
         if not self._link:
             return False
         files, path = self._files, f"{self._target}/{name}"
@@ -281,7 +289,7 @@ class _Copier:
         return True
 
     def _copied(self, name: str, size: int | None = None) -> int:
-        """Copy a file, or its first `size` bytes; gives how many bytes."""
+        """Copy a file, or its first `size` bytes; return how many bytes."""
         files = self._files
         source = files.open_(f"{self._source}/{name}", readonly=True)
         try:
@@ -330,7 +338,8 @@ def _errno(error: StorageError) -> int | None:
 
 
 def _entries_before(index: bytes, position: int) -> bytes:
-    """The entries of an index for batches before a position; what ends the index of a sealed segment is none."""
+    """Return the index entries of batches before a position, without the end mark of a sealed
+    index."""
     whole = len(index) - len(index) % INDEX_ENTRY_BYTES
     entries = IndexEntries()
     entries.extend(index[:whole])

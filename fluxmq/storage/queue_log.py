@@ -1,24 +1,30 @@
-"""A queue's log on disk: batches appended as they are committed, read by offset and by time, removed from the front.
+"""A queue's log on disk: batches appended as they commit, read by offset and time, removed from the
+front.
 
-Responsible for segments (when one is full, which are still needed), for the head file, and for what a checkpoint has to
-sync. Knows nothing of Raft, of consumers, of when anything should be kept. Nothing here is synced on append: a committed
-batch is safe in the write-ahead log, and stays there until a checkpoint has synced the segments and written their state.
+Responsible for segments (when one is full, which are still needed), for the head file, and for what
+a checkpoint must sync. Knows nothing of Raft, consumers or retention policy. Appends are not
+synced: a committed batch is safe in the write-ahead log, and stays there until a checkpoint has
+synced the segments and written their state.
 
-**After a crash** the log is opened with the state of the last snapshot (`recovering`), and the entries behind it are
-appended again. Segments roll by the batches alone (their bytes, their times), so the same batches give the same bytes in
-the same files. Until `cut`, files on disk are neither believed nor removed: some may be from after the snapshot, some may
-have been trimmed since. `cut` then compares every file with what the log must consist of, truncates and removes the rest,
-and only now moves the head, which so never goes back for a reader outside.
+**After a crash** the log is opened with the state of the last snapshot (`recovering`), and later
+entries are appended again. Segments roll by the batches alone (their bytes, their times), so the
+same batches give the same bytes in the same files. Until `cut`, files on disk are neither trusted
+nor removed: some may be newer than the snapshot, some may have been trimmed since. `cut` then
+compares every file with the log's required contents, truncates and removes the rest, and only then
+moves the head, which thus never goes back for an outside reader.
 
-**Removal** moves the head's start first and unlinks then, so that a reader that finds a file gone can see why.
+**Removal** moves the head's start first and then unlinks, so that a reader that misses a file can
+tell why.
 
-**Descriptors** are held only by what is used: segments, indexes and head are in the shard's table of open files, and closed for
-those of other logs. What cannot be done for want of descriptors or space is done by a later `flush`: a new log's directory
-and first head, the removal of files, and whatever was not written.
+**Descriptors** are held only while in use: segments, indexes and head are in the shard's table of
+open files, and closed for those of other logs. Work that fails for lack of descriptors or space is
+completed by a later `flush`: a new log's directory and first head, the removal of files, and
+pending writes.
 
-One thread uses a log; `Unsynced.sync` alone may run in another.
+One thread uses a log; only `Unsynced.sync` may run in another.
 
-Longer than 500 lines because appending, rolling, recovery and removal keep one invariant over the same files.
+Longer than 500 lines because appending, rolling, recovery and removal keep one invariant over the
+same files.
 """
 
 from __future__ import annotations
@@ -59,12 +65,12 @@ from fluxmq.storage.unsynced import Unsynced
 __all__ = ["BatchTooLarge", "OffsetOutOfRange", "QueueLog", "SegmentOptions", "Unsynced"]
 
 DROPPED_WHOLE_PART: Final = 4
-"""A segment whose messages are all consumed while it still grows is given up once it has a quarter of its size: a queue
-whose consumers keep up then keeps little on disk, and still makes a new file only every few megabytes."""
+"""A fully consumed segment that still grows is dropped once it is a quarter full: a queue whose
+consumers keep up then uses little disk, and still creates a file only every few megabytes."""
 
 
 class QueueLog:
-    """The log of one queue; made by `open`."""
+    """The log of one queue; created by `open`."""
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class QueueLog:
         self._growing: SegmentWriter | None = None
         if state.segments and not state.segments[-1].sealed:
             self._growing = self._writer(state.segments[-1])
-        # Sealed and not yet wholly written; by base offset, in order.
+        # Sealed and not yet completely written; by base offset, in order.
         self._closing: dict[int, SegmentWriter] = {}
         self._sealed_bytes = sum(segment.file_bytes for segment in self._sealed)
         self._written_offset = self._next
@@ -102,14 +108,15 @@ class QueueLog:
         self._reader = LogReader(files, cache, segments, options.index_bytes)
         self._head = HeadFile(self._table, directory)
         self._head_moved = True
-        # Files of rolled segments that no checkpoint has synced; changes of names in the directory since it was opened, and
-        # those synced. The names of segments in `state` are synced, or a snapshot would not have them; others are written again.
+        # Files of rolled segments that no checkpoint has synced; counts of name changes in the directory since it was
+        # opened, and of those synced. Names of segments in `state` are synced, or no snapshot would have them; others
+        # are written again.
         self._rolled: dict[str, OpenFile] = {}
         self._names = self._names_synced = 0
         self._recovering = True
         self._made = False
         self._name_synced = name_synced
-        # Whether `cut` was called and is not done; segments that were given up, and are to be removed.
+        # True after `cut` was called until it is done; dropped segments whose files remain.
         self._cutting = False
         self._gone: list[Extent] = []
         self._failed: StorageError | None = None
@@ -130,13 +137,14 @@ class QueueLog:
         settle: Callable[[], None] | None = None,
         name_synced: bool = False,
     ) -> QueueLog:
-        """Open or make the log in a directory.
+        """Open or create the log in a directory.
 
-        `state`: from the last snapshot; None for a queue that is declared now. With `recovering` entries will be appended
-        again and `cut` must be called after the last; without, it is called here: `state` is then all there is, and other
-        files in the directory are removed. If something is used up that it needs, the log is `incomplete`, and the next
-        `flush` does it. The name of a new directory is synced only with `name_synced`. `settle` is called before segments are removed. `cache` and
-        `segments` are shared by the logs of a shard. Raises StorageError.
+        `state`: from the last snapshot; None for a newly declared queue. With `recovering` entries
+        will be appended again and `cut` must be called after the last; without, it is called here:
+        `state` is then everything, and other files in the directory are removed. If a needed
+        resource is exhausted, the log is `incomplete`, and the next `flush` completes it. The name
+        of a new directory is synced only with `name_synced`. `settle` is called before segments are
+        removed. The logs of a shard share `cache` and `segments`. Raises StorageError.
         """
         assert len(queue.encode()) <= QUEUE_NAME_BYTES_MAX, "checked when the queue is declared"
         log = cls(
@@ -158,7 +166,7 @@ class QueueLog:
     def _writer(self, state: SegmentState) -> SegmentWriter:
         return SegmentWriter(self._table, self.directory, state, self.options.index_bytes)
 
-    # What there is
+    # State
 
     @property
     def start_offset(self) -> int:
@@ -182,7 +190,7 @@ class QueueLog:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait for `flush`."""
+        """Bytes waiting for `flush`."""
         return sum(segment.pending_bytes for segment in self._writers())
 
     def _writers(self) -> list[SegmentWriter]:
@@ -191,12 +199,14 @@ class QueueLog:
     # Appending
 
     def bound(self, segment_bytes: int, cached_messages: int, cached_bytes: int) -> None:
-        """Set what is this queue's own: bytes at which segments are full, messages and bytes kept in memory.
+        """Set this queue's own limits: segment size in bytes, and messages and bytes kept in
+        memory.
 
-        0 is the options' size, or no limit. The size holds for segments that begin from now on, as near as the format
-        allows; a batch that is larger gets a segment for itself. As it decides what is in which file, it has to be set
-        at the same place between batches wherever they are appended, and set again after `open`: only that of the
-        segment that grows is in the state. What is kept in memory does not count what waits for `flush`.
+        0 means the options' size, or no limit. The size applies to segments that start from now on,
+        as near as the format allows; a larger batch gets a segment for itself. As it decides which
+        file holds what, it must be set between the same batches wherever they are appended, and
+        again after `open`: the state holds only the growing segment's. Messages that wait for
+        `flush` are not counted.
         """
         own = min(max(segment_bytes, SEGMENT_BYTES_MIN), SEGMENT_BYTES_MAX)
         self._segment_bytes = own if segment_bytes else 0
@@ -204,19 +214,20 @@ class QueueLog:
         self._reader.window_bytes_max = 0 if cached_messages else cached_bytes or None
 
     def begin_at(self, offset: int) -> None:
-        """Have the first batch of a log in which there was none at this offset: the queue came from elsewhere."""
+        """Start an empty log at this offset: the queue came from elsewhere."""
         if self._next < offset:
             assert self.segments == 0, "only an empty log begins somewhere"
             self._start = self._next = self._written_offset = offset
             self._head_moved = True
 
     def append(self, batch: Batch) -> None:
-        """Add a batch stamped with `next_offset`, time and term; it can be read at once and is written by `flush`.
+        """Append a batch stamped with `next_offset`, time and term; it is readable at once, and
+        written by `flush`.
 
-        Raises BatchTooLarge; nothing has happened then.
+        Raises BatchTooLarge, without effect.
         """
         assert batch.base_offset == self._next, "offsets have no gaps"
-        # What was taken when segments were larger is stored whatever they are now: it was acknowledged.
+        # A batch accepted when segments were larger is stored whatever their size now: it was acknowledged.
         if batch.length > self.options.batch_bytes_max and not self._recovering:
             raise BatchTooLarge(
                 f"queue {self.queue!r}: a batch of {batch.length} bytes does not fit into a segment of"
@@ -256,7 +267,7 @@ class QueueLog:
     def flush(self) -> None:
         """Write what was appended and move the head; nothing is synced. Raises StorageError.
 
-        After Exhausted it may be called again, and does what is still missing.
+        After Exhausted it may be called again, and completes the rest.
         """
         if self._failed is not None:
             raise self._failed
@@ -270,7 +281,7 @@ class QueueLog:
 
     @property
     def incomplete(self) -> bool:
-        """Whether something is to be done by `flush` although nothing may wait to be written."""
+        """True when `flush` has work left even if nothing waits to be written."""
         return self._cutting or bool(self._gone)
 
     def _write(self) -> None:
@@ -297,7 +308,7 @@ class QueueLog:
         if self._recovering or not self._head_moved:
             return
         committed = self._written_offset
-        # The first that is not wholly written is the one in which what is written ends.
+        # Written data ends in the first segment that is not completely written.
         written = next(iter(self._closing.values()), self._growing)
         if written is not None:
             extent = written.extent()
@@ -313,7 +324,8 @@ class QueueLog:
     # Reading
 
     def read(self, offset: int) -> Batch:
-        """Return the batch that holds an offset. Raises OffsetOutOfRange, Corruption and other StorageErrors."""
+        """Return the batch that holds an offset. Raises OffsetOutOfRange, Corruption and other
+        StorageErrors."""
         if not self._start <= offset < self._next:
             raise OffsetOutOfRange(self.queue, offset, self._start, self._next)
         batch = self._recent.find(offset)
@@ -336,7 +348,8 @@ class QueueLog:
         return sealed_extent(self.directory, state) if closing is None else closing.extent()
 
     def offset_at(self, time: int) -> int:
-        """Return the first kept offset whose message is not before `time` (µs since the epoch), `next_offset` if none is.
+        """Return the first kept offset whose message is not before `time` (µs since the epoch),
+        else `next_offset`.
 
         Raises StorageError.
         """
@@ -361,11 +374,12 @@ class QueueLog:
     # Removing
 
     def trim(self, start: int, *, purge: bool = False) -> None:
-        """Give up everything before an offset; whole segments below it are removed from the disk. Raises StorageError.
+        """Drop everything before an offset; whole segments below it are deleted. Raises
+        StorageError.
 
-        After Exhausted everything is given up, and the log is `incomplete`. Nothing happens when the offset is not beyond
-        `start_offset`. Which segments go follows from the arguments alone. The
-        segment that grows goes only if all of it is given up, and it is large or this is a `purge`.
+        After Exhausted everything is dropped, and the log is `incomplete`. Does nothing when the
+        offset is not beyond `start_offset`. The arguments alone decide which segments go. The
+        growing segment goes only if all of it is dropped, and it is large or this is a `purge`.
         """
         assert start <= self._next, "only what exists is given up"
         if start <= self._start:
@@ -396,7 +410,7 @@ class QueueLog:
             self._clear_away()
 
     def _clear_away(self) -> None:
-        """Remove the files of segments that were given up."""
+        """Remove the files of dropped segments."""
         self._move_head()
         if self._settle is not None:
             self._settle()
@@ -423,7 +437,7 @@ class QueueLog:
         return removed
 
     def _give_up_unwritten(self) -> None:
-        """Forget batches that wait to be written into segments that are no more."""
+        """Forget batches that wait to be written into dropped segments."""
         first = self._sealed[0].base_offset if self._sealed else None
         if first is None:
             first = self._growing.base_offset if self._growing else self._next
@@ -443,32 +457,34 @@ class QueueLog:
     # Checkpoints
 
     def state(self) -> LogState:
-        """Return what a checkpoint has to remember. Everything appended must be written."""
+        """Return the state for a checkpoint. Everything appended must be written."""
         assert not self._unwritten, "flush first"
         assert not self._closing, "flush first"
         growing = [self._growing.state()] if self._growing else []
         return LogState(self._start, self._next, (*self._sealed, *growing))
 
     def unsynced(self) -> Unsynced:
-        """Write what was appended, and return the log's state with what has to be synced for it. Raises StorageError.
+        """Write what was appended, and return the log's state with the files to sync for it. Raises
+        StorageError.
 
-        The caller lets `Unsynced.sync` run, in a thread if it likes, and then calls `synced`, also after an error. One at
-        a time. The log may be used meanwhile.
+        The caller runs `Unsynced.sync`, possibly in a thread, and then calls `synced`, also after
+        an error. One at a time. The log may be used meanwhile.
         """
         self.flush()
         names = self._names if self._names_synced < self._names else None
         return Unsynced(self._files, self.directory, self.state(), self.written_files(), names)
 
     def written_files(self) -> list[OpenFile]:
-        """Return the files that were written to and that no checkpoint has synced for good."""
+        """Return the files with writes that no checkpoint has permanently synced."""
         growing = () if self._growing is None else self._growing.files()
         return [*self._rolled.values(), *growing]
 
     def synced(self, unsynced: Unsynced, failure: StorageError | None = None) -> None:
-        """Say that what `unsynced` returned has been dealt with; `failure`: what ended the checkpoint early.
+        """End a checkpoint begun by `unsynced`; `failure`: the error that ended it early.
 
-        If it was a sync of this log that failed, nothing is written to the log any more: what the kernel dropped cannot be
-        known, and a later sync would not report it. If it was something else, this log has to be synced again, no more.
+        If a sync of this log failed, nothing is written to it any more: the kernel may have dropped
+        anything, and a later sync would not report it. After any other failure this log merely has
+        to be synced again.
         """
         assert failure is not None or unsynced.done, (
             "a checkpoint ends well only with everything synced"
@@ -484,10 +500,10 @@ class QueueLog:
     # Recovery, end
 
     def check_head(self) -> None:
-        """Before `cut`: everything that readers were shown is there. Raises Corruption.
+        """Check, before `cut`, that everything shown to readers is there. Raises Corruption.
 
-        A head moves when a batch is committed, and is never ahead of the write-ahead log: a log that ends before its
-        head has lost batches that were acknowledged.
+        A head moves when a batch is committed, and is never ahead of the write-ahead log: a log
+        that ends before its head has lost acknowledged batches.
         """
         head = read_head(self._files, self.directory)
         if head is not None and head.committed > self._next:
@@ -497,10 +513,10 @@ class QueueLog:
             raise Corruption(f"{self.directory}/{HEAD_NAME}", head.slot_position, what)
 
     def cut(self) -> None:
-        """End a recovery: make the files what the log consists of, and check that they are. Raises Corruption.
+        """End a recovery: make the files match the log, and check that they do. Raises Corruption.
 
-        Files of other segments are removed, the last segment is truncated behind its last batch, the head set. After
-        Exhausted it is called again by the next `flush`.
+        Files of other segments are removed, the last segment is truncated after its last batch, the
+        head set. After Exhausted the next `flush` calls it again.
         """
         self._cutting = True
         self._write_at_once()
@@ -526,7 +542,7 @@ class QueueLog:
         self._files.reach("segment.cut")
 
     def _write_at_once(self) -> None:
-        """Write what was appended; if files have to be synced for that, they are synced here."""
+        """Write what was appended, syncing files in this thread if that is needed."""
         while True:
             try:
                 self._write()
@@ -536,7 +552,7 @@ class QueueLog:
                 return
 
     def close(self) -> None:
-        """Close all files; what was not flushed is lost, nothing is synced."""
+        """Close all files without a sync; unflushed batches are lost."""
         self._cache.drop_below(self._recent, self._next)
         self._reader.forget_windows()
         for state in self._sealed:
@@ -551,6 +567,7 @@ class QueueLog:
         self._head.close()
 
     def delete(self) -> None:
-        """Close the log and remove its directory. Raises StorageError; what is left then, a later start removes."""
+        """Close the log and remove its directory. Raises StorageError; a later start removes the
+        rest."""
         self.close()
         delete_directory(self._files, self.directory)

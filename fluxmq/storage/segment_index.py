@@ -1,8 +1,9 @@
-"""The sparse index beside a segment: written as batches are appended, checked when it is used, made again when wrong.
+"""The sparse index beside a segment: written with batches, checked on use, rebuilt when wrong.
 
-An index never decides what is read, only where a search begins: every entry that is used is compared with the batch at
-its position. The file's own check (a chain over its entries, ended with the segment's hash) is what makes its *times*
-believable, which no batch header can confirm. A missing, torn or foreign index costs one walk over the segment.
+An index never decides what is read, only where a search begins: every entry used is compared with
+the batch at its position. The file's own check (a chain over its entries, ended with the segment's
+hash) makes its *times* trustworthy, which no batch header can confirm. A missing, torn or foreign
+index costs one walk over the segment.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from fluxmq.storage.errors import Corruption, FileMissing, StorageError
 from fluxmq.storage.files import Files
 
 WALK_BYTES: Final = 256 << 10
-"""Read at once when batches are walked over: large enough that calls do not count, small enough to stay in a CPU's cache."""
+"""Bytes read at once when walking batches: enough to make calls cheap, few enough for a CPU's
+cache."""
 
 
 class Extent(NamedTuple):
-    """One segment as far as it is on disk: what a reader has to know of it.
+    """One segment as far as it is on disk, for a reader.
 
-    `end`: bytes of page and batches. `hash`: of a sealed segment, else None; then `index_entries` and `index_check`
-    say what its index must hold.
+    `end`: bytes of page and batches. `hash`: of a sealed segment, else None; then `index_entries`
+    and `index_check` give what its index must hold.
     """
 
     path: str
@@ -52,9 +54,10 @@ class Extent(NamedTuple):
 def walk(
     files: Files, fd: int, extent: Extent, position: int, offset: int
 ) -> Iterator[tuple[int, BatchSpan]]:
-    """Yield position and header of every batch from `position`, where the batch with `offset` begins, to the end.
+    """Yield position and header of every batch from `position`, where the batch with `offset`
+    begins, to the end.
 
-    Headers are checked, contents are not. Raises Corruption at the first batch that is not what it should be.
+    Headers are checked, contents are not. Raises Corruption at the first unexpected batch.
     """
     data, start = b"", position
     while position < extent.end:
@@ -69,7 +72,8 @@ def walk(
 
 
 def checked_span(data: bytes, at: int, extent: Extent, position: int, offset: int) -> BatchSpan:
-    """Return the header at `data[at]`, read from `position`, which must hold `offset`. Raises Corruption."""
+    """Return the header at `data[at]`, read from `position`, which must hold `offset`. Raises
+    Corruption."""
     try:
         span = batch_span(data, at)
     except SegmentError as error:
@@ -84,7 +88,7 @@ def checked_span(data: bytes, at: int, extent: Extent, position: int, offset: in
 
 
 class IndexWriter:
-    """The index of the segment that is written to: only what is not yet in its file is held.
+    """The index of the growing segment; only entries not yet in its file are held.
 
     `entries`, `position` (of the last one) and `check` go into checkpoints.
     """
@@ -105,7 +109,8 @@ class IndexWriter:
         self.check = check
 
     def batch(self, offset: int, position: int, latest: int) -> None:
-        """Note a batch at `position` with `offset` (less the base); `latest` is the latest time before it."""
+        """Index a batch at `position` with `offset` (minus the base); `latest` is the latest time
+        before it."""
         if position - self.position >= self._interval:
             entry = index_entry(offset, position, latest)
             self._pending.append(entry)
@@ -115,15 +120,15 @@ class IndexWriter:
 
     @property
     def waiting(self) -> bool:
-        """Whether some entry is not in the file."""
+        """True when some entry is not in the file."""
         return bool(self._pending)
 
     def seal(self, segment_hash: bytes) -> None:
-        """Add what ends the index of a sealed segment."""
+        """Add the trailer of a sealed segment's index."""
         self._pending.append(index_trailer(self.entries, self.check, segment_hash))
 
     def take(self) -> tuple[int, bytes]:
-        """Return what has to be written and its position; it is held until `written`."""
+        """Return the bytes to write and their position; they are held until `written`."""
         data = b"".join(self._pending)
         sealed = len(self._pending) > 0 and self._pending[-1][:4] == b"\xff\xff\xff\xff"
         before = self.entries + sealed - len(self._pending)
@@ -135,7 +140,7 @@ class IndexWriter:
 
 
 def load_sealed(files: Files, extent: Extent) -> IndexEntries | None:
-    """Return a sealed segment's index, None if the file is missing or not right."""
+    """Return a sealed segment's index, None if the file is missing or wrong."""
     assert extent.hash is not None, "the segment is sealed"
     try:
         data = files.read_file(extent.index_path)
@@ -145,7 +150,8 @@ def load_sealed(files: Files, extent: Extent) -> IndexEntries | None:
 
 
 def load_growing(files: Files, extent: Extent, known: IndexEntries) -> bool:
-    """Add to `known` the entries that the index of a growing segment has beyond it; say whether they are right."""
+    """Add the new entries of a growing segment's index to `known`; return whether they are
+    correct."""
     if len(known) > extent.index_entries:
         return False
     begin = len(known) * INDEX_ENTRY_BYTES
@@ -166,9 +172,9 @@ def load_growing(files: Files, extent: Extent, known: IndexEntries) -> bool:
 
 
 def rebuild(files: Files, fd: int, extent: Extent, interval: int) -> IndexEntries:
-    """Return the index of a segment, made by walking over it, and mend its file with it.
+    """Rebuild the index of a segment by walking it, repair the file, and return the index.
 
-    Raises Corruption when the segment itself is not right.
+    Raises Corruption when the segment itself is wrong.
     """
     index, latest = IndexWriter(interval), TIME_NONE
     for position, span in walk(files, fd, extent, PAGE_BYTES, extent.base_offset):
@@ -179,7 +185,8 @@ def rebuild(files: Files, fd: int, extent: Extent, interval: int) -> IndexEntrie
     if extent.hash is not None:
         index.seal(extent.hash)
     elif (index.entries, index.check) != (extent.index_entries, extent.index_check):
-        # Written with another interval before: the file goes on as it is, and is made anew when the segment is sealed.
+        # Written with another interval before: the file continues as it is, and is rewritten when the segment is
+        # sealed.
         return entries
     _mend(files, extent, index.take()[1])
     return entries
@@ -195,5 +202,5 @@ def _mend(files: Files, extent: Extent, data: bytes) -> None:
         finally:
             files.close(fd)
     except StorageError:
-        # Reading goes on with what is in memory; a file left half written fails its check next time.
+        # Reading goes on with the copy in memory; a half-written file fails its check next time.
         return

@@ -1,8 +1,10 @@
-"""The segment that a log is appended to: its bytes fixed at once, written by `flush`, synced by whoever checkpoints.
+"""The segment that a log appends to: bytes determined at once, written by `flush`, synced by
+checkpoints.
 
-Responsible for one segment's positions, hash, page and footer. Knows no other segment and decides nothing: when to
-roll, trim or sync is ``queue_log``'s. Everything in the files follows from the batches, so that appending the same
-batches again writes the same bytes in the same places: that is what makes replaying the write-ahead log safe.
+Responsible for one segment's positions, hash, page and footer. Knows no other segment and decides
+nothing: ``queue_log`` decides when to roll, trim or sync. Everything in the files follows from the
+batches, so that appending the same batches again writes the same bytes in the same places: this
+makes replaying the write-ahead log safe.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from fluxmq.storage.segment_index import Extent, IndexWriter
 class SegmentWriter:
     """One growing segment and its index.
 
-    `length` and `next_offset` count everything appended, `written` and `written_offset` what is in the file.
+    `length` and `next_offset` count everything appended, `written` and `written_offset` what is in
+    the file.
     """
 
     def __init__(
@@ -63,7 +66,8 @@ class SegmentWriter:
         interval: int,
         bytes_max: int = 0,
     ) -> SegmentWriter:
-        """Begin the segment whose first batch is given; the batch is not yet appended. `bytes_max` is only kept."""
+        """Create the segment for a first batch, which is not yet appended. `bytes_max` is only
+        stored."""
         page = Page(queue, first.base_offset, first.base_time).encode()
         state = SegmentState(
             first.base_offset,
@@ -109,7 +113,8 @@ class SegmentWriter:
         self._index.seal(self.hash)
 
     def flush(self) -> None:
-        """Write what was appended. Raises StorageError; what was not written is kept, and written by the next flush."""
+        """Write what was appended. Raises StorageError; unwritten bytes are kept for the next
+        flush."""
         if self._pending:
             self.file.write(self._pending, self.written)
             self._pending.clear()
@@ -123,11 +128,11 @@ class SegmentWriter:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes that wait for `flush`."""
+        """Bytes waiting for `flush`."""
         return self.length + (FOOTER_BYTES if self.sealed else 0) - self.written
 
     def state(self) -> SegmentState:
-        """Return what a checkpoint remembers of it; all of it must be written."""
+        """Return its state for a checkpoint; all of it must be written."""
         return SegmentState(
             self.base_offset,
             self.next_offset,
@@ -143,7 +148,7 @@ class SegmentWriter:
         )
 
     def extent(self) -> Extent:
-        """Return what a reader may see of it: what is in the file."""
+        """Return the part that readers may see: what is in the file."""
         entries, check = self._index_written
         end = min(self.written, self.length)
         return Extent(
@@ -163,7 +168,7 @@ class SegmentWriter:
 
 
 def sealed_extent(directory: str, state: SegmentState) -> Extent:
-    """Return what a reader has to know of a sealed segment."""
+    """Return a sealed segment's extent for readers."""
     return Extent(
         f"{directory}/{segment_name(state.base_offset)}",
         f"{directory}/{index_name(state.base_offset)}",

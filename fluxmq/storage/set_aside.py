@@ -1,11 +1,11 @@
-"""What is damaged and can be had from others is put out of the way, so that its place is free; nothing of it is lost by that.
+"""Moves damaged state that other members can replace out of the way, without destroying it.
 
 ::
 
-    groups/<group>/damaged/<number>/          what the group's directory held: queues, snapshots, what was being fetched
-    shards/<shard>/wal.damaged-<number>/      a write-ahead log
+    groups/<group>/damaged/<number>/       a group's former files: queues, snapshots, fetched parts
+    shards/<shard>/wal.damaged-<number>/   a write-ahead log
 
-The newest `KEPT` of each are kept for whoever wants to look at them, the others removed.
+The newest `KEPT` of each are kept for inspection, the others removed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from fluxmq.storage.wal_files import numbers_found, open_file, open_key
 from fluxmq.storage.wal_records import GROUP, HEADER_BYTES, records_behind
 
 KEPT: Final = 2
-"""Copies kept of one group, and of one log: the last, and the one before, should the last have been damaged while it was
-filled. Each may be as large as the group."""
+"""Copies kept of one group, and of one log: the last, and the one before, in case the last was
+damaged while it was refilled. Each may be as large as the group."""
 
 _FOLDER: Final = "damaged"
 _PARTS: Final = ("snapshots", "installing", "incoming", "queues")
@@ -32,17 +32,17 @@ _LOG_SUFFIX: Final = ".damaged-"
 
 
 class LogGroups(NamedTuple):
-    """The groups that a damaged log speaks of. `whole`: no record was found whose group's name is not known."""
+    """The groups named in a damaged log. `whole`: every record's group has a known name."""
 
     names: frozenset[str]
     whole: bool
 
 
 def set_group_aside(files: Files, paths: DataPaths, group: str, record: bytes = b"") -> str | None:
-    """Move away what a group's directory holds of its state; where to, None if there was nothing. The group is not open.
+    """Move a closed group's state away; return its new directory, None if there was nothing.
 
-    `record`: kept with it, what this node was as a member. Durable when it returns; after a crash on the way it is done by
-    doing it again, and what was there then lies in two places. Raises StorageError.
+    `record`: stored with it, this node's former membership. Durable when it returns; after a crash
+    it is completed by calling it again, and the files then lie in two places. Raises StorageError.
     """
     root = paths.group(group)
     if not any(listed(files, f"{root}/{part}") for part in ("snapshots", "queues")):
@@ -66,7 +66,8 @@ def set_group_aside(files: Files, paths: DataPaths, group: str, record: bytes = 
 
 
 def set_log_aside(files: Files, directory: str) -> str:
-    """Move a write-ahead log's directory away; where to. It is not open. Durable when it returns. Raises StorageError."""
+    """Move a closed write-ahead log's directory away; return its new path. Durable when it returns.
+    Raises StorageError."""
     parent, _, name = directory.rpartition("/")
     pattern = re.compile(re.escape(name + _LOG_SUFFIX) + "([0-9]+)")
     found = filter(None, map(pattern.fullmatch, files.listdir(parent)))
@@ -80,9 +81,10 @@ def set_log_aside(files: Files, directory: str) -> str:
 
 
 def groups_in_log(files: Files, directory: str) -> LogGroups:
-    """The groups whose records are in a log that cannot be opened, before and behind what is damaged.
+    """Return the groups with records in a log that cannot be opened, before and after the damage.
 
-    Groups that have left the log are among them as long as a record of theirs is there. Raises StorageError.
+    Groups that have left the log are included while a record of theirs remains. Raises
+    StorageError.
     """
     try:
         key = open_key(files, directory, create=False)
@@ -102,7 +104,7 @@ def groups_in_log(files: Files, directory: str) -> LogGroups:
                 at = found.position + HEADER_BYTES
                 names[found.group] = bytes(data[at : at + found.length]).decode()
     whole = bool(names) and seen - {0} <= names.keys()
-    # Group 0 is nobody's: the records that a file begins and a log ends with.
+    # Group 0 belongs to nobody: its records begin a file or end a log.
     return LogGroups(frozenset(name for name in names.values() if not is_mark(name)), whole)
 
 

@@ -1,7 +1,7 @@
-"""Whether a segment's file is what a checkpoint says of it, as far as its ends tell; done when a log is recovered.
+"""Checks, at recovery, whether a segment's file matches its checkpoint, as far as both ends show.
 
-Looks at page, length and footer, truncates what lies behind. Does not read batches: each is checked when it is read, and
-`fluxmqctl log verify` reads them all.
+Reads page, length and footer, and truncates what follows. Does not read batches: each is checked
+when it is read, and `fluxmqctl log verify` reads them all.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fluxmq.storage.log_state import SegmentState
 def check_growing(
     files: Files, directory: str, queue: str, segment: SegmentState, names: Collection[str]
 ) -> None:
-    """Check the segment that is written to and cut off what lies behind it. Raises Corruption."""
+    """Check the growing segment and truncate what follows it. Raises Corruption."""
     fd = _opened(files, directory, segment, names)
     try:
         _check_page(files, fd, queue, segment)

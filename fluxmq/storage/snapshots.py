@@ -1,16 +1,16 @@
-"""Snapshots of a group: written whole or not at all, two kept, checked before they are believed.
+"""Snapshots of a group: written atomically, two kept, checked before use.
 
 ::
 
     <index, 20 digits>.snap, little-endian
-       0 8s  magic "FLUXSNAP"        24 u64 term
-       8 u16 version, 6 zeros        32 u64 content's length
-      16 u64 index                   40 u64 xxh3-64 over the bytes before it and the content
-      48     content
+       0 8s  magic "FLUXSNAP"  24 u64 term
+       8 u16 version, 6 zeros  32 u64 content's length
+      16 u64 index             40 u64 xxh3-64 over the bytes before it and the content
+      48  content
 
-The content is what the caller gave; `GroupState` is the form it has in this broker. A snapshot stands for all log entries
-up to its index. When the newest is damaged the older one is as good, *provided that* the write-ahead log still has every
-entry behind it; only the caller knows that, so it is asked.
+The content is the caller's; this broker uses `GroupState`. A snapshot replaces all log entries up
+to its index. When the newest is damaged the older one is as good, *provided that* the write-ahead
+log still has every later entry; only the caller knows that, and passes it in.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _CHECK: Final = struct.Struct("<Q")
 HEADER_BYTES: Final = _HEADER.size + _CHECK.size
 
 
-class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which nobody needs
-    """What a group had become when the entry `index`, of `term`, was applied."""
+class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which is unused
+    """State of a group after the entry `index`, of `term`, was applied."""
 
     index: int  # type: ignore[assignment]
     term: int
@@ -47,7 +47,7 @@ class Snapshot(NamedTuple):  # `index` hides the tuple's own method, which nobod
 
 @dataclass(frozen=True, slots=True)
 class FoundSnapshots:
-    """What is in a directory, newest first, and what was found damaged."""
+    """Valid snapshots of a directory, newest first, and the damaged ones."""
 
     valid: tuple[Snapshot, ...]
     damaged: tuple[Corruption, ...]
@@ -59,16 +59,17 @@ def snapshot_name(index: int) -> str:
 
 
 def snapshot_index(name: str) -> int | None:
-    """Return the index that a file name says, None if it is not a snapshot's."""
+    """Return the index in a file name, None if it is not a snapshot's."""
     digits = name.removesuffix(SUFFIX)
     named = len(digits) == 20 and name.endswith(SUFFIX) and digits.isascii() and digits.isdigit()
     return int(digits) if named else None
 
 
 def write_snapshot(files: Files, directory: str, index: int, term: int, content: bytes) -> None:
-    """Write a snapshot and remove those before the last two. Durable when it returns. Raises StorageError.
+    """Write a snapshot and remove those before the last two. Durable when it returns. Raises
+    StorageError.
 
-    What a crash left half written goes first.
+    Partial files left by a crash are removed first.
     """
     header = _HEADER.pack(_MAGIC, VERSION, index, term, len(content))
     digest = xxhash.xxh3_64(header)
@@ -106,9 +107,10 @@ def read_snapshot(files: Files, path: str) -> Snapshot:
 
 
 def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
-    """Return all snapshots of a directory, newest first, the damaged ones as what is wrong with them.
+    """Return all snapshots of a directory, newest first, damaged ones as their errors.
 
-    Raises Misfit for one that a newer program wrote: beginning from an older one would undo what that program did.
+    Raises Misfit for one that a newer program wrote: starting from an older one would undo its
+    work.
     """
     valid, damaged = [], []
     for index in _indexes(files, directory):
@@ -129,11 +131,13 @@ def find_snapshots(files: Files, directory: str) -> FoundSnapshots:
 def latest_snapshot(
     files: Files, directory: str, first_index: int | None = None
 ) -> Snapshot | None:
-    """Return the snapshot to begin from, None if the group has none. Raises Corruption, StorageError.
+    """Return the snapshot to start from, None if the group has none. Raises Corruption,
+    StorageError.
 
-    `first_index`: of the first entry that the write-ahead log has of the group; None when it has none, or when it is not
-    known. A snapshot that is not the newest is returned only if the log reaches back to it; else the damage of the newest
-    is raised. Whoever falls back can see it by comparing with `find_snapshots`, which tells what is damaged.
+    `first_index`: of the group's first entry in the write-ahead log; None when it has none or it is
+    unknown. A snapshot that is not the newest is returned only if the log reaches back to it;
+    otherwise the newest one's damage is raised. `find_snapshots` shows whether a fallback was used,
+    and what is damaged.
     """
     found = find_snapshots(files, directory)
     if not found.damaged:
@@ -162,7 +166,8 @@ def _indexes(files: Files, directory: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What a group's snapshot holds: the machine's own bytes, who votes and learns, and the state of each queue's log."""
+    """Content of a group's snapshot: the machine's bytes, voters and learners, and the state of
+    each queue's log."""
 
     machine: bytes
     voters: tuple[int, ...]
@@ -170,14 +175,14 @@ class GroupState:
     logs: dict[str, LogState] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return it as the content of a snapshot."""
+        """Encode it as the content of a snapshot."""
         logs = {queue: state.pack() for queue, state in sorted(self.logs.items())}
         content: bytes = msgpack.packb([self.machine, self.voters, self.learners, logs])
         return content
 
     @classmethod
     def decode(cls, content: bytes) -> GroupState:
-        """Return what `encode` was given. Raises ValueError."""
+        """Decode the result of `encode`. Raises ValueError."""
         limit = len(content)
         try:
             packed = msgpack.unpackb(

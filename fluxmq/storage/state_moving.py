@@ -1,8 +1,9 @@
-"""Moves the rows of sessions and retained messages to the shards that a changed number of shards makes their homes.
+"""Moves rows of sessions and retained messages to their new home shards when the number of shards
+changes.
 
-Runs before shards start, with nobody else at the files. Rows are copied and synced before they are removed where they
-were, so that a crash leaves some of them twice and none nowhere; the next run ends it. When all are where they belong
-it changes nothing.
+Runs before shards start, alone on the files. Rows are copied and synced before they are removed at
+the source, so that a crash duplicates some and loses none; the next run finishes. When all rows are
+in place it changes nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from fluxmq.storage.state_store import (
 )
 
 KEYS_PER_STEP = 500
-"""Clients or topics moved in one transaction: bounds the memory, since a session may owe megabytes."""
+"""Clients or topics moved in one transaction: bounds memory, as a session may have megabytes of
+messages."""
 
 
 def redistribute(files: Files, paths: DataPaths, workers: int) -> int:
-    """Bring every row to its home among ``workers`` shards; how many clients and topics moved. Raises StorageError."""
+    """Move every row to its home among ``workers`` shards; return how many clients and topics
+    moved. Raises StorageError."""
     if not files.exists(paths.shards):
         return 0
     moved = 0
@@ -41,7 +44,7 @@ def redistribute(files: Files, paths: DataPaths, workers: int) -> int:
 
 
 def _empty(files: Files, paths: DataPaths, shard: int, workers: int) -> int:
-    """Move what does not belong to a shard."""
+    """Move the rows that do not belong to a shard."""
     source = open_tables(paths.state(shard))
     moved = 0
     try:
@@ -72,7 +75,7 @@ def _move(
     """Copy all rows of some keys to another file, then remove them here."""
     there = no_changes()
     here = no_changes()
-    # When the shard lived last goes along: it says since when the sessions are alone.
+    # Copied too: the shard's last sign of life dates its sessions' disconnection.
     there.rows[LIFE.name] = {row[:1]: row for row in _rows(source, LIFE, [])}
     for table in tables:
         rows = _rows(source, table, keys)

@@ -1,13 +1,15 @@
-"""What a shard keeps in tables: sessions, what they are owed, retained messages. One SQLite file, one writing thread.
+"""A shard's tables: sessions, their pending messages, retained messages. One SQLite file, one
+writer thread.
 
-Responsible for group commit: changes are gathered on the event loop, coalesced by key, and written by the thread, all
-that came meanwhile in one transaction; who waits for them is answered on the loop once they are synced. Knows tables and
-keys; what the values mean is its user's.
+Responsible for group commit: changes are collected on the event loop, coalesced by key, and written
+by the thread, all that arrived meanwhile in one transaction; waiting callers are answered on the
+loop once their changes are synced. Knows tables and keys; their user defines the values.
 
-A full disk refuses those who wait, and the changes are tried again, so that what is on disk never falls behind what it
-should be. Any other failure ends the store: after a failed sync nobody can say what is on disk, so nothing that depends on
-it is acknowledged any more. SQLite opens and syncs its files by itself (``journal_mode=WAL``, ``synchronous=FULL``: the
-log is synced at every commit), so that they do not pass through ``files``.
+A full disk refuses waiting callers, and the changes are retried, so that the disk never falls
+behind permanently. Any other failure ends the store: after a failed sync the disk's state is
+unknown, so nothing that depends on it is acknowledged any more. SQLite opens and syncs its files
+itself (``journal_mode=WAL``, ``synchronous=FULL``: the log is synced at every commit), so they
+bypass ``files``.
 
 Sources: sqlite.org/wal.html, sqlite.org/pragma.html#pragma_synchronous.
 """
@@ -28,18 +30,18 @@ from fluxmq.storage.errors import Corruption, StorageError, WriteFailed
 from fluxmq.storage.files import Files
 
 FORMAT: Final = 2
-"""The tables' version, kept in the file; older ones get what they lack, newer ones are refused."""
+"""The tables' version, stored in the file; older ones are upgraded, newer ones refused."""
 ROWS_PER_STATEMENT: Final = 2000
-"""Rows written by one statement: few statements, since the thread asks for the interpreter's lock after each; SQLite
-takes 32 766 values in one."""
+"""Rows written by one statement: few statements, since the thread takes the interpreter's lock
+after each; SQLite takes 32 766 values in one."""
 BUFFER_BYTES_MAX: Final = 64 << 20
-"""Changes that may wait for the disk; beyond it new messages are refused."""
+"""Bytes of changes that may wait for the disk; beyond it new messages are refused."""
 RETRY_SECONDS: Final = 1.0
-"""How often a full disk is tried again."""
+"""Interval between attempts on a full disk."""
 BUSY_MS: Final = 10_000
-"""How long the file is waited for: another shard may be reading filters from it."""
+"""Longest wait for the file's lock: another shard may be reading filters from it."""
 ROW_BYTES: Final = 64
-"""About what a change costs besides its values."""
+"""Approximate cost of a change beyond its values, in bytes."""
 
 REASON_FAILED: Final = 0x83
 REASON_FULL: Final = 0x97
@@ -65,10 +67,10 @@ SESSIONS: Final = Table("sessions", ("client TEXT", "state BLOB"), 1)
 SUBSCRIPTIONS: Final = Table(
     "subscriptions", ("client TEXT", "filter BLOB", "topic BLOB", "options BLOB"), 2
 )
-"""``topic``: the filter inside, where messages are routed by it; null for shared ones and queues."""
+"""``topic``: the inner filter for routing messages; null for shared subscriptions and queues."""
 MESSAGES: Final = Table("messages", ("client TEXT", "number INTEGER", "data BLOB"), 2)
 ANSWERED: Final = Table("answered", ("client TEXT", "number INTEGER", "count INTEGER"), 2)
-"""How many messages at the front of a row of ``messages`` are answered."""
+"""Number of settled messages at the front of a row of ``messages``."""
 RECEIVED: Final = Table("received", ("client TEXT", "packet INTEGER"), 2)
 RELEASED: Final = Table("released", ("client TEXT", "packet INTEGER"), 2)
 HEARD: Final = Table(
@@ -76,10 +78,10 @@ HEARD: Final = Table(
     ("client TEXT", "link INTEGER", "epoch INTEGER", "refused INTEGER", "number INTEGER"),
     2,
 )
-"""The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; up to ``refused`` it may
-not be in ``messages``."""
+"""The last numbered run that a shard (in its life ``epoch``) sent over a link for a session; runs
+up to ``refused`` may be missing in ``messages``."""
 LIFE: Final = Table("life", ("shard INTEGER", "alive REAL"), 1)
-"""The last moment (wall clock) at which the shard is known to have lived."""
+"""The last moment (wall clock) at which the shard is known to have been running."""
 RETAINED: Final = Table("retained", ("topic BLOB", "deadline REAL", "data BLOB"), 1)
 OF_CLIENTS: Final = (SESSIONS, SUBSCRIPTIONS, MESSAGES, ANSWERED, RECEIVED, RELEASED, HEARD)
 TABLES: Final = (*OF_CLIENTS, LIFE, RETAINED)
@@ -87,13 +89,14 @@ _BY_NAME: Final = {table.name: table for table in TABLES}
 
 
 def table_of(name: str) -> Table:
-    """The table of a name."""
+    """Return the table of a name."""
     return _BY_NAME[name]
 
 
 @dataclass(slots=True)
 class Changes:
-    """Changes to be written together: rows by table and key (None: it goes), and clients of whom nothing stays."""
+    """Changes written together: rows by table and key (None: deleted), and clients to erase
+    completely."""
 
     rows: dict[str, dict[Key, Row | None]]
     wiped: dict[str, None]
@@ -104,20 +107,21 @@ class Changes:
 
     @property
     def count(self) -> int:
-        """Rows changed, and clients wiped."""
+        """Number of rows changed and clients wiped."""
         return sum(map(len, self.rows.values())) + len(self.wiped)
 
 
 def no_changes() -> Changes:
-    """An empty set of changes."""
+    """Return an empty set of changes."""
     return Changes({}, {})
 
 
 class StateStore:
-    """One shard's tables. ``failed`` is why it is of no use any more, empty while it is."""
+    """One shard's tables. ``failed``: why it is no longer usable, empty while it is."""
 
     def __init__(self, path: str, *, sync_delay: float = 0.0) -> None:
-        """Open or make the file at ``path``. ``sync_delay``: seconds added to a commit, for tests and benchmarks.
+        """Open or create the file at ``path``. ``sync_delay``: seconds added to a commit, for tests
+        and benchmarks.
 
         Raises StorageError when it cannot be opened, Corruption when it is not such a file.
         """
@@ -125,7 +129,8 @@ class StateStore:
         self.failed = ""
         self.full = False
         self.low = False
-        """Whether the file system has less free space than it is to keep: nothing new is taken, what there is goes on."""
+        """True when free space is below the minimum: new data is refused, existing data is still
+        updated."""
         self.commits = 0
         self.written_rows = 0
         self.last_seconds = 0.0
@@ -160,12 +165,12 @@ class StateStore:
         )
 
     def remove(self, table: Table, key: Key) -> None:
-        """Remove a row; nothing when it is not there."""
+        """Remove a row; do nothing when it does not exist."""
         self._changes.rows.setdefault(table.name, {})[key] = None
         self._changes.size += ROW_BYTES
 
     def wipe(self, client: str) -> None:
-        """Remove everything of a client."""
+        """Remove all rows of a client."""
         for table in OF_CLIENTS:
             rows = self._changes.rows.get(table.name)
             if rows:
@@ -175,7 +180,7 @@ class StateStore:
         self._changes.size += ROW_BYTES
 
     def when_safe(self, done: Callable[[int], object]) -> None:
-        """Call ``done`` when all changes made so far are on disk: 0, or why they are not."""
+        """Call ``done`` when all changes made so far are on disk: with 0, or the reason why not."""
         if self.failed:
             done(REASON_FAILED)
         elif self.full:
@@ -187,7 +192,7 @@ class StateStore:
 
     @property
     def refusing(self) -> int:
-        """The reason for which nothing new can be kept now; 0 when it can."""
+        """Reason for refusing new data now; 0 when it is accepted."""
         if self.failed:
             return REASON_FAILED
         if self.full or self.low or self._changes.size > BUFFER_BYTES_MAX:
@@ -196,27 +201,27 @@ class StateStore:
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for changes that are not under way yet."""
+        """True while a caller waits for changes that are not yet being written."""
         return bool(self._waiting)
 
     @property
     def idle(self) -> bool:
-        """Whether everything is on disk."""
+        """True when everything is on disk."""
         return not self._changes and not self._busy and self._again is None
 
     @property
     def buffered_bytes(self) -> int:
-        """About how many bytes wait to be written."""
+        """Approximate number of bytes waiting to be written."""
         return self._changes.size
 
     @property
     def waiting_rows(self) -> int:
-        """Rows changed and not yet on disk, those of a commit under way included."""
+        """Rows changed and not yet on disk, including those of the current commit."""
         again = 0 if self._again is None else self._again.count
         return self._changes.count + again
 
     def flush(self) -> None:
-        """Hand what was gathered to the thread, unless it is at work: then it gets it afterwards."""
+        """Hand the collected changes to the thread; if it is busy, it gets them afterwards."""
         if self._busy or self.failed:
             return
         if self.full:
@@ -237,11 +242,11 @@ class StateStore:
             self._changed.notify()
 
     def fileno(self) -> int:
-        """An eventfd, readable when ``completed`` has something to do."""
+        """Return an eventfd, readable when ``completed`` has something to do."""
         return self._event
 
     def completed(self) -> None:
-        """Answer those who waited for a commit that has ended, and begin the next one."""
+        """Answer the callers of a finished commit, and start the next one."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
         with self._changed:
@@ -296,7 +301,7 @@ class StateStore:
         begin = time.monotonic()
         try:
             apply(writer, changes)
-            # A file system that has shut down may call a sync of a growing file done; a write afterwards it refuses.
+            # A shut-down file system may report success for a sync of a growing file; a later write it refuses.
             os.pwrite(self._mark, self.commits.to_bytes(8, "little"), 0)
             if self._delay:
                 time.sleep(self._delay)
@@ -314,7 +319,7 @@ class StateStore:
     # Reading
 
     def rows(self, table: Table, client: str | None = None) -> Iterator[Row]:
-        """Rows as on disk, in the order of keys; of one client, or all. Raises StorageError."""
+        """Yield the rows on disk, in key order; of one client, or all. Raises StorageError."""
         where = "" if client is None else " WHERE client = ?"
         order = ", ".join(table.names[: table.keys])
         text = f"SELECT {', '.join(table.names)} FROM {table.name}{where} ORDER BY {order}"
@@ -324,7 +329,8 @@ class StateStore:
             raise StorageError(f"{self.path}: {error}") from error
 
     def close(self) -> None:
-        """Write what is left, end the thread, close the file. Raises WriteFailed when something could not be written."""
+        """Write what is left, end the thread, close the file. Raises WriteFailed when something
+        could not be written."""
         while not self.failed and not self.full and (self._busy or self._changes or self._waiting):
             self.flush()
             with self._changed:
@@ -343,7 +349,7 @@ class StateStore:
 
 
 def connect(path: str, *, readonly: bool = False) -> sqlite3.Connection:
-    """Open a file of tables as it is. Raises StorageError."""
+    """Open an existing file of tables. Raises StorageError."""
     try:
         connection = sqlite3.connect(
             f"file:{path}?mode=ro" if readonly else path,
@@ -361,7 +367,8 @@ def connect(path: str, *, readonly: bool = False) -> sqlite3.Connection:
 
 
 def open_tables(path: str) -> sqlite3.Connection:
-    """Open a file, made with its tables when it is not there; durable when it returns. Raises StorageError."""
+    """Open a file, creating it with its tables if missing; durable when it returns. Raises
+    StorageError."""
     files = Files()
     directory = os.path.dirname(path)
     files.make_directory(directory)
@@ -401,7 +408,8 @@ def _problem(path: str, error: sqlite3.Error) -> StorageError:
 
 
 def apply(connection: sqlite3.Connection, changes: Changes) -> None:
-    """Write changes in one transaction, committed and synced when it returns. Raises sqlite3.Error."""
+    """Write changes in one transaction, committed and synced when it returns. Raises
+    sqlite3.Error."""
     connection.execute("BEGIN IMMEDIATE")
     wiped = list(changes.wiped)
     for at in range(0, len(wiped), ROWS_PER_STATEMENT):
@@ -438,13 +446,14 @@ def _remove_rows(connection: sqlite3.Connection, table: Table, keys: list[Key]) 
 
 
 def durable_filters(path: str) -> list[bytes]:
-    """Filters of topics that sessions kept in a file subscribe to; none when there is no file. Raises StorageError."""
+    """Return the topic filters of sessions in a file; none when there is no file. Raises
+    StorageError."""
     found = _select(path, "SELECT DISTINCT topic FROM subscriptions WHERE topic IS NOT NULL")
     return [topic for (topic,) in found]
 
 
 def durable_others(path: str) -> list[Row]:
-    """Filter and options of their other subscriptions, to queues and in groups. Raises StorageError."""
+    """Return filter and options of their queue and shared subscriptions. Raises StorageError."""
     return _select(path, "SELECT filter, options FROM subscriptions WHERE topic IS NULL")
 
 
@@ -456,7 +465,7 @@ def _select(path: str, text: str) -> list[Row]:
         return connection.execute(text).fetchall()
     except sqlite3.OperationalError as error:
         if "no such table" in str(error):
-            return []  # it is being made
+            return []  # it is being created
         raise _problem(path, error) from error
     except sqlite3.DatabaseError as error:
         raise _problem(path, error) from error

@@ -1,12 +1,13 @@
-"""Makes what is written to files durable away from the event loop, and says when each part is.
+"""Makes file writes durable away from the event loop, and reports when each is.
 
-Responsible for the order of answers, for writing the mark that a request carries before it is answered, and for passing
-on the system's error; what a failed sync means is its user's matter. Where the file system can, a syncer writes itself:
-past the page cache, and the kernel says when it is done (see `direct`). Else its user writes, and a thread syncs.
-Compiled, the thread is C and never holds the interpreter's lock; uncompiled, it is a Python thread that lets go of it
-during the call. One user per syncer: answers are handed out once.
+Responsible for the order of answers, for writing a request's mark before it is answered, and for
+passing on system errors; the user decides what a failed sync means. Where the file system supports
+it, a syncer writes itself: with direct I/O, and the kernel signals completion (see `direct`).
+Otherwise its user writes, and a thread syncs. Compiled, the thread is C and never holds the
+interpreter's lock; uncompiled, it is a Python thread that releases it during the call. One user per
+syncer: each answer is returned once.
 
-A shard is bound to one core. The thread is not: it would take turns there with the shard it works for.
+A shard is bound to one core. The thread is not: it would compete there with the shard it works for.
 """
 
 from __future__ import annotations
@@ -29,46 +30,51 @@ if TYPE_CHECKING:
     from fluxmq._hot._direct import DirectWriter
 
 DELAY_VARIABLE = "FLUXMQ_SYNC_DELAY"
-"""Seconds added to each sync, for benchmarks on disks that flatter (hosts that cache)."""
+"""Seconds added to each sync, for benchmarks on disks that report too early (hosts that cache)."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""Errors of a disk that has no room."""
+"""Errors of a full disk."""
 
 REQUESTS_MAX = 64
-"""Requests under way in one syncer; its user waits for answers, so one or two is usual. The C ring has as many."""
+"""Requests in flight in one syncer; its user waits for answers, so one or two is usual. The C ring
+has as many."""
 
 
 class SyncThread(Protocol):
-    """What both forms of the thread do."""
+    """Interface of both forms of the thread."""
 
     def fileno(self) -> int:
-        """An eventfd, readable when something completed since the last `completed`."""
+        """Return an eventfd, readable when something completed since the last `completed`."""
 
     def submit(
         self, fd: int, number: int, mark_fd: int = -1, position: int = 0, mark: bytes = b""
     ) -> bool:
-        """Ask for a sync, and that `mark` is then written; False when too many are under way."""
+        """Request a sync, after which `mark` is written; return False when too many are in
+        flight."""
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno (below 0: of the mark) and seconds of what was done since the last call."""
+        """Return number, errno (below 0: of the mark) and seconds of requests completed since the
+        last call."""
 
     def expect(self) -> None:
-        """Somebody else makes `fileno` readable once, or has: `completed` reads that away as well."""
+        """Announce that something else makes `fileno` readable once, or has: `completed` clears
+        that as well."""
 
     def wake(self) -> None:
         """Make `fileno` readable; from any thread."""
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish pending requests and end the thread."""
 
 
 def delay_from(environment: Mapping[str, str]) -> float:
-    """The delay the environment asks for, in seconds."""
+    """Return the delay set in the environment, in seconds."""
     return max(0.0, float(environment.get(DELAY_VARIABLE) or 0))
 
 
 def spread(cores: Iterable[int]) -> None:
-    """Let the calling thread run on these processors; none, or what the system does not allow: it stays where it is."""
+    """Let the calling thread run on these processors; with none, or if the system forbids it,
+    change nothing."""
     wanted = set(cores)
     if wanted:
         with contextlib.suppress(OSError):
@@ -76,7 +82,8 @@ def spread(cores: Iterable[int]) -> None:
 
 
 def native_thread(delay: float, cores: Iterable[int] = ()) -> SyncThread | None:
-    """The compiled thread, or None where it was not built or uncompiled code is asked for."""
+    """Return the compiled thread, or None where it was not built or uncompiled code is
+    requested."""
     if PURE:
         return None
     try:
@@ -102,7 +109,7 @@ class PythonSyncThread:
         self._helper.start()
 
     def fileno(self) -> int:
-        """An eventfd, readable when something completed since the last `completed`."""
+        """Return an eventfd, readable when something completed since the last `completed`."""
         if self._stopping:
             raise ValueError("the sync thread was stopped")
         return self._event
@@ -110,7 +117,8 @@ class PythonSyncThread:
     def submit(
         self, fd: int, number: int, mark_fd: int = -1, position: int = 0, mark: bytes = b""
     ) -> bool:
-        """Ask for a sync, and that `mark` is then written; False when too many are under way."""
+        """Request a sync, after which `mark` is written; return False when too many are in
+        flight."""
         with self._changed:
             if self._stopping:
                 raise ValueError("the sync thread was stopped")
@@ -122,7 +130,8 @@ class PythonSyncThread:
         return True
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno (below 0: of the mark) and seconds of what was done since the last call."""
+        """Return number, errno (below 0: of the mark) and seconds of requests completed since the
+        last call."""
         with self._changed:
             if self._stopping:
                 raise ValueError("the sync thread was stopped")
@@ -136,14 +145,15 @@ class PythonSyncThread:
         return found
 
     def expect(self) -> None:
-        """Somebody else makes `fileno` readable once, or has: `completed` reads that away as well."""
+        """Announce that something else makes `fileno` readable once, or has: `completed` clears
+        that as well."""
 
     def wake(self) -> None:
         """Make `fileno` readable; from any thread."""
         os.eventfd_write(self.fileno(), 1)
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish pending requests and end the thread."""
         with self._changed:
             if self._stopping:
                 return
@@ -184,7 +194,8 @@ class PythonSyncThread:
 
 
 def _write_mark(mark: MarkWrite) -> int:
-    """Write a request's mark: 0, or the error. A full disk is none: the older mark is as true."""
+    """Write a request's mark; return 0 or the error. A full disk is no error: the older mark is
+    still true."""
     if mark.fd < 0:
         return 0
     try:
@@ -205,10 +216,11 @@ class Syncer:
         cores: Iterable[int] = (),
         directory: str = "",
     ) -> None:
-        """`delay`: seconds added to each sync (default: the environment's). `native` False: the Python thread.
+        """`delay`: seconds added to each sync (default: the environment's). `native` False: the
+        Python thread.
 
-        `cores`: processors the thread may run on; none: those of who makes it. `directory`: where the files are, to write
-        them here where that can be done without waiting; empty, or with a delay: syncs only.
+        `cores`: processors the thread may run on; with none, the creator's. `directory`: of the
+        files, to write them here where that does not block; empty, or with a delay: sync only.
         """
         delay = delay_from(os.environ) if delay is None else delay
         cores = tuple(cores)
@@ -221,45 +233,50 @@ class Syncer:
 
     @property
     def compiled(self) -> bool:
-        """Whether the thread is the compiled one."""
+        """True when the thread is the compiled one."""
         return not isinstance(self._helper, PythonSyncThread)
 
     @property
     def writes(self) -> bool:
-        """Whether `write` writes."""
+        """True when `write` may write."""
         return self._direct is not None
 
     def fileno(self) -> int:
-        """An eventfd for the event loop: readable when `completed` has something."""
+        """Return an eventfd for the event loop: readable when `completed` has something."""
         return self._helper.fileno()
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         """Sync what was written to `fd` so far; `fd` stays open until `number` is answered.
 
-        When that has worked `mark` is written, and then it is answered. Raises WriteFailed when REQUESTS_MAX are under
-        way: nothing was asked for then.
+        On success `mark` is written before the answer. Raises WriteFailed when REQUESTS_MAX are in
+        flight, without a request.
         """
         if not self._helper.submit(fd, number, mark.fd, mark.position, mark.data):
             raise WriteFailed(f"more than {REQUESTS_MAX} syncs are under way")
 
     def begin(self, fd: int) -> None:
-        """Files are written one after the other: `write` goes to this one, which stays open until there is another.
+        """Direct `write` to this file, which stays open until the next one; files are written one
+        at a time.
 
-        No write may be under way.
+        No write may be in flight.
         """
         self._writable = False
         if self._direct is not None:
-            with contextlib.suppress(OSError):  # then it is written like where no file can be
+            with contextlib.suppress(
+                OSError
+            ):  # then it is written as where direct I/O is unsupported
                 self._direct.open(fd)
                 self._writable = True
 
     def write(
         self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
     ) -> bool:
-        """Write to the file of `begin` and sync that, without waiting; then `mark` is written, and `number` answered.
+        """Write to the file of `begin` and sync it without blocking; then write `mark` and answer
+        `number`.
 
-        Whatever else was written to the file is synced already. False: nothing is done, and whoever asks writes and
-        has it synced with `submit`. There are no more than one such write and no syncs under way at a time.
+        Everything else written to the file must be synced already. Returns False without effect
+        when the caller has to write itself and `submit`. At most one such write, and no sync, may
+        be in flight.
         """
         direct = self._direct
         if direct is None or not self._writable:
@@ -267,10 +284,11 @@ class Syncer:
         return direct.write(parts, position, number, mark.fd, mark.position, mark.data)
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno and seconds of each sync that ended since the last call, in the order asked.
+        """Return number, errno and seconds of each sync that ended since the last call, in the
+        order requested.
 
-        Errno is 0 when it worked, below 0 when it was the mark that could not be written. No system call is made while
-        nothing has ended.
+        Errno is 0 on success, below 0 when the mark could not be written. Makes no system call
+        while nothing has ended.
         """
         direct = self._direct
         if direct is None or not direct.under_way:
@@ -278,7 +296,7 @@ class Syncer:
         written = direct.completed()
         if written is None:
             return self._helper.completed()
-        self._helper.expect()  # the kernel has woken whoever looks, or is about to
+        self._helper.expect()  # the kernel has woken the event loop, or is about to
         return [written, *self._helper.completed()]
 
     def wake(self) -> None:
@@ -286,7 +304,7 @@ class Syncer:
         self._helper.wake()
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread; answers not fetched are lost."""
+        """Finish pending requests and end the thread; answers not fetched are lost."""
         if self._direct is not None:
             self._direct.close()
             self._direct = None

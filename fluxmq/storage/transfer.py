@@ -1,20 +1,22 @@
-"""A group's snapshot on its way from one node to another: what is said of it, and where its parts lie meanwhile.
+"""Transfer of a group's snapshot between nodes: its manifest, and where its parts lie meanwhile.
 
 ::
 
-    groups/<group>/outgoing/<number>/<life>/<base>.seg     second names of segments that others are reading
-    groups/<group>/incoming/<index>-<term>/                what was fetched so far
+    groups/<group>/outgoing/<number>/<life>/<base>.seg  links to segments that others are reading
+    groups/<group>/incoming/<index>-<term>/             parts fetched so far
         queues/<queue>/<base>.seg
-        <index>.snap                                       last, when everything is there
-    groups/<group>/installing                              what is being put in place of the group's files
-    groups/<group>/replaced/                               queues that were there before
+        <index>.snap                                    last, when everything is there
+    groups/<group>/installing                           the snapshot being installed
+    groups/<group>/replaced/                            the queues that were there before
 
-Replicas of a log are equal byte for byte, so a member that lags has most of its leader's segments already. The leader
-says what there is (`Manifest`); the member looks at its own files, has the leader confirm by a digest how far they are the
-same, and fetches the rest. Sealed segments are told by their footers, whose hash covers every byte. Indexes and heads are
-not sent: ``segment_index`` makes an index again when somebody searches in it, and a head follows from the manifest.
+Replicas of a log are equal byte for byte, so a lagging member has most of its leader's segments
+already. The leader sends a `Manifest`; the member compares its own files, has the leader confirm by
+digest how far they are equal, and fetches the rest. Sealed segments are identified by their
+footers, whose hash covers every byte. Indexes and heads are not sent: ``segment_index`` rebuilds an
+index on the first search, and a head follows from the manifest.
 
-The parts: ``transfer_source`` keeps what others read, ``transfer_target`` gathers, ``transfer_install`` puts in place.
+The parts: ``transfer_source`` keeps what others read, ``transfer_target`` collects,
+``transfer_install`` installs.
 """
 
 from __future__ import annotations
@@ -35,24 +37,27 @@ from fluxmq.storage.snapshots import GroupState, Snapshot
 MANIFEST_VERSION: Final = 1
 
 MANIFEST_BYTES_MAX: Final = 1 << 30
-"""A larger one is not believed: a group of 100 000 segments and a million claims has a tenth of it."""
+"""Size above which a manifest is refused: a group of 100 000 segments and a million claims has a
+tenth of it."""
 
 CHUNK_BYTES: Final = 1 << 16
-"""Bytes asked for at once: enough that a call does not count, little enough that who writes them lets others have the
-processor and the disk within a millisecond."""
+"""Bytes requested at once: enough to make calls cheap, few enough for their writer to yield
+processor and disk within a millisecond."""
 
 DIGEST_READ_BYTES: Final = 4 << 20
-"""Bytes hashed at a time: what a digest holds of a file in memory."""
+"""Bytes hashed at a time: the part of a file that a digest holds in memory."""
 
 DIGEST_BYTES: Final = 16
 
 
 class TransferError(StorageError):
-    """A snapshot cannot be sent or taken: what was asked for is not there (any more), or what came is not it."""
+    """A snapshot cannot be sent or received: a requested part does not exist (any more), or an
+    arrived one is wrong."""
 
 
 class DamagedSegment(TransferError):  # noqa: N818 (the name of the condition)
-    """A segment came whole, and is not what the manifest says: damaged where it came from. `queue`: its queue's directory."""
+    """A segment arrived complete but differs from the manifest: it is damaged at its source.
+    `queue`: its queue's directory."""
 
     def __init__(self, queue: str, file: str, what: object) -> None:
         super().__init__(f"what was fetched of {queue}/{file} is damaged: {what}")
@@ -60,7 +65,7 @@ class DamagedSegment(TransferError):  # noqa: N818 (the name of the condition)
 
 
 class Piece(NamedTuple):
-    """Bytes of one segment file: the directory of its queue, its name, where, how many."""
+    """Bytes of one segment file: its queue's directory, its name, position and length."""
 
     queue: str
     file: str
@@ -82,7 +87,8 @@ class WantedSegment(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a snapshot consists of, as one member tells another: the group, the snapshot, its content understood."""
+    """Contents of a snapshot, for another member: the group, the snapshot, and its decoded
+    content."""
 
     group: str
     snapshot: Snapshot
@@ -90,7 +96,8 @@ class Manifest(NamedTuple):
 
     @classmethod
     def of(cls, group: str, snapshot: Snapshot) -> Manifest:
-        """Return the manifest of a snapshot. Raises TransferError when the snapshot's content is none."""
+        """Return the manifest of a snapshot. Raises TransferError when the snapshot's content is
+        invalid."""
         try:
             return cls(group, snapshot, GroupState.decode(snapshot.content))
         except ValueError as error:
@@ -98,18 +105,18 @@ class Manifest(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What the directory of a transfer is called: entry and term that the snapshot stands for."""
+        """Name of a transfer's directory: index and term of the snapshot's last entry."""
         return f"{self.snapshot.index}-{self.snapshot.term}"
 
     def segments(self) -> Iterator[WantedSegment]:
-        """All segments, queue by queue, in order."""
+        """Yield all segments, queue by queue, in order."""
         for queue, log in self.state.logs.items():
             directory = directory_name(queue)
             for segment in log.segments:
                 yield WantedSegment(queue, directory, segment)
 
     def encode(self) -> bytes:
-        """Return it as bytes, with a digest of them."""
+        """Encode it as bytes, with a digest of them."""
         snapshot = self.snapshot
         fields = [MANIFEST_VERSION, self.group, snapshot.index, snapshot.term, snapshot.content]
         packed: bytes = msgpack.packb(fields)
@@ -117,7 +124,8 @@ class Manifest(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes, group: str) -> Manifest:
-        """Return what `encode` was made of. Raises TransferError: not one, damaged, another group's or version's."""
+        """Decode the result of `encode`. Raises TransferError: invalid, damaged, or another group's
+        or version's."""
         limit = len(data)
         if not DIGEST_BYTES < limit <= MANIFEST_BYTES_MAX:
             raise TransferError(f"a manifest of {limit} bytes")
@@ -144,7 +152,7 @@ class Manifest(NamedTuple):
 
 
 class TransferPaths(NamedTuple):
-    """Where parts of snapshots lie in a group's directory."""
+    """Paths of snapshot parts in a group's directory."""
 
     paths: DataPaths
     group: str
@@ -156,27 +164,27 @@ class TransferPaths(NamedTuple):
 
     @property
     def outgoing(self) -> str:
-        """Second names of segments that others are reading."""
+        """Links to segments that others are reading."""
         return f"{self.root}/outgoing"
 
     @property
     def incoming(self) -> str:
-        """What is fetched, a directory for each snapshot."""
+        """Fetched parts, a directory for each snapshot."""
         return f"{self.root}/incoming"
 
     @property
     def installing(self) -> str:
-        """The file that says which snapshot is being put in place."""
+        """The file that names the snapshot being installed."""
         return f"{self.root}/installing"
 
     @property
     def replaced(self) -> str:
-        """What the group's queues were before."""
+        """The group's queues before the installation."""
         return f"{self.root}/replaced"
 
 
 def staged_mark(name: str) -> tuple[int, int] | None:
-    """Return the index and term that the name of a directory in `incoming` says, None for another name."""
+    """Return index and term in the name of a directory in `incoming`, None for another name."""
     index, dash, term = name.partition("-")
     if not (dash and index.isdecimal() and term.isdecimal() and name.isascii()):
         return None
@@ -184,7 +192,8 @@ def staged_mark(name: str) -> tuple[int, int] | None:
 
 
 def digest_of(files: Files, path: str, length: int) -> bytes:
-    """Return the xxh3-128 of a file's first bytes. Raises TransferError when it has fewer, StorageError."""
+    """Return the xxh3-128 of a file's first bytes. Raises TransferError when it has fewer,
+    StorageError."""
     digest = xxhash.xxh3_128()
     fd = files.open_(path, readonly=True)
     try:
@@ -201,7 +210,7 @@ def digest_of(files: Files, path: str, length: int) -> bytes:
 
 
 def listed(files: Files, path: str) -> list[str]:
-    """Return the names in a directory; none when it is not there. Raises StorageError."""
+    """Return the names in a directory; none when it does not exist. Raises StorageError."""
     try:
         return files.listdir(path)
     except FileMissing:
@@ -209,7 +218,8 @@ def listed(files: Files, path: str) -> list[str]:
 
 
 def remove_tree(files: Files, path: str, depth: int) -> None:
-    """Remove a directory with what is in it: files, `depth` directories down. Nothing when it is not there.
+    """Remove a directory with its files, `depth` directories down. Do nothing when it does not
+    exist.
 
     Raises StorageError.
     """

@@ -1,17 +1,19 @@
-"""Puts a snapshot that came from another member in place of a group's files, whole or not at all.
+"""Installs a snapshot from another member in place of a group's files, atomically.
 
-What is to be put in place is complete and durable in its staging directory. Then, each step durable before the next:
+The snapshot is complete and durable in its staging directory. Then, each step durable before the
+next:
 
-1. the staging directory gets another name, so that nobody fetches into it any more, and `installing` is written, which
-   names it: from here on the new state holds, and whoever finds the file goes on;
-2. the group's queues get another name (`replaced`), the fetched ones theirs;
+1. the staging directory is renamed, so that nothing is fetched into it any more, and `installing`
+   is written, which names it: from here on the new state is authoritative, and a restart continues;
+2. the group's queues are renamed (`replaced`), the fetched ones take their names;
 3. the group's snapshots are removed, and the fetched one is moved there;
-4. the group is opened: the write-ahead log gives up what it had of the group and begins behind the snapshot, unless the
-   log agrees with the snapshot at its entry: then what it has behind that stays, for it was acknowledged (`restart_log`);
+4. the group is opened: the write-ahead log drops its entries of the group and starts after the
+   snapshot, unless it agrees with the snapshot at its entry: then later entries stay, for they were
+   acknowledged (`restart_log`);
 5. at a later start, when that is durable, `installing` is removed.
 
-Each step looks at what is there and may be repeated. Before the first nothing has changed, and what was fetched is used by
-the next attempt.
+Each step checks the files and may be repeated. Before the first nothing has changed, and the next
+attempt reuses what was fetched.
 """
 
 from __future__ import annotations
@@ -37,32 +39,32 @@ from fluxmq.storage.wal import WriteAheadLog
 from fluxmq.storage.wal_options import Recovered
 
 _QUEUES_DEPTH: Final = 1
-"""Directories below that of the queues: each queue's."""
+"""Directory levels below that of the queues: each queue's."""
 _BESIDE: Final = ".tmp"
-"""What `write_whole` puts behind the name of a file until it is whole."""
+"""Suffix that `write_whole` adds to a file's name until it is complete."""
 READY: Final = ".ready"
-"""Ends the name of a staging directory that is complete and durable."""
+"""Suffix of a staging directory that is complete and durable."""
 
 
 class Installed(NamedTuple):
-    """Which snapshot was put in place: its last entry and that one's term."""
+    """The snapshot that was installed: index and term of its last entry."""
 
     index: int  # type: ignore[assignment]  # tuple has a method of this name
     term: int
 
     @property
     def name(self) -> str:
-        """What its staging directory is called while it is fetched."""
+        """Name of its staging directory while it is fetched."""
         return f"{self.index}-{self.term}"
 
     @property
     def ready(self) -> str:
-        """What that is called when all is there, and it may be decided."""
+        """Name of that directory once it is complete, and may be decided."""
         return self.name + READY
 
 
 def decide(files: Files, paths: DataPaths, group: str, installed: Installed) -> None:
-    """Have a snapshot that is ready take the place of what is there; it holds when this returns.
+    """Let a ready snapshot replace the group's state; authoritative when this returns.
 
     Raises TransferError when the group has a newer one, StorageError.
     """
@@ -82,7 +84,7 @@ def decide(files: Files, paths: DataPaths, group: str, installed: Installed) -> 
 
 
 def decided(files: Files, paths: DataPaths, group: str) -> Installed | None:
-    """Return what was decided and not yet forgotten, None if nothing was. Raises Corruption, StorageError."""
+    """Return the pending decision, None if there is none. Raises Corruption, StorageError."""
     path = TransferPaths(paths, group).installing
     try:
         data = files.read_file(path)
@@ -97,7 +99,8 @@ def decided(files: Files, paths: DataPaths, group: str) -> Installed | None:
 
 
 def finish(files: Files, paths: DataPaths, group: str, installed: Installed) -> None:
-    """Do what is left to do of what was decided. The group's files are not open. Raises Corruption, StorageError."""
+    """Complete a decided installation. The group's files must be closed. Raises Corruption,
+    StorageError."""
     transfer = TransferPaths(paths, group)
     staging = f"{transfer.incoming}/{installed.ready}"
     queues, snapshots = paths.queues(group), paths.snapshots(group)
@@ -126,10 +129,10 @@ def finish(files: Files, paths: DataPaths, group: str, installed: Installed) -> 
 
 
 def recover_install(files: Files, paths: DataPaths, group: str) -> Installed | None:
-    """At the opening of a group, before anything of it is read: finish an installation that was decided.
+    """Finish a decided installation when a group is opened, before anything of it is read.
 
-    Returns what was installed, for `restart_log`; None if nothing was. What no transfer needs any more is removed. Raises
-    Corruption, StorageError.
+    Returns what was installed, for `restart_log`; None if nothing was. Files that no transfer needs
+    any more are removed. Raises Corruption, StorageError.
     """
     installed = decided(files, paths, group)
     if installed is not None:
@@ -146,11 +149,12 @@ def restart_log(
     recovered: Recovered,
     installed: Installed,
 ) -> Recovered:
-    """Have a group's part of the log follow an installation; returns what then is in the log. Raises StorageError.
+    """Make a group's part of the log follow an installation; return its new contents. Raises
+    StorageError.
 
-    `recovered`: what was in the log before. Entries behind the snapshot's stay if the log has that entry with the same term
-    (Raft's paper, figure 13, step 6). Nothing is done when it was done before; when that is durable, the installation is
-    forgotten.
+    `recovered`: its contents before. Entries after the snapshot's stay if the log has that entry
+    with the same term (Raft's paper, figure 13, step 6). Does nothing if already done; once that is
+    durable, the installation is forgotten.
     """
     number = wal.number(group)
     if recovered.checkpoint_index >= installed.index:
@@ -167,7 +171,8 @@ def restart_log(
 
 
 def forget_install(files: Files, paths: DataPaths, group: str) -> None:
-    """What was decided is done, and the log durably agrees. Raises StorageError."""
+    """Forget an installation that is complete and with which the log durably agrees. Raises
+    StorageError."""
     transfer = TransferPaths(paths, group)
     files.reach("install.forget")
     files.unlink(transfer.installing)
@@ -175,8 +180,8 @@ def forget_install(files: Files, paths: DataPaths, group: str) -> None:
 
 
 def clean(files: Files, paths: DataPaths, group: str) -> None:
-    """Remove what nobody needs: replaced queues, names of what was being sent, what was fetched of snapshots that the group
-    is ahead of; of the others the newest is kept. Raises StorageError.
+    """Remove unneeded files: replaced queues, links for sending, and fetched snapshots that are
+    older than the group; of the others the newest is kept. Raises StorageError.
 
     May take a moment for many files. Only while nothing is sent or fetched.
     """
@@ -201,12 +206,12 @@ def clean(files: Files, paths: DataPaths, group: str) -> None:
 
 
 def remove_staging(files: Files, directory: str) -> None:
-    """Remove what was fetched of one snapshot. Raises StorageError."""
+    """Remove the fetched parts of one snapshot. Raises StorageError."""
     remove_tree(files, f"{directory}/queues", _QUEUES_DEPTH)
     remove_tree(files, directory, 0)
 
 
 def _newest_snapshot(files: Files, paths: DataPaths, group: str) -> int:
-    """Index of the newest snapshot by name, 0 when there is none."""
+    """Return the index of the newest snapshot by name, 0 when there is none."""
     names = listed(files, paths.snapshots(group))
     return max((snapshot_index(name) or 0 for name in names), default=0)

@@ -1,13 +1,13 @@
-"""What a member gives to another that lags: a snapshot, and the segments as they were at it.
+"""The source of a transfer to a lagging member: a snapshot, and the segments as of that snapshot.
 
-Segments grow, are sealed, trimmed and deleted with their queue while somebody reads them, and none of that may be felt: each
-gets a second name (a hard link) at the moment the snapshot is captured. Of the bytes that a snapshot counts nothing changes
-any more, whatever is added behind them; a second name survives every removal of the first, costs no descriptor, and is
-gone after the next start, which removes what was left.
+Segments grow, are sealed, trimmed and deleted with their queue while others read them, which must
+not notice: each gets a second name (a hard link) when the snapshot is captured. The bytes that a
+snapshot counts never change, whatever is appended; a link survives every removal of the first name,
+costs no descriptor, and is removed at the next start if it was left.
 
-Linking ten thousand segments takes a tenth of a second, so most are linked `ahead`, in a thread, and only what is new since
-then when the state is captured. A queue that was deleted and made again has other segments of the same names: the caller
-tells such lives apart by keys.
+Linking ten thousand segments takes a tenth of a second, so most are linked `ahead`, in a thread,
+and only newer ones when the state is captured. A queue that was deleted and created again has other
+segments of the same names: the caller distinguishes such lives by keys.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from fluxmq.storage.transfer import (
 T = TypeVar("T")
 
 _DEPTH: Final = 1
-"""Directories below that of one set of names: one for each queue's life."""
+"""Directory levels below that of one set of links: one for each queue's life."""
 
 
 class LiveLog(NamedTuple):
-    """A queue's log as it is now: a key that no other queue ever had, its directory, its state."""
+    """A queue's current log: a key that no other queue ever had, its directory, its state."""
 
     life: str
     directory: str
@@ -47,10 +47,10 @@ class LiveLog(NamedTuple):
 
 
 class Pinned:
-    """Second names for a group's segments, in a directory of their own; gone with `release`."""
+    """Links to a group's segments, in a directory of their own; removed by `release`."""
 
     def __init__(self, files: Files, paths: DataPaths, group: str) -> None:
-        """Make the directory. Raises StorageError."""
+        """Create the directory. Raises StorageError."""
         self._files = files
         outgoing = TransferPaths(paths, group).outgoing
         numbers = [int(name) for name in listed(files, outgoing) if name.isdecimal()]
@@ -59,7 +59,8 @@ class Pinned:
         files.make_directory(self.directory)
 
     def ahead(self, logs: Mapping[str, LiveLog]) -> None:
-        """Link what is there of these logs; what has gone meanwhile is not missed. In any one thread. Raises StorageError."""
+        """Link the existing segments of these logs, skipping removed ones. Runs in any one thread.
+        Raises StorageError."""
         for log in logs.values():
             for segment in log.state.segments:
                 try:
@@ -68,7 +69,7 @@ class Pinned:
                     continue
 
     def complete(self, logs: Mapping[str, LiveLog]) -> None:
-        """Link what is not linked yet: the logs are in this state now. Raises StorageError."""
+        """Link the remaining segments: the logs are in this state now. Raises StorageError."""
         for log in logs.values():
             for segment in log.state.segments:
                 self._link(log, segment)
@@ -92,17 +93,16 @@ class Pinned:
         self._files.call("link", name, os.link, path, name)
 
     def release(self) -> None:
-        """Remove the names. Raises StorageError; the next start removes what is left."""
+        """Remove the links. Raises StorageError; the next start removes the rest."""
         self._linked.clear()
         remove_tree(self._files, self.directory, _DEPTH)
 
 
 class SnapshotSource:
-    """One snapshot as other members read it. `pinned`, `lives`: the segments' second names and under which key each queue's
-    are; without them the segments are linked now, which has to be the moment of the snapshot.
-
-    Every method but `close` may run in any thread.
-    """
+    """One snapshot as other members read it. `pinned`, `lives`: the segments' links, and the key of
+    each queue's; without them the segments are linked now, which must be the moment of the
+    snapshot.
+    Every method but `close` may run in any thread."""
 
     def __init__(
         self,
@@ -113,7 +113,8 @@ class SnapshotSource:
         pinned: Pinned | None = None,
         lives: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises TransferError when the snapshot is none, StorageError when segments cannot be linked."""
+        """Raises TransferError when the snapshot is invalid, StorageError when segments cannot be
+        linked."""
         self._files = files
         self._manifest = Manifest.of(group, snapshot)
         self._pinned = Pinned(files, paths, group) if pinned is None else pinned
@@ -135,20 +136,21 @@ class SnapshotSource:
 
     @property
     def index(self) -> int:
-        """Entry that the snapshot stands for."""
+        """Index of the snapshot's last entry."""
         return self._manifest.snapshot.index
 
     @property
     def term(self) -> int:
-        """That entry's term."""
+        """Term of that entry."""
         return self._manifest.snapshot.term
 
     def manifest(self) -> bytes:
-        """Return what there is, for `SnapshotTarget`."""
+        """Return the encoded manifest, for `SnapshotTarget`."""
         return self._manifest.encode()
 
     def read(self, queue: str, file: str, position: int, length: int) -> bytes:
-        """Return bytes of a segment; `queue` is the queue's directory. Raises TransferError, StorageError."""
+        """Return bytes of a segment; `queue` is the queue's directory. Raises TransferError,
+        StorageError."""
         data = self._read(queue, file, position, length, self._files.pread)
         if len(data) != length:
             path, whole = self._place(queue, file)
@@ -156,7 +158,8 @@ class SnapshotSource:
         return data
 
     def read_now(self, queue: str, file: str, position: int, length: int) -> bytes | None:
-        """Return bytes of a segment that are in memory; None where the disk has to be asked. Raises as `read`."""
+        """Return bytes of a segment that are in memory; None where the disk would be needed. Raises
+        as `read`."""
         return self._read(queue, file, position, length, self._files.pread_now)
 
     def _read(
@@ -185,10 +188,10 @@ class SnapshotSource:
             raise TransferError(f"the snapshot has no segment {queue}/{file}") from None
 
     def close(self) -> None:
-        """Give the segments up: who reads on is told that they are missing. Raises StorageError."""
+        """Release the segments: later reads fail because they are missing. Raises StorageError."""
         self._pinned.release()
 
 
 def remove_outgoing(files: Files, paths: DataPaths, group: str) -> None:
-    """Remove second names that an earlier life of the node has left. Raises StorageError."""
+    """Remove links left by an earlier run of the node. Raises StorageError."""
     remove_tree(files, TransferPaths(paths, group).outgoing, _DEPTH + 1)

@@ -1,20 +1,19 @@
-"""What a member that lags gathers of another's snapshot: as much as it has already, and the rest in pieces.
+"""The receiving side of a transfer: reuses bytes that a lagging member has, fetches the rest.
 
-It works beside the running group and changes none of its files. Everything lies in a staging directory, complete when
-`prepare` returns; ``transfer_install`` puts it in place of the group's files, when those are closed.
+It works beside the running group and changes none of its files. Everything lies in a staging
+directory, complete when `prepare` returns; ``transfer_install`` puts it in place once the group's
+files are closed. For each segment it looks for the best local source:
 
-For each segment the best that is there is looked for:
+* a sealed segment of the group's own with the manifest's page, footer and length is linked;
+* earlier fetched files (of this snapshot or an older one) and the group's own growing segments may
+  be equal up to some byte. `questions` are digests to request; `matches` takes the answers and
+  bisects for that byte, down to a chunk. Mostly the first answer shows that all is equal.
 
-* a sealed segment of the group's own whose page, footer and length are those of the manifest is the same: it is linked;
-* what was fetched before (for this snapshot or an older one) and the group's own growing segments may be the same up to
-  some byte. `questions` are digests to ask for; `matches` takes the answers. As equal beginnings end at one place, that
-  place is found by halving, down to a chunk; mostly the first answer says that all of it is equal.
+A crashed transfer needs no other record: what did not reach the disk is not equal. A file with a
+second name is never written to, since the group may use it under the first.
 
-What a crash left of a transfer needs no other record: what did not reach the disk is not equal. A file with a second name
-is never written to, since the group may use it under the first.
-
-Every segment that was not linked is read through once it is complete and has to be, batch by batch, what the manifest's hash
-says: damage on the other side does not spread.
+Every segment that was not linked is read through when complete and must match the manifest's hash,
+batch by batch: damage at the source does not spread.
 """
 
 from __future__ import annotations
@@ -58,21 +57,21 @@ from fluxmq.storage.transfer import (
 from fluxmq.storage.transfer_install import Installed, clean, decide, finish, remove_staging
 
 SYNC_BYTES: Final = 1 << 18
-"""What may be written of a segment before it is synced: all at once at the end would hold up every other sync of the disk."""
+"""Bytes of a segment written before a sync: one large final sync would delay all others."""
 
 CHECK_TURN_SECONDS: Final = 0.001
-"""How long batches are read through without a pause: the thread that does it shares the interpreter with the shard's loop,
-which would wait 5 ms each time otherwise."""
+"""Longest read without a pause: otherwise the shard's loop waits 5 ms for the interpreter."""
 
 CHECK_PAUSE_SECONDS: Final = 0.001
-"""The pause: as long, so that the loop, and other nodes on the same processor, get their turn."""
+"""An equal pause, so that the loop, and other nodes on the same processor, get their turn."""
 
 
 @dataclass(slots=True)
 class Candidate:
-    """A file that may begin like the wanted one; `own`: one of the group's, to which nothing is written.
+    """A file that may share a prefix with the wanted one; `own`: the group's, and never written to.
 
-    `low`: bytes known to be equal; `high`: more than that are not, or not looked for. `answered`: something was asked.
+    `low`: bytes known to be equal; `high`: bytes beyond it are different, or ignored. `answered`:
+    asked once.
     """
 
     path: str
@@ -84,7 +83,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class _Gathered:
-    """A wanted segment: where it is put, what it may be made of, how much of it is there."""
+    """A wanted segment: its target path, its possible sources, how much of it is there."""
 
     wanted: WantedSegment
     path: str
@@ -93,9 +92,9 @@ class _Gathered:
     have: int = 0
     """Bytes from the beginning that need not be fetched."""
     missing: int = 0
-    """Bytes that are to be fetched, and have not come."""
+    """Bytes to fetch that have not arrived."""
     given: int = 0
-    """Where the next piece begins that nobody was told to fetch."""
+    """Start of the next piece not yet requested."""
     unsynced: int = 0
     """Bytes written since the last sync."""
     linked: bool = False
@@ -109,11 +108,11 @@ class _Gathered:
 
 
 class SnapshotTarget:
-    """One snapshot being gathered. Methods block, and are called one after another, from whichever thread.
+    """One snapshot being received. Methods block; any thread may call them, one after another.
 
-    `questions` and `matches` until there are no questions, `begin`, then `pieces` and `write` until `finished`, `prepare`,
-    and with the group closed `install`. `thorough`: sealed segments are not believed to be what their footers say (of a
-    replica that was found to differ).
+    `questions` and `matches` until there are no questions, `begin`, then `pieces` and `write` until
+    `finished`, `prepare`, and with the group closed `install`. `thorough`: distrust footers of
+    sealed segments (of a replica found to differ).
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class SnapshotTarget:
         thorough: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Raises TransferError when the manifest is none, StorageError."""
+        """Raises TransferError when the manifest is invalid, StorageError."""
         self.manifest = Manifest.decode(manifest, group)
         self._files = files
         self._paths = paths
@@ -142,7 +141,7 @@ class SnapshotTarget:
         self.total_bytes = 0
         """Bytes of all segments of the snapshot."""
         self.fetched_bytes = 0
-        """Bytes that have come."""
+        """Bytes that have arrived."""
         files.make_directory(f"{self.directory}/queues")
         for queue in self.manifest.state.logs:
             files.make_directory(f"{self.directory}/queues/{directory_name(queue)}")
@@ -154,23 +153,23 @@ class SnapshotTarget:
 
     @property
     def index(self) -> int:
-        """Entry that the snapshot stands for."""
+        """Index of the snapshot's last entry."""
         return self.manifest.snapshot.index
 
     @property
     def reused_bytes(self) -> int:
-        """Bytes that were here already; known after `begin`."""
+        """Bytes that were already here; known after `begin`."""
         return sum(each.have for each in self._gathered.values())
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes that are still to come; known when there are no questions any more."""
+        """Bytes still to fetch; known when there are no more questions."""
         return sum(each.missing for each in self._gathered.values())
 
-    # What is there
+    # Local data
 
     def _other_stagings(self) -> list[str]:
-        """Directories of other snapshots, the newest first."""
+        """Return directories of other snapshots, the newest first."""
         marks = {
             name: mark
             for name in listed(self._files, self._transfer.incoming)
@@ -179,7 +178,7 @@ class SnapshotTarget:
         return sorted(marks, key=lambda name: marks[name], reverse=True)
 
     def _look(self, found: _Gathered) -> None:
-        """Take the group's own segment if it is the same, else note what may be the same in part."""
+        """Link the group's own segment if it is the same, else note possible partial sources."""
         wanted = found.wanted
         own = f"{self._paths.queues(self._group)}/{wanted.directory}/{wanted.file}"
         if not self._thorough and self._is_same(own, wanted) and self._link(found, own):
@@ -198,7 +197,7 @@ class SnapshotTarget:
         found.candidates.sort(key=lambda each: each.high, reverse=True)
 
     def _is_same(self, path: str, wanted: WantedSegment) -> bool:
-        """Whether a file is the sealed segment that is wanted, by its page, footer and length."""
+        """Return whether a file is the wanted sealed segment, by its page, footer and length."""
         state, files = wanted.state, self._files
         if not state.sealed:
             return False
@@ -218,7 +217,7 @@ class SnapshotTarget:
         return (page, footer, size) == (expected, footer_of(state), state.file_bytes)
 
     def _link(self, found: _Gathered, path: str) -> bool:
-        """Give a complete segment its place by a second name; False when it has gone meanwhile."""
+        """Link a complete segment into place; return False when it has gone meanwhile."""
         files = self._files
         if files.exists(found.path):
             files.unlink(found.path)
@@ -232,7 +231,7 @@ class SnapshotTarget:
             if not files.exists(beside):
                 files.call("link", beside, os.link, index, beside)
         except FileMissing:
-            pass  # it can be made again
+            pass  # it can be rebuilt
         found.have = found.given = found.size
         found.linked = True
         found.candidates.clear()
@@ -241,7 +240,7 @@ class SnapshotTarget:
     # Digests
 
     def questions(self, most: int = 1000) -> list[Piece]:
-        """Return beginnings of segments whose digests are to be asked for, `most` at a time; none when all is known."""
+        """Return up to `most` segment prefixes whose digests to request; none when all is known."""
         asked: list[Piece] = []
         for found in self._gathered.values():
             length = self._next_length(found)
@@ -252,7 +251,7 @@ class SnapshotTarget:
         return asked
 
     def _next_length(self, found: _Gathered) -> int:
-        """Bytes whose digest tells most of the segment's first candidate; 0 when no candidate is worth a question."""
+        """Return the most informative prefix length of the first candidate; 0 when none helps."""
         while found.candidates:
             candidate = found.candidates[0]
             best = 0 if found.best is None else found.best.low
@@ -267,14 +266,14 @@ class SnapshotTarget:
         return 0
 
     def matches(self, question: Piece, digest: bytes) -> None:
-        """Take the answer to a question: compares it with what is here. Raises StorageError."""
+        """Compare the answer to a question with the local file. Raises StorageError."""
         found = self._gathered[question.queue, question.file]
         candidate = found.candidates[0]
         candidate.answered = True
         try:
             same = digest_of(self._files, candidate.path, question.length) == digest
         except (FileMissing, TransferError):
-            # The group has removed it, or something cut it.
+            # The group has removed it, or something truncated it.
             candidate.low = candidate.high = 0
             return
         if same:
@@ -284,7 +283,7 @@ class SnapshotTarget:
             candidate.high = (question.length - 1) // CHUNK_BYTES * CHUNK_BYTES
 
     def begin(self) -> None:
-        """Put in place what is there already; staging directories of other snapshots go. Raises StorageError."""
+        """Put local data in place, and remove other stagings. Raises StorageError."""
         assert not self.questions(1), "everything is known"
         for found in self._gathered.values():
             if not found.linked:
@@ -295,7 +294,7 @@ class SnapshotTarget:
         self._begun = True
 
     def _take(self, found: _Gathered) -> None:
-        """Make what is known to be equal the beginning of the segment's file."""
+        """Start the segment's file with the bytes known to be equal."""
         best = found.best
         equal = 0 if best is None else best.low
         if best is not None and equal == found.size and self._is_whole(best, found):
@@ -310,7 +309,7 @@ class SnapshotTarget:
         found.missing = found.size - equal
 
     def _cut(self, found: _Gathered) -> None:
-        """See that a segment's file is no longer than it will be."""
+        """Truncate a segment's file to its final length."""
         fd = self._files.open_(found.path)
         try:
             if self._files.size(fd) > found.size:
@@ -319,7 +318,7 @@ class SnapshotTarget:
             self._files.close(fd)
 
     def _is_whole(self, candidate: Candidate, found: _Gathered) -> bool:
-        """Whether a file that is equal may be used as it is: no longer, and not to be written to by the group."""
+        """Return whether an equal file is usable: no longer, and the group will not write to it."""
         try:
             size = self._files.size(candidate.path)
         except FileMissing:
@@ -327,11 +326,11 @@ class SnapshotTarget:
         return size == found.size and (not candidate.own or found.wanted.state.sealed)
 
     def _is_alone(self, path: str) -> bool:
-        """Whether a file has no other name."""
+        """Return whether a file has no other name."""
         return self._files.call("size", path, os.stat, path).st_nlink == 1
 
     def _copy(self, found: _Gathered, source: str | None, length: int) -> None:
-        """Make the segment's file anew, beginning with bytes of another file; those have to be there."""
+        """Rewrite the segment's file, starting with bytes of another file, which must exist."""
         files, beside = self._files, f"{found.path}.tmp"
         target = files.open_(beside, create=True)
         try:
@@ -355,7 +354,7 @@ class SnapshotTarget:
     # Fetching
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield what is to be fetched, each piece once."""
+        """Yield the pieces to fetch, each once."""
         assert self._begun, "first what is there"
         for (queue, file), found in self._gathered.items():
             while found.given < found.size:
@@ -364,10 +363,10 @@ class SnapshotTarget:
                 yield Piece(queue, file, position, found.given - position)
 
     def write(self, piece: Piece, data: bytes) -> None:
-        """Take a piece that was fetched; each once. The last one of a segment has it read through.
+        """Store a fetched piece, each once; after the last one of a segment, read that through.
 
-        Raises TransferError when it is not as long as it should be, or the segment is not what the manifest says: what was
-        fetched of it is removed then. Raises StorageError.
+        Raises TransferError for a wrong length, or when the segment differs from the manifest,
+        which removes its fetched bytes. Raises StorageError.
         """
         if len(data) != piece.length:
             what = f"{len(data)} bytes instead of {piece.length}"
@@ -392,7 +391,7 @@ class SnapshotTarget:
             found.fd = -1
 
     def _check(self, found: _Gathered) -> None:
-        """Read a segment through. Raises TransferError; the file is gone then."""
+        """Read a segment through. Raises TransferError, which removes the file."""
         try:
             self._read_through(found)
         except Corruption as error:
@@ -401,7 +400,7 @@ class SnapshotTarget:
         found.checked = True
 
     def _read_through(self, found: _Gathered) -> None:
-        """Raises Corruption where a segment's file is not what the manifest says."""
+        """Compare a segment's file with the manifest. Raises Corruption where they differ."""
         turn = time.monotonic() + CHECK_TURN_SECONDS
 
         def rest(_bytes: int) -> None:
@@ -414,20 +413,20 @@ class SnapshotTarget:
 
     @property
     def finished(self) -> bool:
-        """Whether everything has come."""
+        """True when everything has arrived."""
         return self._begun and not any(each.missing for each in self._gathered.values())
 
     def close(self) -> None:
-        """Close what is open; what has come stays, and is used by the next attempt."""
+        """Close open files; the next attempt reuses what has arrived."""
         for found in self._gathered.values():
             self._close(found)
 
     # The end
 
     def prepare(self) -> None:
-        """Make everything durable, so that installing is a matter of a few names. Raises TransferError, StorageError.
+        """Make everything durable, so that installing only renames.
 
-        What was there already and could not be linked is read through as well.
+        Local data that could not be linked is read through too. Raises TransferError, StorageError.
         """
         assert self.finished, "first all of it"
         files, snapshot = self._files, self.manifest.snapshot
@@ -446,7 +445,7 @@ class SnapshotTarget:
         self._prepared = True
 
     def _write_head(self, directory: str, log: LogState) -> None:
-        """The head as the log will have it, so that readers outside are not without one meanwhile."""
+        """Write the log's future head, so that outside readers always find one."""
         if log.segments:
             last = log.segments[-1]
             place = (last.base_offset, last.length, last.last_time)
@@ -478,7 +477,7 @@ class SnapshotTarget:
         self._files.fsync_directory(directory)
 
     def _sync_file(self, fd: int, path: str) -> None:
-        """Sync a file. One of which that failed is removed: the next attempt would read from memory what the disk has lost."""
+        """Sync a file; remove it on failure: a retry would read what the disk has lost."""
         try:
             self._files.fdatasync(fd)
         except StorageError:
@@ -486,10 +485,11 @@ class SnapshotTarget:
             raise
 
     def install(self) -> Installed:
-        """Put the snapshot in place of the group's files, which nobody may have open; the group is opened next.
+        """Put the snapshot in place of the group's closed files; open the group next.
 
-        Durable when it returns, and when it fails after it was decided the next opening goes on with it. What was there
-        before is removed, which may take a moment. Raises TransferError when the group has a newer snapshot, StorageError.
+        Durable when it returns; if it fails after the decision, the next opening continues. The old
+        files are removed, which may take a moment. Raises TransferError when the group has a newer
+        snapshot, StorageError.
         """
         assert self._prepared, "first everything durable"
         snapshot = self.manifest.snapshot

@@ -1,7 +1,8 @@
-"""What one log has to have synced for a checkpoint, handed to the thread that syncs.
+"""The files of one log to sync for a checkpoint, for the thread that syncs.
 
-Holds the files open until it is ended, whatever becomes of their segments. Changes nothing in the log: only when the sync is
-known to have succeeded does the log take note, so that a checkpoint given up half-way costs nothing but its repetition.
+Keeps the files open until it is ended, whatever happens to their segments. Changes nothing in the
+log: the log is updated only after a successful sync, so an abandoned checkpoint just has to be
+repeated.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from fluxmq.storage.open_files import OpenFile
 
 
 class Unsynced:
-    """What has to be synced before `state` may be believed after a power cut; from `QueueLog.unsynced`.
+    """Files to sync before `state` can be trusted after a power cut; from `QueueLog.unsynced`.
 
-    `names`: how many changes of names there were, if the directory has to be synced. `done`: all is synced; `failure`: a
-    sync failed.
+    `names`: the number of name changes so far, if the directory must be synced. `done`: all is
+    synced; `failure`: a sync failed.
     """
 
     __slots__ = (
@@ -44,9 +45,11 @@ class Unsynced:
         self.failure: StorageError | None = None
 
     def sync(self) -> None:
-        """Sync it all, once; may be called in any one thread. Raises StorageError: the state is worth nothing then.
+        """Sync everything, once, in any one thread. Raises StorageError: the state is then
+        worthless.
 
-        With OutOfDescriptors nothing has failed to be synced: the log goes on, and a later checkpoint begins again.
+        After OutOfDescriptors no sync has failed: the log goes on, and a later checkpoint starts
+        again.
         """
         try:
             for file, end in zip(self.files, self.ends, strict=True):
@@ -71,7 +74,7 @@ class Unsynced:
             return
 
     def end(self) -> None:
-        """Give the files back; if all was synced, note on them what was."""
+        """Give the files back; if all was synced, record that on them."""
         for file, writes in zip(self.files, self.writes, strict=True):
             if self.done:
                 file.note_synced(writes)

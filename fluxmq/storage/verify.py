@@ -1,8 +1,9 @@
-"""Every file of a stopped node's data directory looked at: groups, their snapshots and logs, the write-ahead logs.
+"""Checks every file of a stopped node's data directory: groups, snapshots, logs, and write-ahead
+logs.
 
-Responsible for finding what belongs together: a log is measured against the state in its group's snapshot, a snapshot
-against the entries that the write-ahead logs still hold behind it. Changes nothing. ``inspect`` looks into one log,
-``wal_recovery`` into one write-ahead log.
+Responsible for matching the parts: a log is compared with the state in its group's snapshot, a
+snapshot with the later entries in the write-ahead logs. Changes nothing. ``inspect`` checks one
+log, ``wal_recovery`` one write-ahead log.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOTHING_PROMISED = LogState(0, 0, ())
 
 @dataclass(slots=True)
 class WalReport:
-    """What a shard's write-ahead log holds: first and last entry of each group by name."""
+    """Contents of a shard's write-ahead log: first and last entry of each group by name."""
 
     directory: str
     files: int = 0
@@ -36,9 +37,10 @@ class WalReport:
 
 @dataclass(slots=True)
 class GroupReport:
-    """What is wrong with a group's snapshots; `logs`: the directories of its queues, each with what was promised of it.
+    """Problems of a group's snapshots; `logs`: the directories of its queues, each with the state
+    its checkpoint promises.
 
-    None: nothing was promised, and all of it has to be right.
+    None: nothing is promised, and all of it must be correct.
     """
 
     name: str
@@ -48,7 +50,8 @@ class GroupReport:
 
 
 def directories(files: Files, path: str) -> list[str]:
-    """Return the names in a directory that are not hidden; none when it is not there. Raises StorageError."""
+    """Return the names in a directory that are not hidden; none when it does not exist. Raises
+    StorageError."""
     if not files.exists(path):
         return []
     return [name for name in files.listdir(path) if not name.startswith(".")]
@@ -63,7 +66,7 @@ def verify_wals(files: Files, paths: DataPaths) -> Iterator[WalReport]:
 
 
 def verify_wal(files: Files, directory: str) -> WalReport:
-    """Read one write-ahead log, changing nothing."""
+    """Read one write-ahead log, without changes."""
     report = WalReport(directory)
     logs: list[LogFile] = []
     try:
@@ -93,7 +96,8 @@ def _note(report: WalReport, recovery: Recovery) -> None:
 def verify_groups(
     files: Files, paths: DataPaths, entries: dict[str, tuple[int, int]]
 ) -> Iterator[GroupReport]:
-    """Look at every group's snapshots. `entries`: first and last entry that the write-ahead logs have of each group."""
+    """Check every group's snapshots. `entries`: first and last entry of each group in the
+    write-ahead logs."""
     held = {directory_name(group): span for group, span in entries.items()}
     for directory in directories(files, paths.groups):
         root = f"{paths.groups}/{directory}"
@@ -113,12 +117,13 @@ def verify_groups(
 
 
 def _is_copied(files: Files, group: str) -> bool:
-    """Whether a group's directory is in no data directory: no start mends what is wrong in it."""
+    """Return whether a group's directory is outside a data directory, so that no start repairs
+    it."""
     return not files.exists(f"{group}/../../VERSION")
 
 
 def _group_state(report: GroupReport, root: str, found: FoundSnapshots) -> GroupState | None:
-    """The state in the newest valid snapshot."""
+    """Return the state in the newest valid snapshot."""
     if not found.valid:
         return None
     newest: Snapshot = found.valid[0]
@@ -132,14 +137,14 @@ def _group_state(report: GroupReport, root: str, found: FoundSnapshots) -> Group
 
 
 def _promised(group: GroupState | None, directory: str) -> LogState:
-    """What a group's snapshot says of the log in a directory of this name."""
+    """Return the state that a group's snapshot promises of the log in a directory of this name."""
     logs = {} if group is None else group.logs
     named = {directory_name(queue): state for queue, state in logs.items()}
     return named.get(directory, NOTHING_PROMISED)
 
 
 def _check_reach(report: GroupReport, root: str, first: int) -> None:
-    """Every entry is in the snapshot or behind it in the write-ahead log."""
+    """Check that every entry is in the snapshot or after it in the write-ahead log."""
     after = 1 if report.snapshot is None else report.snapshot + 1
     if first > after:
         what = f"entries {after} to {first - 1} are in no snapshot and in no write-ahead log"
@@ -147,9 +152,10 @@ def _check_reach(report: GroupReport, root: str, first: int) -> None:
 
 
 def promised_of(files: Files, directory: str) -> LogState | None:
-    """Return what the snapshot of the group above a log's directory says of the log.
+    """Return the state of a log in the snapshot of the group above its directory.
 
-    None when there is no group above it, or one in a copy: then nothing is known, and all of it has to be right.
+    None without such a group, or for one in a copy: then nothing is known, and all of it must be
+    correct.
     """
     queues, _, queue = directory.rpartition("/")
     root, _, name = queues.rpartition("/")
@@ -160,7 +166,7 @@ def promised_of(files: Files, directory: str) -> LogState | None:
 
 
 def log_at(files: Files, path: str) -> str | None:
-    """Return the directory of the log that a path is of: the directory itself or one of its files; None if of none."""
+    """Return the log directory that a path is, or is a file of; None if neither."""
     candidates = [path, path.rpartition("/")[0] or "."]
     for candidate in candidates:
         try:
@@ -172,7 +178,7 @@ def log_at(files: Files, path: str) -> str | None:
 
 
 def verify_log(files: Files, directory: str, promised: LogState | None) -> LogReport:
-    """Walk over one log; what cannot be read at all is a problem like any other."""
+    """Walk one log; if it cannot be read at all, report that as a problem."""
     try:
         return scan_log(files, directory, promised)
     except StorageError as error:

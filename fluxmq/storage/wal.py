@@ -1,10 +1,12 @@
-"""A shard's write-ahead log: the records of all its groups, made durable by one write and one sync at a time.
+"""A shard's write-ahead log: the records of all its groups, made durable by one write and one sync
+at a time.
 
-Responsible for recovery, for what a group may append, and for reading entries back; `wal_writer` writes. Knows nothing of
-Raft: indexes and terms are numbers in the records' headers, bodies are bytes.
+Responsible for recovery, for which records a group may append, and for reading entries back;
+`wal_writer` writes. Knows nothing of Raft: indexes and terms are numbers in the records' headers,
+bodies are bytes.
 
-The group a record belongs to is a number; its name is declared in every file, with its hard state, checkpoint and last
-index, so that a file's predecessors are never needed for more than their entries.
+A record's group is a number; every file declares its name, with its hard state, checkpoint and last
+index, so that earlier files are needed only for their entries.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from fluxmq.storage.wal_supply import BESIDE, FileRow, FileSupply
 from fluxmq.storage.wal_writer import LogWriter, carried_bytes
 
 READ_BYTES = 4096
-"""What is read of an entry at first; most are shorter."""
+"""Bytes of an entry read at first; most are shorter."""
 
 
 WINDOW_BYTES = 1 << 20
-"""What is read at once when entries are read in order."""
+"""Bytes read at once when entries are read in order."""
 
 
 class Window(NamedTuple):
@@ -53,7 +55,7 @@ class Window(NamedTuple):
 
 
 class WriteAheadLog:
-    """One shard's log. Used from one thread; made by `open`."""
+    """One shard's log. Used from one thread; created by `open`."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class WriteAheadLog:
 
     @property
     def synced(self) -> bool:
-        """Whether what was acknowledged is surely there after a power cut."""
+        """True when acknowledged writes are sure to survive a power cut."""
         return self._options.synced
 
     @classmethod
@@ -91,10 +93,11 @@ class WriteAheadLog:
         on_sync: Callable[[float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> WriteAheadLog:
-        """Recover the log in `directory`, or begin one. What is recovered is durable when this returns.
+        """Recover the log in `directory`, or create one. Recovered data is durable when this
+        returns.
 
-        `syncer` is used by this log alone and closed by the caller, afterwards. `on_sync` gets each sync's seconds.
-        Raises Corruption, Exhausted, ReadFailed, WriteFailed.
+        Only this log uses `syncer`; the caller closes it afterwards. `on_sync` gets each sync's
+        seconds. Raises Corruption, Exhausted, ReadFailed, WriteFailed.
         """
         options = options or WalOptions()
         files.make_directory(directory)
@@ -125,13 +128,14 @@ class WriteAheadLog:
     # Groups
 
     def groups(self) -> list[str]:
-        """Names of the groups in this log."""
+        """Return the names of the groups in this log."""
         return list(self._numbers)
 
     def number(self, name: str) -> int:
-        """The number of a group; one that is not there is declared with the next write.
+        """Return the number of a group; a new one is declared with the next write.
 
-        Raises StorageError when the log has no place for another group, or the name is longer than 255 bytes.
+        Raises StorageError when the log has no room for another group, or the name is longer than
+        255 bytes.
         """
         if name in self._numbers:
             return self._numbers[name]
@@ -150,7 +154,8 @@ class WriteAheadLog:
         return group.number
 
     def recovered(self, name: str) -> Recovered:
-        """What the log holds of a group, entries read from the files. Raises Corruption, ReadFailed."""
+        """Return a group's contents in the log, entries read from the files. Raises Corruption,
+        ReadFailed."""
         group = self._groups[self._numbers[name]]
         entries = list(self.written(group.number))
         return Recovered(
@@ -158,7 +163,8 @@ class WriteAheadLog:
         )
 
     def written(self, group: int) -> Iterator[RecoveredEntry]:
-        """Every entry of a group that was given to the files, read from there in order. Raises Corruption, ReadFailed."""
+        """Yield every entry of a group that was given to the files, in order. Raises Corruption,
+        ReadFailed."""
         state = self._groups[group]
         window = Window(b"", 0)
         for index in range(state.first, state.last + 1):
@@ -166,16 +172,17 @@ class WriteAheadLog:
             yield RecoveredEntry(entry.term, index, entry.kind, entry.body)
 
     def hard_state(self, group: int) -> HardStateRecord:
-        """The hard state that was given to the files last, now or before this log was opened."""
+        """Return the hard state last given to the files, now or before this log was opened."""
         return self._groups[group].hard_state
 
     def checkpoint(self, group: int) -> tuple[int, int]:
-        """Index and term of the checkpoint that was given to the files last."""
+        """Return index and term of the checkpoint last given to the files."""
         state = self._groups[group]
         return state.checkpoint, state.checkpoint_term
 
     def forget(self, group: int) -> None:
-        """A group leaves this log (it was handed over): nothing of it will be recovered once this is durable."""
+        """Remove a group that was handed over: nothing of it will be recovered once this is
+        durable."""
         state = self._groups[group]
         self._writer.append(Record(FORGET, 0, group, 0, 0, b""))
         del self._numbers[state.name]
@@ -184,10 +191,10 @@ class WriteAheadLog:
     # Appending
 
     def append_entry(self, group: int, term: int, index: int, kind: int, body: bytes) -> None:
-        """Take an entry for the next write. What the log holds at `index` and behind it becomes void.
+        """Add an entry to the next write. The log's entries at `index` and after it become void.
 
-        `index` follows the group's last one, or overwrites one behind its checkpoint. Raises StorageError for a body
-        that is too long, DiskFull when too much waits.
+        `index` follows the group's last one, or overwrites one after its checkpoint. Raises
+        StorageError for a body that is too long, DiskFull when too much is buffered.
         """
         state = self._groups[group]
         if not state.checkpoint_appended < index <= state.appended + 1:
@@ -205,11 +212,11 @@ class WriteAheadLog:
         state.appended = index
 
     def append_hard_state(self, group: int, term: int, vote: int, commit: int) -> None:
-        """Take a group's hard state for the next write."""
+        """Add a group's hard state to the next write."""
         self._writer.append(Record(HARD_STATE, 0, group, term, commit, vote.to_bytes(8, "little")))
 
     def append_truncation(self, group: int, from_index: int) -> None:
-        """Entries from `from_index` on become void with the next write."""
+        """Void entries from `from_index` on, with the next write."""
         state = self._groups[group]
         if from_index <= state.checkpoint_appended:
             raise ValueError(f"truncation at {from_index}, before the checkpoint")
@@ -218,10 +225,11 @@ class WriteAheadLog:
         state.appended = min(state.appended, from_index - 1)
 
     def append_checkpoint(self, group: int, index: int, term: int = 0) -> None:
-        """A durable snapshot holds everything up to `index`: recovery begins behind it, once this is durable.
+        """Record that a durable snapshot holds everything up to `index`: recovery starts after it,
+        once this is durable.
 
-        An index behind the last entry makes the log begin there (a snapshot came from elsewhere); `term` is that of the
-        entry at `index`, needed only then.
+        An index beyond the last entry makes the log start there (a snapshot came from elsewhere);
+        `term` is that of the entry at `index`, needed only then.
         """
         state = self._groups[group]
         if index <= state.checkpoint_appended:
@@ -233,10 +241,11 @@ class WriteAheadLog:
         state.appended = max(state.appended, index)
 
     def restart(self, group: int, index: int, term: int) -> None:
-        """A durable snapshot that came from elsewhere stands for the group's log up to `index`, whose entry has `term`.
+        """Start the group's log after a durable snapshot from elsewhere, whose last entry `index`
+        has `term`.
 
-        What the log holds of the group is void with the next write, its hard state stays, and it goes on behind `index`.
-        Nothing happens when its checkpoint is there or beyond.
+        The next write voids the group's entries, its hard state stays, and it continues after
+        `index`. Nothing happens when its checkpoint is there or beyond.
         """
         state = self._groups[group]
         if index <= state.checkpoint_appended:
@@ -254,47 +263,52 @@ class WriteAheadLog:
 
     @property
     def crowded(self) -> bool:
-        """Whether half of what may be buffered is: entries that can come again are left out then.
+        """True when over half the buffer limit is used: entries that can be sent again are then
+        left out.
 
-        The other half is for what has to be written: hard states, checkpoints, and entries already accepted.
+        The other half is for mandatory records: hard states, checkpoints, and entries already
+        accepted.
         """
         return self._writer.buffered_bytes > self._options.buffered_bytes_max >> 1
 
     @property
     def in_flight(self) -> bool:
-        """Whether a write is under way."""
+        """True while a write is in flight."""
         return self._writer.in_flight
 
     @property
     def room(self) -> int:
-        """Bytes of records (each its body and about 48 more) that can be appended and will surely find space."""
+        """Bytes of records (each its body and about 48 more) that are sure to find space."""
         return self._writer.room
 
     @property
     def stats(self) -> WalStats:
-        """What this log did since it was opened; changes as it goes on."""
+        """Statistics of this log since it was opened; updated live."""
         return self._writer.stats
 
     def flush(self) -> int:
-        """Write everything buffered and have it synced; the number of this write, or 0.
+        """Write everything buffered and request its sync; return the number of this write, or 0.
 
-        0: nothing is buffered, or a write is under way, or the file it needs is not ready yet (the syncer's `fileno`
-        becomes readable when it is). Raises DiskFull when there is no space for that file, with nothing written and
-        everything still buffered; WriteFailed when this log failed, now or before.
+        0: nothing is buffered, a write is in flight, or the file it needs is not ready yet (the
+        syncer's `fileno` becomes readable when it is). Raises DiskFull when there is no space for
+        that file, with nothing written and everything still buffered; WriteFailed when this log
+        failed, now or before.
         """
         return self._writer.flush()
 
     def completed(self) -> int:
-        """Number of the last write that is durable, with all before it. Raises WriteFailed, for ever after."""
+        """Return the number of the last write that is durable with all before it. Raises
+        WriteFailed, permanently."""
         return self._writer.completed()
 
     # Files
 
     def release(self, group: int, index: int, term: int = 0) -> None:
-        """Entries up to `index` are in a durable snapshot and not wanted any longer.
+        """Release entries up to `index`: a durable snapshot holds them, and they are not needed any
+        more.
 
-        Marks the checkpoint if that was not done (`term`: as in `append_checkpoint`). Files that no group needs are
-        recycled once the mark is durable.
+        Records the checkpoint if that was not done (`term`: as in `append_checkpoint`). Files that
+        no group needs are recycled once the record is durable.
         """
         state = self._groups[group]
         self.append_checkpoint(group, index, term)
@@ -304,7 +318,7 @@ class WriteAheadLog:
         self._writer.tend()
 
     def lagging(self, files: int) -> list[int]:
-        """Groups without which all but the newest `files` files could be recycled."""
+        """Return groups that alone keep all but the newest `files` files from being recycled."""
         used = self._row.used
         found: dict[int, None] = {}
         for file in used[: max(0, len(used) - files)]:
@@ -312,28 +326,28 @@ class WriteAheadLog:
         return list(found)
 
     def close(self) -> None:
-        """Write what is buffered, say that the log was closed in order, and close the files. Blocks.
+        """Write what is buffered, record the orderly close, and close the files. Blocks.
 
-        A log that failed, or whose disk is full, is only closed: what was not acknowledged stays so.
+        A log that failed, or whose disk is full, is only closed: unacknowledged writes stay so.
         """
         self._writer.close()
 
     # Reading
 
     def durable_checkpoint(self, group: int) -> int:
-        """Index of the group's last checkpoint that a power cut cannot take back; 0 when there is none."""
+        """Return the index of the group's last durable checkpoint; 0 when there is none."""
         return self._groups[group].checkpoint_durable
 
     def first_index(self, group: int) -> int:
-        """Index of the first entry that is kept; behind `last_index` when there is none."""
+        """Return the index of the first entry kept; beyond `last_index` when there is none."""
         return self._groups[group].first
 
     def last_index(self, group: int) -> int:
-        """Index of the last entry appended, written or not."""
+        """Return the index of the last entry appended, written or not."""
         return self._groups[group].appended
 
     def term(self, group: int, index: int) -> int | None:
-        """Term of an entry, also of the one before the first; None when it is not known."""
+        """Return the term of an entry, also of the one before the first; None when unknown."""
         state = self._groups[group]
         entry = self._writer.recent.get(group, index)
         if entry is not None:
@@ -341,7 +355,7 @@ class WriteAheadLog:
         return state.term(index) if index <= state.appended else None
 
     def entry(self, group: int, index: int) -> Entry:
-        """An entry, also one that is not written yet: term, kind, body.
+        """Return an entry, even an unwritten one: term, kind, body.
 
         Raises LookupError when it is not (or no longer) in the log, Corruption, ReadFailed.
         """
@@ -356,7 +370,8 @@ class WriteAheadLog:
     def _read(
         self, group: GroupLog, index: int, window: Window, ahead: int
     ) -> tuple[Entry, Window]:
-        """An entry from its file, and what was read of the file: `window` if that held it, else `ahead` bytes or more."""
+        """Return an entry and the file bytes read: `window` if it holds the entry, else `ahead`
+        bytes or more."""
         place = group.place(index)
         if place is None:
             raise LookupError(f"entry {index} of group {group.number} is not in the log")
@@ -380,7 +395,8 @@ class WriteAheadLog:
 
 
 def _make_good(files: Files, recovery: Recovery, options: WalOptions) -> None:
-    """Cut what a torn write left, so that it can never be taken for a record; make the rest durable."""
+    """Clear the remains of a torn write, so that they are never taken for a record; make the rest
+    durable."""
     file_bytes = options.file_bytes
     if recovery.used:
         active = recovery.used[-1]
@@ -403,7 +419,7 @@ def _make_good(files: Files, recovery: Recovery, options: WalOptions) -> None:
 
 
 def _clear(files: Files, file: LogFile, start: int, file_bytes: int) -> None:
-    """Write zeroes from `start` to the file's end, and make it as long as it should be."""
+    """Write zeroes from `start` to the file's end, and extend it to its full length."""
     end = max(file.size, file_bytes)
     for position in range(start, end, len(ZEROES)):
         size = min(len(ZEROES), end - position)

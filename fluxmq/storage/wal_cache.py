@@ -1,7 +1,7 @@
-"""The log's youngest entries in memory, so that what was just written is not read back.
+"""The log's latest entries in memory, so that new entries are not read back from disk.
 
-Responsible for a bound in bytes, oldest out first. Entries that are not written yet are always here, because they are
-nowhere else.
+Responsible for a bound in bytes, oldest out first. Unwritten entries are always here, because they
+are nowhere else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 OVERHEAD_BYTES = 200
-"""What an entry costs besides its body."""
+"""Bytes of an entry besides its body."""
 
 
 @dataclass(slots=True, init=False)
@@ -36,7 +36,7 @@ class RecentEntries:
         self.bytes = 0
 
     def add(self, group: int, index: int, entry: Entry) -> None:
-        """Keep an entry, in place of one with the same index."""
+        """Add an entry, replacing one with the same index."""
         entries = self._groups.get(group)
         if entries is None:
             entries = self._groups[group] = {}
@@ -45,23 +45,23 @@ class RecentEntries:
         self.bytes += len(entry.body) + OVERHEAD_BYTES
 
     def get(self, group: int, index: int) -> Entry | None:
-        """An entry, if it is here."""
+        """Return an entry, if it is here."""
         entries = self._groups.get(group)
         return None if entries is None else entries.get(index)
 
     def truncate(self, group: int, first: int, last: int) -> None:
-        """Entries from `first` to `last` are void."""
+        """Void entries from `first` to `last`."""
         entries = self._groups.get(group)
         if entries is not None:
             for index in range(first, last + 1):
                 entries.pop(index, None)
 
     def forget(self, group: int) -> None:
-        """A group has left."""
+        """Forget a group that has left."""
         self._groups.pop(group, None)
 
     def shrink(self, limit: int) -> None:
-        """Let the oldest go until no more than `limit` bytes are held."""
+        """Evict the oldest entries until at most `limit` bytes are held."""
         order = self._order
         while self.bytes > limit and order:
             group, index, entry = order.popleft()

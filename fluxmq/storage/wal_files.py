@@ -1,6 +1,7 @@
-"""The files of a write-ahead log: their names, their key, and what is known of each.
+"""The files of a write-ahead log: their names, their key, and their metadata.
 
-Responsible for finding them in order and for the key that ties records to them. Knows nothing of when they are made.
+Responsible for finding them in order and for the key that ties records to them. Does not decide
+when they are created.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ KEY_FILE: Final = "wal.key"
 _KEY = struct.Struct("<8sQQ")
 _KEY_MAGIC = b"FluxWKey"
 _KEY_SPACING: Final = 512
-"""The key stands twice, in different sectors."""
+"""The key is stored twice, in different sectors."""
 
 
 class LogFile:
     """One file of the log.
 
-    `last_index`: of each group with entries here, the highest that counts. `begun`: its first records are durable, so
-    that the file before it is needed for entries only.
+    `last_index`: for each group with entries here, the highest valid index. `begun`: its first
+    records are durable, so that earlier files are needed only for entries.
     """
 
     __slots__ = ("begun", "end", "fd", "last_index", "path", "sequence", "size", "tie")
@@ -47,17 +48,18 @@ class LogFile:
 
 
 def file_name(sequence: int) -> str:
-    """Name of file `sequence`."""
+    """Return the name of file `sequence`."""
     return f"{sequence:020}.wal"
 
 
 def numbers_found(files: Files, directory: str) -> list[int]:
-    """Numbers of the log's files that are there, ascending."""
+    """Return the numbers of the log's existing files, ascending."""
     return [int(match[1]) for match in map(_NAME.fullmatch, files.listdir(directory)) if match]
 
 
 def sequences(files: Files, directory: str) -> list[int]:
-    """Numbers of the log's files, ascending. Raises Corruption where one is missing between others."""
+    """Return the numbers of the log's files, ascending. Raises Corruption where one is missing
+    between others."""
     found = numbers_found(files, directory)
     for before, after in pairwise(found):
         if after != before + 1:
@@ -68,9 +70,9 @@ def sequences(files: Files, directory: str) -> list[int]:
 
 
 def open_key(files: Files, directory: str, *, create: bool) -> int:
-    """The log's key. `create`: there are no files yet, draw one when there is none.
+    """Return the log's key. `create`: there are no files yet, so draw a missing one.
 
-    Raises Corruption when both copies are damaged, or it is missing although there are files.
+    Raises Corruption when both copies are damaged, or the key is missing although there are files.
     """
     path = os.path.join(directory, KEY_FILE)
     if not files.exists(path):
@@ -101,14 +103,15 @@ def open_file(
 
 
 def same_file(files: Files, directory: str, key: int, sequence: int, fd: int) -> LogFile:
-    """Return an open file that has got the name of a file of the log; it stays open, as the same descriptor."""
+    """Return an open file that was renamed to a file of the log; it stays open, as the same
+    descriptor."""
     path = os.path.join(directory, file_name(sequence))
     files.renamed(fd, path)
     return LogFile(sequence, path, fd, files.size(fd), file_seed(key, sequence))
 
 
 def unpin(logs: list[LogFile], group: int, index: int) -> None:
-    """Entries of a group from `index` on are void: they hold no file any longer."""
+    """Release files from void entries: those of a group from `index` on."""
     for file in logs:
         if file.last_index.get(group, 0) >= index:
             file.last_index[group] = index - 1

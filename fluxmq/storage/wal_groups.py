@@ -1,7 +1,8 @@
-"""What the write-ahead log knows of each group: where its entries stand, its hard state, its checkpoint.
+"""State of each group in the write-ahead log: positions of its entries, hard state, checkpoint.
 
-Responsible for what a sequence of records means, in the order of the log; writing and recovery both go through here, so
-that they cannot disagree. Knows nothing of files but their numbers. 8 bytes are kept per entry that is not yet released.
+Defines what a sequence of records means, in the order of the log; writing and recovery both use it,
+so that they cannot disagree. Knows nothing of files but their numbers. Keeps 8 bytes per entry that
+is not yet released.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from fluxmq.storage.wal_records import CHECKPOINT, GROUP, HARD_STATE, Record
 
 NAME_BYTES_MAX = 255
 GROUPS_MAX = 4096
-"""Groups of one log; each is declared anew in every file."""
+"""Groups of one log; each is declared again in every file."""
 
 
 class HardStateRecord(NamedTuple):
-    """What Raft must not forget: term, vote (0: none), commit."""
+    """Raft's hard state: term, vote (0: none), commit."""
 
     term: int
     vote: int
@@ -26,7 +27,7 @@ class HardStateRecord(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an entry stands."""
+    """Position of an entry."""
 
     sequence: int
     position: int
@@ -36,7 +37,7 @@ class GroupLog:
     """One group's part of the log, as far as it was given to the file (or read from it)."""
 
     def __init__(self, number: int, name: str, last: int = 0, term: int = 0) -> None:
-        """`last`, `term`: of the entry before the first that will be seen."""
+        """`last`, `term`: of the entry before the first to come."""
         self.number = number
         self.name = name
         self.hard_record = Record(HARD_STATE, 0, number, 0, 0, bytes(8))
@@ -45,21 +46,23 @@ class GroupLog:
         self.checkpoint_durable = 0
         self.checkpoint_appended = 0
         self.declared = False
-        """The declaration is in the file (or goes to it); only then do new files repeat it."""
+        """True when the declaration is in the file (or on its way); only then do new files repeat
+        it."""
         self.released = 0
-        """Entries up to here are not wanted any longer."""
+        """Index up to which entries are no longer needed."""
         self.appended = last
-        """Last index handed in, written or not."""
+        """Last index appended, written or not."""
         self.last = last
-        """Index of the last entry written, or of the checkpoint when there is none behind it."""
+        """Index of the last entry written, or of the checkpoint when nothing follows it."""
         self._first = last + 1
         self._places: array[int] = array("Q")
         self._runs: list[tuple[int, int]] = [(last, term)]
-        """Index from which a term holds, that term; ascending. The first is the entry before all others."""
+        """Index from which a term holds, that term; ascending. The first is the entry before all
+        others."""
 
     @property
     def first(self) -> int:
-        """Index of the first entry that is kept; behind `last` when there is none."""
+        """Index of the first entry kept; beyond `last` when there is none."""
         return self._first
 
     @property
@@ -69,23 +72,23 @@ class GroupLog:
         return HardStateRecord(record.term, int.from_bytes(record.body, "little"), record.index)
 
     def place(self, index: int) -> Place | None:
-        """Where an entry stands; None when it is not kept."""
+        """Return the position of an entry; None when it is not kept."""
         if not self._first <= index <= self.last:
             return None
         packed = self._places[index - self._first]
         return Place(packed >> 32, packed & 0xFFFFFFFF)
 
     def term(self, index: int) -> int | None:
-        """An entry's term, also of the one before the first; None when it is not known."""
+        """Return an entry's term, also of the one before the first; None when unknown."""
         if not self._first - 1 <= index <= self.last:
             return None
         return self._runs[bisect_right(self._runs, (index, 1 << 64)) - 1][1]
 
-    # What records do
+    # Effects of records
 
     def add_entry(self, index: int, term: int, place: int) -> None:
-        """An entry at `place`: what stood at its index and behind it is void. Behind a gap, what stood before it is
-        given up."""
+        """Add an entry at `place`, voiding those at its index and after it. After a gap, drop
+        everything before it."""
         if index != self.last + 1:
             self.truncate(index)
             if index != self.last + 1:
@@ -96,7 +99,7 @@ class GroupLog:
             self._runs.append((index, term))
 
     def truncate(self, index: int) -> None:
-        """Entries from `index` on are void, also those in files that are gone because of it."""
+        """Void entries from `index` on, even those in files that are gone because of it."""
         if index < self._first:
             self._start(index - 1, 0)
         elif index <= self.last:
@@ -106,7 +109,7 @@ class GroupLog:
                 self._runs.pop()
 
     def set_checkpoint(self, index: int, term: int) -> None:
-        """Entries up to `index` are in a snapshot."""
+        """Record that a snapshot holds entries up to `index`."""
         if index < self.checkpoint:
             return
         self.checkpoint = index
@@ -115,7 +118,7 @@ class GroupLog:
             self._start(index, self.checkpoint_term)
 
     def forget_before(self, index: int) -> None:
-        """Entries before `index` are no longer kept; their places are given back."""
+        """Drop the places of entries before `index`."""
         index = min(index, self.last + 1)
         if index > self._first:
             run = bisect_right(self._runs, (index - 1, 1 << 64)) - 1
@@ -124,7 +127,7 @@ class GroupLog:
             self._first = index
 
     def begin_behind_checkpoint(self) -> None:
-        """Recovery is done: what the snapshot holds is no longer kept, and its term is known."""
+        """End recovery: drop entries that the snapshot holds, and take over its term."""
         self.forget_before(self.checkpoint + 1)
         if self._first == self.checkpoint + 1:
             self._runs[0] = (self.checkpoint, self.checkpoint_term)
@@ -133,14 +136,14 @@ class GroupLog:
         self.released = self.checkpoint_durable = self.checkpoint_appended = self.checkpoint
 
     def _start(self, last: int, term: int) -> None:
-        """Begin anew behind an entry that is not here."""
+        """Start over after an entry that is not here."""
         self.last = last
         self._first = last + 1
         del self._places[:]
         self._runs = [(last, term)]
 
     def carried(self) -> list[Record]:
-        """What every new file repeats, so that the files before it can be recycled."""
+        """Return the records that every new file repeats, so that earlier files can be recycled."""
         last = self.last
         declared = Record(
             GROUP, 0, self.number, self.term(last) or 0, last, self.name.encode("utf-8")

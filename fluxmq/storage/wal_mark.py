@@ -1,16 +1,17 @@
-"""How far a write-ahead log is known to be synced, written beside it after every sync and never synced itself.
+"""The mark of a write-ahead log: how far it is known to be synced; written after every sync, never
+synced.
 
-Whoever syncs the log writes the mark when that has worked, before it says so: nobody is answered before the mark is there,
-and the mark is never ahead of the log.
+After a successful sync the mark is written before the result is reported: no write is acknowledged
+before its mark, and the mark is never ahead of the log.
 
-The last write of a log can be torn by a crash, and then it was never acknowledged; damage to the last write that *was*
-synced looks just the same. This mark tells them apart whenever the kernel outlived the process, and after a power cut
-as far as it happened to reach the disk: it may be old then, or torn and so not valid, but is never ahead of the log. A
-log that ends before its mark has lost what was acknowledged.
+A crash can tear the last write of a log, which was then never acknowledged; damage to the last
+*synced* write looks the same. The mark distinguishes them whenever the kernel outlived the process,
+and after a power cut as far as it happened to reach the disk: it may then be old, or torn and so
+invalid, but is never ahead of the log. A log that ends before its mark has lost acknowledged data.
 
 ::
 
-    wal.synced: two slots, 512 bytes apart, written in turn; the valid one that is further counts
+    wal.synced: two slots, 512 bytes apart, written in turn; the later valid one counts
        0 8s  magic "FluxWSyn"      16 u64 position in it up to which everything is synced
        8 u64 sequence of the file  24 u64 xxh3-64 of these 24 bytes, seeded with the log's key
 """
@@ -33,7 +34,7 @@ _MAGIC: Final = b"FluxWSyn"
 _FIELDS: Final = struct.Struct("<8sQQ")
 _CHECK: Final = struct.Struct("<Q")
 _SLOT_SPACING: Final = 512
-"""Slots are in different sectors: one that is torn leaves the other."""
+"""Slots are in different sectors: a torn one leaves the other intact."""
 
 
 class Mark(NamedTuple):
@@ -44,7 +45,7 @@ class Mark(NamedTuple):
 
 
 def read_mark(files: Files, directory: str, key: int) -> Mark | None:
-    """What the mark of a log says; None when there is none, or none is valid. Raises ReadFailed."""
+    """Return the mark of a log; None when there is no valid one. Raises ReadFailed."""
     try:
         data = files.read_file(os.path.join(directory, MARK_FILE))
     except FileMissing:
@@ -65,10 +66,10 @@ def _check(fields: bytes, key: int) -> bytes:
 
 
 class MarkFile:
-    """The mark of one log, as its only writer has it."""
+    """The mark of one log, for its only writer."""
 
     def __init__(self, files: Files, directory: str, key: int) -> None:
-        """The file is made by the first write."""
+        """The first write creates the file."""
         self._files = files
         self._path = os.path.join(directory, MARK_FILE)
         self._key = key
@@ -76,15 +77,16 @@ class MarkFile:
         self._slot = 0
 
     def write(self, mark: Mark) -> None:
-        """Say how far the log is synced. On a full disk, or without a descriptor for it, it is not said: an older mark is as
-        true. Raises WriteFailed."""
+        """Write how far the log is synced. Skipped on a full disk or without a descriptor: an older
+        mark is still true. Raises WriteFailed."""
         last = self.after(mark.sequence, mark.position)
         if last.fd >= 0:
             with contextlib.suppress(Exhausted):
                 self._files.overwrite(last.fd, last.data, last.position)
 
     def after(self, sequence: int, end: int) -> MarkWrite:
-        """What has to be written when a sync up to here, that is asked for now, has worked. Raises WriteFailed."""
+        """Return the mark to write once a sync up to here, requested now, succeeds. Raises
+        WriteFailed."""
         if self._fd < 0:
             try:
                 self._fd = self._files.open_(self._path, create=True)

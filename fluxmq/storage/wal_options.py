@@ -1,6 +1,6 @@
-"""What a write-ahead log is opened with, and what it tells.
+"""Options and reports of a write-ahead log.
 
-Plain values and the one thing it is given that acts: the queue of syncs. Knows nothing of files.
+Plain values, and the interface of the syncer that it is given. Knows nothing of files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fluxmq.storage.wal_groups import HardStateRecord
 
 @dataclass(slots=True, init=False)
 class MarkWrite:
-    """A few bytes that are written when a sync has worked, before it is answered. `fd` below 0: none."""
+    """Bytes written after a successful sync, before it is answered. `fd` below 0: none."""
 
     fd: int
     position: int
@@ -29,24 +29,25 @@ NO_MARK = MarkWrite(-1, 0, b"")
 
 
 class SyncQueue(Protocol):
-    """What the log needs of a `Syncer`, which is its alone."""
+    """The log's view of its own `Syncer`."""
 
     def fileno(self) -> int:
-        """Readable when something completed."""
+        """Return a descriptor, readable when something completed."""
 
     def submit(self, fd: int, number: int, mark: MarkWrite = NO_MARK) -> None:
         """Sync what was written to a file, then write `mark`."""
 
     def begin(self, fd: int) -> None:
-        """`write` goes to this file from now on."""
+        """Direct `write` to this file from now on."""
 
     def write(
         self, parts: list[bytes], position: int, number: int, mark: MarkWrite = NO_MARK
     ) -> bool:
-        """Write and sync at once, then write `mark`. False: that is not done here, so write and `submit`."""
+        """Write and sync at once, then write `mark`. False: unsupported here, so write and
+        `submit`."""
 
     def completed(self) -> list[tuple[int, int, float]]:
-        """Number, errno (below 0: of the mark) and seconds of what ended."""
+        """Return number, errno (below 0: of the mark) and seconds of finished requests."""
 
     def wake(self) -> None:
         """Make `fileno` readable."""
@@ -58,25 +59,26 @@ class WalOptions:
 
     file_bytes: int = 64 << 20
     spare_files: int = 4
-    """Files kept ready at most; more that are no longer needed are removed."""
+    """Maximum number of spare files; more unneeded ones are removed."""
     cache_bytes: int = 16 << 20
-    """Entries kept in memory besides those not written yet."""
+    """Bytes of entries kept in memory besides unwritten ones."""
     buffered_bytes_max: int = 256 << 20
-    """What may wait to be written; more is refused with DiskFull."""
+    """Bytes that may wait to be written; more is refused with DiskFull."""
     retry_seconds: float = 1.0
-    """How long after a full disk making a file is tried again."""
+    """Pause before another attempt to create a file on a full disk."""
     synced: bool = True
-    """Whether who wrote is answered after the sync. Otherwise a power cut may have taken any part of what was written
-    and not only the end: recovery then takes what is whole up to the first gap, rather than call the gap damage."""
+    """Acknowledge writes after their sync. Otherwise a power cut may lose any part of what was
+    written, not only the end: recovery then takes everything up to the first gap, instead of
+    treating the gap as damage."""
     background: bool = True
-    """Make and recycle files in a thread; otherwise at once, which blocks."""
+    """Create and recycle files in a thread; otherwise at once, which blocks."""
     cores: tuple[int, ...] = ()
-    """Processors that thread may run on; none: those of who opens the log."""
+    """Processors that thread may run on; with none, those of the log's opener."""
 
 
 @dataclass(slots=True)
 class WalStats:
-    """What a log did since it was opened."""
+    """Statistics of a log since it was opened."""
 
     writes: int = 0
     records: int = 0
@@ -88,7 +90,7 @@ class WalStats:
 
 
 class RecoveredEntry(NamedTuple):
-    """An entry found at the start."""
+    """An entry found at recovery."""
 
     term: int
     index: int  # type: ignore[assignment]  # tuple has a method of this name
@@ -97,7 +99,8 @@ class RecoveredEntry(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What the log held of a group. `first_index`: of the first entry, or of the next one when there are none."""
+    """A group's contents in the log. `first_index`: of the first entry, or of the next one when
+    there are none."""
 
     hard_state: HardStateRecord
     first_index: int

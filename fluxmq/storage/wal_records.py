@@ -1,22 +1,25 @@
-"""The write-ahead log's records: their bytes, and how to tell them from anything else.
+"""The write-ahead log's records: their encoding, and how to recognise them.
 
 Responsible for encoding and checking. Knows nothing of files' names, groups' state or when to sync.
 
 A record, little-endian, 8-aligned in its file::
 
-     0 u64 check: xxh3-64 of bytes 8 to 40, seeded with xxh3-64 of the body, seeded with the file's seed plus position
-     8 u32 length of the body      12 u8 type   13 u8 kind   14 u16 mark of the file
-    16 u32 group                   20 u32 position at which the write that brought it began
-    24 u64 term                    32 u64 index
+     0 u64 check: xxh3-64 of bytes 8 to 40, seeded with xxh3-64 of the body, seeded with the file's
+                  seed plus position
+     8 u32 length of the body   12 u8 type   13 u8 kind   14 u16 mark of the file
+    16 u32 group                20 u32 position at which the record's write began
+    24 u64 term                 32 u64 index
     40 body, zeroes up to a multiple of 8
 
-The file's seed comes from the log's key (secret, drawn when the log is made) and the file's sequence number: bytes of a
-file's former life, of another file, of another place, and bytes that a client sent to look like a record, fail the check.
-The mark (16 bits from the seed, never 0) only makes looking for records fast.
+The file's seed comes from the log's key (secret, drawn when the log is created) and the file's
+sequence number: bytes from a recycled file's past, from another file or position, and bytes that a
+client crafted to look like a record, fail the check. The mark (16 bits from the seed, never 0) only
+makes searching for records fast.
 
-The start of the write is what tells a torn tail from damage: a write begins only after the one before it was synced. So
-when a record is bad and a later one is valid, the later one's write began either behind the bad record (which had been
-synced by then: damage) or before it (the same write, of which a power cut kept some sectors and not others: torn).
+The start of the write distinguishes a torn tail from damage: a write begins only after the previous
+one was synced. So when a record is bad and a later one is valid, the later one's write began either
+after the bad record (which had been synced by then: damage) or before it (the same write, of which
+a power cut kept only some sectors: torn).
 """
 
 from __future__ import annotations
@@ -41,16 +44,17 @@ GROUP: Final = 5
 FORGET: Final = 6
 """The group has left this log; all of it is void."""
 FILE: Final = 7
-"""First record of a file. term: its sequence, index: where the file before it ended, body: FORMAT."""
+"""First record of a file. term: its sequence, index: where the file before it ended, body:
+FORMAT."""
 CLOSED: Final = 8
-"""The log was closed in order: everything before it is whole."""
+"""The log was closed in order: everything before it is complete."""
 TYPES = frozenset(range(ENTRY, CLOSED + 1))
 
 FORMAT = b"FluxMQ write-ahead log 1"
 HEADER_BYTES: Final = 40
 ALIGNMENT: Final = 8
 BODY_BYTES_MAX: Final = 32 << 20
-"""A record fits into a file beside its first records; a larger message is refused long before."""
+"""A record fits into a file beside its first records; larger messages are refused long before."""
 
 _HEAD = struct.Struct("<IBBHIIQQ")
 _CHECK = struct.Struct("<Q")
@@ -60,7 +64,7 @@ _PADDING = [bytes(n) for n in range(ALIGNMENT)]
 
 @dataclass(slots=True, init=False)
 class Record:
-    """What is to be written; where is decided when it is."""
+    """A record to write, at a position that is decided then."""
 
     type: int
     kind: int
@@ -94,34 +98,34 @@ class Found(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the next record is."""
+        """Position of the next record."""
         return self.position + record_bytes(self.length)
 
 
 class FileSeed(NamedTuple):
-    """What ties records to one file of one log."""
+    """Seed and mark that tie records to one file of one log."""
 
     seed: int
     mark: int
 
 
 def file_seed(key: int, sequence: int) -> FileSeed:
-    """Seed and mark for file `sequence` of the log with this key."""
+    """Return seed and mark for file `sequence` of the log with this key."""
     seed = xxh3_64_intdigest(struct.pack("<QQ", key, sequence))
     return FileSeed(seed, (seed >> 48) or 1)
 
 
 def record_bytes(body_bytes: int) -> int:
-    """What a record with such a body takes in its file."""
+    """Return the bytes that a record with such a body takes in its file."""
     return HEADER_BYTES + (body_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def encode(
     records: Iterable[Record], tie: FileSeed, position: int, start: int
 ) -> tuple[list[bytes], list[int], int]:
-    """Buffers to write at `position`, where each record will stand, and where they end.
+    """Return buffers to write at `position`, the position of each record, and where they end.
 
-    `start`: where their write begins, not behind `position`.
+    `start`: where their write begins, not after `position`.
     """
     parts: list[bytes] = []
     positions: list[int] = []
@@ -147,7 +151,8 @@ def encode(
 
 
 def decode(data: memoryview, position: int, tie: FileSeed, base: int = 0) -> Found | None:
-    """The record at `position` of a file whose bytes from `base` on are `data`; None if no valid one is there whole."""
+    """Return the record at `position` of a file whose bytes from `base` on are `data`; None without
+    a valid, complete one."""
     at = position - base
     if at < 0 or at + HEADER_BYTES > len(data):
         return None
@@ -165,12 +170,12 @@ def decode(data: memoryview, position: int, tie: FileSeed, base: int = 0) -> Fou
 
 
 def claimed_bytes(header: bytes) -> int:
-    """What a record whose first HEADER_BYTES are these says it takes; true only if `decode` agrees."""
+    """Return the bytes that a record header claims; true only if `decode` agrees."""
     return record_bytes(_HEAD.unpack_from(header, 8)[0])
 
 
 def records_behind(data: memoryview, position: int, tie: FileSeed) -> Iterator[Found]:
-    """Every valid record at or behind `position`, wherever it stands. Fast over bytes that are not records."""
+    """Yield every valid record at or after `position`, at any place. Fast over other bytes."""
     position = -(-position // ALIGNMENT) * ALIGNMENT
     words = np.frombuffer(data[: len(data) // 8 * 8], dtype="<u8")
     window = 1 << 20

@@ -1,12 +1,13 @@
 """Reads a write-ahead log as a crash left it.
 
-Responsible for telling three things apart: the end of the log, a torn tail (the last write came to disk in part, nobody
-was told that it was done), and damage to what had been synced, which is reported with its place and never skipped. It
-changes nothing: what has to be cut is the caller's to cut before it writes. Knows nothing of what entries mean.
+Distinguishes the end of the log, a torn tail (the last write reached the disk in part and was not
+acknowledged), and damage to synced data, which is reported with its position and never skipped. It
+changes nothing: the caller truncates what must go before it writes. Knows nothing of what entries
+mean.
 
-In file order: records up to the first bad one are taken. Where the next file begins with its first record, the file must
-end exactly where that record says. Where it does not, the log ends at the bad record, and then nothing valid may follow
-except records of the very write that the bad one belongs to (see `wal_records`).
+In file order: records up to the first bad one are taken. If the next file begins with its first
+record, the file must end exactly where that record says. Otherwise the log ends at the bad record,
+and only records of the same write as the bad one may follow (see `wal_records`).
 """
 
 from __future__ import annotations
@@ -44,22 +45,23 @@ Visitor = Callable[[LogFile, Found, memoryview], None]
 
 
 class Recovery:
-    """What a log holds. `used`: its files with contents, in order; `blank`: the ones behind them, ready for use."""
+    """Contents of a log. `used`: its files with contents, in order; `blank`: later ones, ready for
+    use."""
 
     def __init__(self) -> None:
         self.groups: dict[int, GroupLog] = {}
         self.used: list[LogFile] = []
         self.blank: list[LogFile] = []
         self.last_write = 0
-        """Where in the last used file its last write began."""
+        """Start of the last write in the last used file."""
         self.closed = False
-        """The log was closed in order: nothing behind its end can be of a torn write."""
+        """True when the log was closed in order: nothing after its end can be of a torn write."""
         self.numbers = 0
         """The highest group number seen."""
 
 
 def walk(data: memoryview, tie: FileSeed) -> Iterator[Found]:
-    """Valid records of a file from its beginning up to the first bad one."""
+    """Yield the valid records of a file from its beginning up to the first bad one."""
     position = 0
     while True:
         found = decode(data, position, tie)
@@ -70,7 +72,7 @@ def walk(data: memoryview, tie: FileSeed) -> Iterator[Found]:
 
 
 def has_first_record(files: Files, file: LogFile) -> bool:
-    """Whether a file was begun: its first record is whole and says that it is this file's."""
+    """Return whether a file was begun: its first record is complete and names this file."""
     data = memoryview(files.pread(file.fd, HEADER_BYTES + len(FORMAT), 0))
     found = decode(data, 0, file.tie)
     if found is None:
@@ -90,11 +92,12 @@ def recover(
     mark: Mark | None = None,
     synced: bool = True,
 ) -> Recovery:
-    """Read all files of a log, given in order. `visit` sees every record, with its file and the file's bytes.
+    """Read all files of a log, given in order. `visit` sees every record, with its file and the
+    file's bytes.
 
-    `mark`: how far the log is known to be synced. Not `synced`: writes followed each other without a sync between them,
-    and of what a power cut left the part before the first gap is taken. Raises Corruption for anything that a crash
-    alone cannot have left, ReadFailed when a file cannot be read.
+    `mark`: how far the log is known to be synced. Not `synced`: writes followed each other without
+    syncs, and after a power cut the part before the first gap is taken. Raises Corruption for
+    anything that a crash alone cannot have left, ReadFailed when a file cannot be read.
     """
     recovery = Recovery()
     begun = [has_first_record(files, file) for file in logs]
@@ -130,7 +133,7 @@ def recover(
 
 
 def _check_mark(recovery: Recovery, mark: Mark, directory: str) -> None:
-    """The log goes at least as far as it was synced."""
+    """Check that the log reaches at least as far as it was synced."""
     end = Mark(recovery.used[-1].sequence, recovery.used[-1].end) if recovery.used else Mark(0, 0)
     if end < mark:
         at = end.position if end.sequence == mark.sequence else 0
@@ -139,9 +142,10 @@ def _check_mark(recovery: Recovery, mark: Mark, directory: str) -> None:
 
 
 def read_log(files: Files, directory: str, visit: Visitor) -> Recovery:
-    """Read a stopped node's log and change nothing: for tools. `visit` sees every record before the first bad one.
+    """Read a stopped node's log without changes, for tools. `visit` sees every record before the
+    first bad one.
 
-    The files of what is returned are closed. Raises as `recover`.
+    The files in the result are closed. Raises as `recover`.
     """
     found = sequences(files, directory)
     key = open_key(files, directory, create=False)
@@ -163,7 +167,8 @@ def _read_file(
     *,
     synced: bool,
 ) -> bool:
-    """Take the records of one file; `following` is the next file that was begun. Whether what is there goes on."""
+    """Take the records of one file; `following` is the next file that was begun. Return whether the
+    log continues."""
     data = memoryview(files.pread(file.fd, file.size, 0))
     for found in walk(data, file.tie):
         _apply(recovery, file, found, data)
@@ -199,7 +204,8 @@ def _previous_end(files: Files, following: LogFile) -> int:
 
 
 def _check_blank(files: Files, file: LogFile, *, torn: bool) -> None:
-    """A file behind the end holds nothing, or the torn first write of the file right behind the end."""
+    """Check that a file after the end is empty, or holds the torn first write right after the
+    end."""
     data = memoryview(files.pread(file.fd, file.size, 0))
     for found in records_behind(data, 0, file.tie):
         if not torn or found.start > 0:
@@ -209,7 +215,7 @@ def _check_blank(files: Files, file: LogFile, *, torn: bool) -> None:
 
 
 def _apply(recovery: Recovery, file: LogFile, found: Found, data: memoryview) -> None:
-    """One record's meaning."""
+    """Apply one record."""
     recovery.closed = found.type == CLOSED
     if found.type in (CLOSED, FILE):
         if found.type == FILE and found.position != 0:
@@ -243,7 +249,7 @@ def _apply(recovery: Recovery, file: LogFile, found: Found, data: memoryview) ->
 
 
 def _declare(recovery: Recovery, file: LogFile, found: Found, name: bytes) -> None:
-    """A group's declaration: its first, or the one that a file repeats."""
+    """Apply a group's declaration: its first, or one that a file repeats."""
     text = name.decode("utf-8")
     group = recovery.groups.get(found.group)
     if group is None:

@@ -1,11 +1,11 @@
-"""Has the next files of a write-ahead log ready before they are needed, and takes back those that are not any more.
+"""Prepares the next files of a write-ahead log ahead of need, and recycles those no longer needed.
 
-Responsible for files of full length, written once and durable under their names: made of zeroes, or old ones under new
-names. A thread does it, one task after the other. Knows nothing of records.
+Responsible for files of full length, written once and durable under their names: new zeroed ones,
+or old ones renamed. A thread does it, one task after the other. Knows nothing of records.
 
-A task that found the disk full, or no descriptor for what it makes, is tried again later; any other failure is final, because
-what a failed sync of a directory left behind is unknown. So the directory is open all the time, and a file that has got its
-name is not opened anew: once something has changed, a task needs no descriptor any more.
+A task that found the disk full, or no descriptor, is retried later; any other failure is final,
+because the effect of a failed directory sync is unknown. So the directory stays open, and a renamed
+file is not reopened: once something has changed, a task needs no further descriptor.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BESIDE: Final = "new.tmp"
 
 
 class FileSupply:
-    """Makes, recycles and removes files, one after the other, in a thread of its own."""
+    """Creates, recycles and removes files, one after the other, in a thread of its own."""
 
     def __init__(
         self, files: Files, directory: str, key: int, options: WalOptions, wake: Callable[[], None]
     ) -> None:
-        """`wake` is called by the thread after each task. Raises StorageError."""
+        """The thread calls `wake` after each task. Raises StorageError."""
         self.files = files
         self._directory = directory
         self._directory_fd = files.open_directory(directory)
@@ -47,10 +47,10 @@ class FileSupply:
         self._helper: threading.Thread | None = None
         self.busy = False
         self.full: Exhausted | None = None
-        """Why the last task could not be done, for now."""
+        """Reason why the last task could not be done, for now."""
 
     def create(self, sequence: int) -> LogFile:
-        """Make a file of zeroes, here and now."""
+        """Create a zeroed file in the calling thread."""
         path = os.path.join(self._directory, file_name(sequence))
         beside = os.path.join(self._directory, BESIDE)
         fd = self.files.open_(beside, create=True)
@@ -70,11 +70,11 @@ class FileSupply:
             raise
 
     def open_(self, sequence: int) -> LogFile:
-        """An existing file."""
+        """Open an existing file."""
         return open_file(self.files, self._directory, self._key, sequence)
 
     def recycle(self, file: LogFile, sequence: int) -> LogFile:
-        """Give a file that is no longer needed the name of a coming one; its contents stay and mean nothing there."""
+        """Rename an unneeded file to a future one; its old contents are invalid there."""
         self.files.reach("wal.recycle")
         path = os.path.join(self._directory, file_name(sequence))
         self.files.rename(file.path, path)
@@ -98,7 +98,7 @@ class FileSupply:
     # The thread
 
     def start(self, task: Callable[[], LogFile | None]) -> None:
-        """Have the thread do something; one thing at a time."""
+        """Start a task in the thread; one at a time."""
         assert not self.busy, "one task at a time"
         if not self._background:
             self.busy = True
@@ -114,11 +114,12 @@ class FileSupply:
 
     @property
     def done(self) -> bool:
-        """Whether the thread has finished its task and `take` does not block."""
+        """True when the thread has finished its task and `take` does not block."""
         return not self._results.empty()
 
     def take(self) -> LogFile | None:
-        """What the task gave, waiting for it. Raises WriteFailed (or ReadFailed) when it failed for good."""
+        """Return the task's result, waiting for it. Raises WriteFailed (or ReadFailed) when it
+        failed for good."""
         result = self._results.get()
         self.busy = False
         if isinstance(result, Exhausted):
@@ -129,7 +130,7 @@ class FileSupply:
         return result
 
     def close(self) -> None:
-        """Wait for the task under way, end the thread, close the directory."""
+        """Wait for the current task, end the thread, close the directory."""
         if self._helper is not None:
             self._tasks.put(None)
             self._helper.join()
@@ -155,7 +156,7 @@ class FileSupply:
 
 
 class FileRow:
-    """The files of a log in their order: in use, then ready."""
+    """The files of a log in order: in use, then ready."""
 
     def __init__(self, supply: FileSupply, options: WalOptions) -> None:
         """At most `spare_files` are kept ready, unless more are wanted at once."""
@@ -171,16 +172,16 @@ class FileRow:
 
     @property
     def full(self) -> Exhausted | None:
-        """Why the next file could not be made; None when it is there or under way."""
+        """Reason why the next file could not be made; None when it is ready or being made."""
         return self._supply.full
 
     @property
     def busy(self) -> bool:
-        """Whether a file is being made, recycled or removed."""
+        """True while a file is being made, recycled or removed."""
         return self._supply.busy
 
     def at(self, sequence: int) -> LogFile:
-        """A file in use."""
+        """Return a file in use."""
         return self.used[sequence - self.used[0].sequence]
 
     def begin(self) -> LogFile:
@@ -189,10 +190,10 @@ class FileRow:
         return self.used[-1]
 
     def tend(self, is_needed: Callable[[LogFile], bool], wanted: int, now: float) -> None:
-        """Take what the thread finished, and have it recycle, remove or make a file: one at a time.
+        """Collect the thread's result, and have it recycle, remove or create a file: one at a time.
 
-        `wanted` files should be ready. After a full disk the next attempt is a pause later. Raises WriteFailed or
-        ReadFailed when the thread failed.
+        `wanted` files should be ready. After a full disk the next attempt follows after a pause.
+        Raises WriteFailed or ReadFailed when the thread failed.
         """
         while not self._supply.busy or self._supply.done:
             if self._supply.busy:
@@ -210,7 +211,7 @@ class FileRow:
                 return
 
     def _take(self, now: float) -> None:
-        """What the thread finished."""
+        """Collect the thread's result."""
         file = self._supply.take()
         if file is not None:
             self.ready.append(file)
@@ -236,7 +237,7 @@ class FileRow:
             if self._supply.busy:
                 last = self._supply.take()
         except StorageError:
-            pass  # what was being prepared is not needed any more
+            pass  # the file being prepared is not needed any more
         for file in filter(None, (*self.used, *self.ready, last)):
             self._supply.files.close(file.fd)
         self.used.clear()

@@ -1,12 +1,14 @@
-"""Writes the records of a log, one write and one sync at a time, and says what is durable.
+"""Writes the records of a log, one write and one sync at a time, and reports what is durable.
 
-Responsible for group commit, for going on in the next file, for what a failed write or sync and a full disk mean, and for
-which files are still needed. Knows what records do to `GroupLog`, not who appends them or why.
+Responsible for group commit, for continuing in the next file, for handling failed writes, failed
+syncs and full disks, and for which files are still needed. Knows the effect of records on
+`GroupLog`, not who appends them or why.
 
-One write is under way at a time: everything appended meanwhile goes with the next. A write that does not fit into its file
-goes on in the next file after the first part was synced; it counts as done when all of it is. Nothing is written unless
-there is room for the whole of it, so that a full disk leaves the log usable. After a write or a sync that failed nothing
-is acknowledged any more: what is on disk is unknown then, and a second sync would say that all is well.
+One write is in flight at a time: everything appended meanwhile joins the next. A write that does
+not fit into its file continues in the next one after the first part was synced; it is done when all
+of it is. Nothing is written unless there is room for all of it, so that a full disk leaves the log
+usable. After a failed write or sync nothing is acknowledged any more: the disk's state is unknown,
+and a second sync would report success.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from fluxmq.storage.wal_records import (
 from fluxmq.storage.wal_supply import FileRow
 
 WAIT_SECONDS_MAX = 1.0
-"""How long closing waits at once; a disk that is full says so after that."""
+"""Longest wait of closing at once; it then reports a full disk."""
 
 _GONE = -1
-"""In place of a checkpoint's index: the group has left."""
+"""Replaces a checkpoint's index: the group has left."""
 
 
 class LogWriter:
@@ -61,7 +63,8 @@ class LogWriter:
         clock: Callable[[], float],
         mark: MarkFile | None = None,
     ) -> None:
-        """`on_sync` gets the seconds of each sync; `clock` is monotonic; `mark` says how far the log is synced."""
+        """`on_sync` gets the seconds of each sync; `clock` is monotonic; `mark` stores how far the
+        log is synced."""
         self._mark_file = mark
         self._files = files
         self._row = row
@@ -72,7 +75,7 @@ class LogWriter:
         self._clock = clock
         self.body_max = min(BODY_BYTES_MAX, options.file_bytes // 2)
         self.prologue_bytes = record_bytes(len(FORMAT)) + sum(map(carried_bytes, groups.values()))
-        """What every new file begins with."""
+        """Size of the records that begin every new file."""
         self.recent = RecentEntries()
         self.buffered_bytes = 0
         self._buffer: list[Record] = []
@@ -90,7 +93,7 @@ class LogWriter:
         self.stats = WalStats()
 
     def append(self, record: Record) -> None:
-        """Take a record for the next write. Raises DiskFull when too much waits."""
+        """Add a record to the next write. Raises DiskFull when too much is buffered."""
         waiting = self.buffered_bytes + HEADER_BYTES + (len(record.body) + 7 & ~7)
         if waiting > self._options.buffered_bytes_max:
             raise DiskFull(f"{self.buffered_bytes} bytes wait to be written to the log")
@@ -99,17 +102,18 @@ class LogWriter:
 
     @property
     def in_flight(self) -> bool:
-        """Whether a write is under way."""
+        """True while a write is in flight."""
         return self._number != self._durable
 
     @property
     def room(self) -> int:
-        """Bytes of records that can be appended and will surely find space."""
+        """Bytes of records that can be appended and are sure to find space."""
         capacity = self._capacity(len(self._row.ready))
         return max(0, capacity - self.buffered_bytes - self._writing_bytes)
 
     def _capacity(self, ready: int) -> int:
-        """Bytes that fit in any order and of any size, with so many files behind the one in use."""
+        """Return the bytes that fit in any order and size, with `ready` files after the one in
+        use."""
         used = self._row.used
         left = used[-1].size - used[-1].end if used else 0
         if not ready:
@@ -131,7 +135,7 @@ class LogWriter:
             pass  # as nearly always
         elif self.buffered_bytes > self._capacity(len(self._row.ready)):
             self.collect()
-            self.tend()  # another file is needed, and may be there now
+            self.tend()  # another file is needed, and may be ready now
             if self.buffered_bytes > self._capacity(len(self._row.ready)):
                 full = self._row.full
                 if isinstance(full, OutOfDescriptors):
@@ -152,7 +156,8 @@ class LogWriter:
         return self._durable
 
     def collect(self) -> None:
-        """Take the syncer's answers, go on with a write that needs another file, look after the files."""
+        """Process the syncer's answers, continue a write that needs another file, tend the
+        files."""
         if self._failure is not None:
             raise self._failure
         answers = self._syncer.completed()
@@ -178,7 +183,7 @@ class LogWriter:
         self.tend()
 
     def _numbers(self, answers: list[tuple[int, int, float]]) -> list[int]:
-        """Numbers of the writes that were synced."""
+        """Return the numbers of the writes that were synced."""
         numbers = []
         for number, failure, seconds in answers:
             self._syncing = False
@@ -194,7 +199,7 @@ class LogWriter:
         return numbers
 
     def _mark(self, group: GroupLog, index: int) -> None:
-        """A checkpoint became durable, or the group's leaving did."""
+        """Record that a checkpoint, or the group's leaving, became durable."""
         if index != _GONE:
             group.checkpoint_durable = max(group.checkpoint_durable, index)
             return
@@ -202,12 +207,12 @@ class LogWriter:
             file.last_index.pop(group.number, None)
 
     def _fail(self, error: WriteFailed) -> None:
-        """The log has failed for good."""
+        """Fail the log permanently."""
         self._failure = error
         raise error
 
     def _write(self) -> None:
-        """Write what fits into the file in use, or begin the next file, and ask for the sync."""
+        """Write what fits into the file in use, or begin the next file, and request the sync."""
         records, size = self._fitting()
         self._cursor += len(records)
         if not records:
@@ -229,7 +234,8 @@ class LogWriter:
         self._shrink(len(records), end - start)
 
     def _shrink(self, records: int, size: int) -> None:
-        """Let go of what need not be kept. Of what was just given to a syncer that writes, nothing is in the file yet."""
+        """Evict what need not be kept. What was just given to a syncer that writes is not in the
+        file yet."""
         if self._direct:
             size += OVERHEAD_BYTES * records
         else:
@@ -244,7 +250,7 @@ class LogWriter:
         )
 
     def _make_durable(self, file: LogFile, parts: list[bytes], start: int) -> None:
-        """Write, and ask for the sync. Raises WriteFailed, for ever after."""
+        """Write, and request the sync. Raises WriteFailed, permanently."""
         syncer = self._syncer
         mark = NO_MARK
         if file is not self._begun:
@@ -258,7 +264,7 @@ class LogWriter:
             if not self._direct:
                 self._files.pwritev(file.fd, parts, start)
         except StorageError as error:
-            # Also a full disk: space that was written once has run out, so the file is not what it was.
+            # Also on a full disk: space that was written once has run out, so the file is not what it was.
             self._fail(WriteFailed(str(error)))
         self._files.reach("wal.written")
         self._syncing = True
@@ -266,7 +272,8 @@ class LogWriter:
             syncer.submit(file.fd, self._number, mark)
 
     def _fitting(self, behind: int = 0) -> tuple[list[Record], int]:
-        """Records to write next that fit into the file in use, `behind` so many bytes, and their size."""
+        """Return the next records that fit into the file in use, after `behind` bytes, and their
+        size."""
         if not self._row.used:
             return [], 0
         file = self._row.used[-1]
@@ -285,7 +292,7 @@ class LogWriter:
         return writing[cursor:last], size
 
     def _begin_file(self) -> list[Record]:
-        """Go on in the next file; the records it begins with."""
+        """Continue in the next file; return the records it begins with."""
         self._files.reach("wal.rotate")
         before = self._row.used[-1].end if self._row.used else 0
         file = self._row.begin()
@@ -297,7 +304,7 @@ class LogWriter:
         return records
 
     def _apply(self, records: list[Record], file: LogFile, positions: list[int]) -> None:
-        """Note what records that go to the file mean."""
+        """Apply the records that go to the file."""
         groups, last_index = self._groups, file.last_index
         sequence = file.sequence << 32
         for record, position in zip(records, positions, strict=True):
@@ -324,9 +331,10 @@ class LogWriter:
                 self._marks.append((group, _GONE))
 
     def _void(self, group: int, index: int) -> None:
-        """Entries from `index` on are void once what is being written is durable; until then their files stay.
+        """Void entries from `index` on once the current write is durable; until then their files
+        stay.
 
-        The file in use stays in any case, and is the one that entries behind this will stand in.
+        The file in use stays in any case; entries after this will be in it.
         """
         unpin(self._row.used[-1:], group, index)
         self._voids.append((self._row.used[:-1], group, index))
@@ -334,7 +342,8 @@ class LogWriter:
     # Files
 
     def pinning(self, file: LogFile) -> list[int]:
-        """Groups that need a file. One whose leaving is not durable yet needs all of its files."""
+        """Return groups that need a file. One whose leaving is not yet durable needs all of its
+        files."""
         pinning = []
         for number, index in file.last_index.items():
             group = self._groups.get(number)
@@ -346,7 +355,7 @@ class LogWriter:
         return bool(self.pinning(file))
 
     def tend(self) -> None:
-        """Have the next file made, the oldest recycled or removed: one step at a time."""
+        """Have the next file made, or the oldest recycled or removed: one step at a time."""
         wanted = 1
         if self.buffered_bytes > self._options.file_bytes - self.prologue_bytes:
             while self._capacity(wanted) < self.buffered_bytes:
@@ -380,7 +389,7 @@ class LogWriter:
             self.collect()
 
     def _wait(self) -> None:
-        """Until something completed."""
+        """Wait until something completed."""
         if self._syncing or self._buffer:
             poll = select.poll()  # select() knows no descriptor above 1023
             poll.register(self._syncer, select.POLLIN)
@@ -388,5 +397,5 @@ class LogWriter:
 
 
 def carried_bytes(group: GroupLog) -> int:
-    """What a group takes at the beginning of every file."""
+    """Return the bytes that a group takes at the beginning of every file."""
     return sum(record_bytes(len(record.body)) for record in group.carried())
