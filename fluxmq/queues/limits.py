@@ -16,7 +16,7 @@ MEMBERS_MAX: Final = 100_000
 
 PENDING_RANGES_MAX: Final = 100_000
 """Pending ranges of one group; dead ones count separately. About 500 bytes each, so 50 MB; beyond
-it nothing more is claimed until something is settled, as in the original implementation."""
+it nothing more is claimed until something is settled."""
 
 DEAD_RANGES_MAX: Final = 100_000
 """Ranges waiting for their dead-letter append. Beyond it claims stop; messages still die."""

@@ -21,7 +21,7 @@ from fluxmq.settings.values import Duration, Size, TopicFilter
 TEN_YEARS: Final = 10 * 366 * 86_400
 COUNT_MAX: Final = 1 << 50
 DELIVERY_LIMIT: Final = 5
-"""Default delivery limit of a classic queue: that of the original implementation."""
+"""Default delivery limit of a classic queue."""
 QUORUM_DELIVERY_LIMIT: Final = 20
 """Default delivery limit of a quorum queue: RabbitMQ's since 4.0."""
 
