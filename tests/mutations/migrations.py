@@ -39,7 +39,7 @@ MUTATIONS = [
         "migration_incomplete_install",
         "What was installed counts only while nothing has come since.",
         "take_in",
-        "move.installed = 0  # what was installed does not know of this",
+        "move.installed = 0",
         "",
         OF_MACHINE + "test_more_than_was_installed_makes_it_incomplete_again",
     ),

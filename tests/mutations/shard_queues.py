@@ -263,7 +263,7 @@ MUTATIONS = [
         "queue_turns",
         "Members take turns when messages come one by one.",
         "Desk.run",
-        "hungry.append(consumer)  # the next that comes is another member's",
+        "hungry.append(consumer)",
         "hungry.appendleft(consumer)",
         OF_MESSAGES + "test_members_take_turns_when_messages_come_one_by_one",
     ),
