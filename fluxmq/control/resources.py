@@ -30,7 +30,7 @@ class NodeResources:
         self.configure(settings)
 
     def configure(self, settings: Settings) -> None:
-        """Take settings, at start and when they change."""
+        """Apply settings, at start and when they change."""
         self._marks = Marks.of(settings.memory, available())
 
     def measure(self) -> None:
@@ -48,7 +48,7 @@ class NodeResources:
         return Resources(self._table.alarms(), self._table.memory(), marks.high, marks.available)
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the same as metrics."""
+        """Yield the same figures as metrics."""
         found = self.read()
         for kind in ALARMS:
             yield "fluxmq_alarm", {"kind": kind}, int(kind in found.alarms)

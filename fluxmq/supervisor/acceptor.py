@@ -69,12 +69,11 @@ CROWD_MIN = 2
 
 CROWD_PAUSE_SECONDS = 0.002
 """Delay of the next turn in a crowd: first bytes then are there already, and each message to a
-shard carries more connections. Saves more than half of the work; a lone client is served at once.
-"""
+shard carries more connections. Saves more than half of the work; a lone client is served at
+once."""
 
 DESCRIPTORS_RESERVED = 64
-"""Descriptors the acceptor needs for itself: sockets to the shards, listeners, table, logs, the
-loop."""
+"""Descriptors of the acceptor itself: sockets to the shards, listeners, table, logs, loop."""
 
 _PLAIN = LISTENERS.index("mqtt.tcp")
 _AMQP = LISTENERS.index("amqp.tcp")
@@ -224,8 +223,7 @@ class Acceptor:
             self._wakeup.recv(64)
 
     def _is_crowd(self, now: float) -> bool:
-        """Return whether many connections are arriving; if not, start awaiting those that were
-        early."""
+        """Return whether a crowd is arriving; if not, start awaiting early connections."""
         if self._came >= CROWD_MIN:
             self._crowd_turns = EARLY_TURNS
         elif self._crowd_turns:
@@ -345,8 +343,7 @@ class Acceptor:
     ) -> None:
         """Hand a recognised connection over, or close it.
 
-        A shard answers a client that sends the AMQP port another protocol header with the supported
-        one.
+        A shard answers a wrong protocol header on the AMQP port with the supported one.
         """
         if listener != _AMQP:
             if isinstance(verdict, Refusal):
@@ -368,8 +365,7 @@ class Acceptor:
             self._entrance.room -= 1
 
     def _shard_for(self, listener: int, verdict: Sniffed | Refusal) -> int:
-        """Choose a shard: by session for MQTT, the one with the fewest connections for AMQP, else
-        in turn."""
+        """Choose a shard: by session for MQTT, the least loaded for AMQP, else in turn."""
         if listener in _AMQP_ALL:
             return self._delivery.lightest_shard(_AMQP_ALL)
         client_id = verdict.client_id if isinstance(verdict, Sniffed) else None
@@ -480,7 +476,7 @@ class Acceptor:
 
 
 def main() -> None:
-    """Start from the launch description; exit with 3 and a reason when a listener cannot be opened."""
+    """Start from the launch description; exit with 3 when a listener cannot be opened."""
     try:
         launch = launching.from_environment()
         launching.bind_to_parent(launch)
