@@ -65,7 +65,7 @@ class MetadataError(FluxmqError):
 
 
 class ChangeError(FluxmqError):
-    """A change was refused and nothing written; `code` is one of `control.messages.ERROR_*`."""
+    """A change was refused and nothing written; `code` is one of `ipc.messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

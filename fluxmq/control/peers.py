@@ -75,7 +75,7 @@ class Service:
 
 
 class RequestError(Exception):
-    """A request is refused; `code` is one of `control.messages.ERROR_*`."""
+    """A request is refused; `code` is one of `ipc.messages.ERROR_*`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -11,8 +11,8 @@ Schema 3::
     topology           kind and key: a row (msgpack), and whether it ends with the node
     shared             facts that the nodes of a cluster share about each other, by key (msgpack);
                        empty while the node is alone
-    raft_state         one row while the node is in a cluster: its identity, term and vote, first log
-                       index, index applied to the tables above, and the membership there
+    raft_state         one row while the node is in a cluster: its identity, term and vote, first
+                       log index, index applied to the tables above, and the membership there
     raft_log           entries of the group _meta from that index on
 
 Schema 2 had no ``shared`` and nothing of Raft. Schema 1 had ``state`` with the users' revision, and

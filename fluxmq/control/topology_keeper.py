@@ -1,5 +1,4 @@
-"""The node's topology (exchanges, queues, bindings, policies, vhosts): decides, stores, publishes
-it.
+"""The node's topology (exchanges, queues, bindings, policies, vhosts): decided, stored, published.
 
 Sets of changes that arrive during a write form the next transaction together, so that they share
 one disk sync. Nothing is sent to a shard, or answered, before it is written. A shard that says

@@ -1,10 +1,13 @@
-"""Available memory, the memory that a process holds, and the marks at which the node begins to refuse work.
+"""Available memory, the memory that a process holds, and the marks above which the node refuses
+work.
 
-Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages, swapped out or not, and shared
-pages without a file (the rings between shards). Mapped files and the page cache do not. Each process measures itself and
-writes the figure into its row of the process table, where all read the sum.
+Only memory counts that the kernel cannot reclaim without killing a process: anonymous pages,
+swapped out or not, and shared pages without a file (the rings between shards). Mapped files and the
+page cache do not. Each process measures itself and writes the figure into its row of the process
+table, where all read the sum.
 
-Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions 1 and 2.
+Source: proc(5), ``/proc/<pid>/status`` and ``/proc/meminfo``; the kernel's control groups, versions
+1 and 2.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ SAMPLE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Bytes: all memory available, and the use at which publishers stop, resume, and new work is refused."""
+    """Marks in bytes: all memory available, and the use at which publishers stop, resume, and new
+    work is refused."""
 
     available: int
     high: int
@@ -38,7 +42,8 @@ class Marks:
     def of(cls, settings: Memory, available: int) -> Marks:
         """Return the marks for a machine with ``available`` bytes.
 
-        The critical mark lies at most halfway between the high one and all memory, so that it is reached before the end.
+        The critical mark lies at most halfway between the high one and all memory, so that it is
+        reached before the end.
         """
         high = settings.high_watermark_bytes or int(settings.high_watermark * available)
         critical = int(high * settings.critical)
@@ -48,7 +53,8 @@ class Marks:
 
 
 class Watermark:
-    """The memory alarm with its hysteresis: on from the high mark on, until use falls below the resume mark."""
+    """The memory alarm with its hysteresis: raised from the high mark until use falls below the
+    resume mark."""
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks

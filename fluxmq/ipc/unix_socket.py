@@ -1,7 +1,9 @@
-"""The control socket as a file: binding it for this user alone, reaching it by any path, knowing who calls.
+"""The control socket as a file: bound for this user alone, reachable by any path, with peer
+identity.
 
-An address of a Unix socket holds 107 bytes of path, and data directories may lie deeper. Such a path
-is reached through the directory's descriptor (``/proc/self/fd/<n>/control.sock``), which is short.
+An address of a Unix socket holds 107 bytes of path, and data directories may lie deeper. Such a
+path is reached through the directory's descriptor (``/proc/self/fd/<n>/control.sock``), which is
+short.
 """
 
 from __future__ import annotations
