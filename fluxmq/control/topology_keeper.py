@@ -1,9 +1,9 @@
 """The node's topology (exchanges, queues, bindings, policies, vhosts): decided, stored, published.
 
-Sets of changes that arrive during a write form the next transaction together, so that they share
-one disk sync. Nothing is sent to a shard, or answered, before it is written. A shard that says
-hello gets everything; after that the differences, by revision and in order. The caller of a change
-is answered when every live shard has confirmed it, or after `CONFIRM_SECONDS`.
+Sets of changes that arrive during a write form the next transaction, so that they share one sync.
+Nothing is sent to a shard, or answered, before it is written. A shard that says hello gets
+everything; after that the differences, by revision and in order. The caller of a change is answered
+when every live shard has confirmed it, or after `CONFIRM_SECONDS`.
 
 Queues of the settings file are rows like others, but not written: each start reads them again.
 
@@ -405,8 +405,8 @@ class TopologyKeeper:
                 body = await shard.ask(TOPOLOGY, part.to_body(), PUSH_SECONDS)
                 held = Confirmed.from_body(body).revision
                 if held >= revision:
-                    # After the last part; or after the first, when the shard's copy outlived our
-                    # last connection.
+                    # After the last part; or the first, if the shard's copy outlived our
+                    # connection.
                     break
             shard.topology_revision = held
         except TimeoutError:

@@ -10,8 +10,8 @@ random *incarnation*, and the group records which one each node has.
   votes nor campaigns.
 * The leader records the incarnation of a returning node, removes it from the voters, adds it as a
   learner, whose acknowledgements do not count, and makes it a voter when it has caught up. Each
-  step is committed before the next. The node is a member again when it has applied the last one, with its
-  own incarnation recorded before.
+  step is committed before the next. The node is a member again when it has applied the last one,
+  with its own incarnation recorded before.
 * A directory that has less than others know it had (a restored copy) forgets its log and returns as
   well.
 
