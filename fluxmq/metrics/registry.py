@@ -27,8 +27,7 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """Process that reports a metric. `SHARD` metrics get a label `shard`; `NODE` ones come from
-    control."""
+    """Reporter of a metric. `SHARD` metrics get a label `shard`; `NODE` ones come from control."""
 
     SHARD = "shard"
     ACCEPTOR = "acceptor"
@@ -73,7 +72,7 @@ DROP_REASONS: Final = (
 AMQP_STATES: Final = (
     "starting",  # from its header to connection.open-ok
     "running",
-    "flow",  # reading is paused: it publishes, or sends requests, faster than the broker handles them
+    "flow",  # reading is paused: it publishes, or sends requests, too fast
     "blocked",  # it has published, and is not read: the node is short of memory or disk space
     "closing",  # connection.close was sent and not answered yet
 )

@@ -5,7 +5,7 @@ message's properties to the block that queues keep. It knows nothing of sockets,
 states and the effects of methods.
 
 * `constants`           numbers of the specification: frame types, reply codes
-* `errors`              errors of a peer by scope: `HardError` ends the connection, `SoftError` the channel
+* `errors`              errors of a peer: `HardError` ends the connection, `SoftError` the channel
 * `tables`              field tables and their values
 * `method_types`        one tuple per method
 * `method_table`        the fields of each on the wire

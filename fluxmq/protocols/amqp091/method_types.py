@@ -291,8 +291,7 @@ class QueueUnbindOk(NamedTuple):
 
 
 class BasicQos(NamedTuple):
-    """Limit of unacked messages; with `global_` for the channel, else for each future consumer
-    (RabbitMQ)."""
+    """Limit of unacked messages; `global_`: of the channel, else of new consumers (RabbitMQ)."""
 
     prefetch_size: int
     prefetch_count: int

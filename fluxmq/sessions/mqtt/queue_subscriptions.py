@@ -3,8 +3,8 @@
 The same filter may be written ``$share/<group>/$queue/...``. MQTT 5 clients may add user
 properties, once each and for every queue among the filters of the packet:
 
-``consumer-group``  group to read the queue with; default: the client id, for 3.1.1 clients up to its
-                    first ``-``
+``consumer-group``  group to read the queue with; default: the client id, for 3.1.1 clients up to
+                    its first ``-``
 ``start``           start of a new group: first, last, next, offset=<n>, timestamp=<unix s or ms>
 ``ack-mode``        auto: PUBACK or PUBCOMP settles a message; explicit: a command does (see
                     ``settlement``)
