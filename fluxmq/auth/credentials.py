@@ -37,7 +37,8 @@ class HashParameters:
     parallelism: int = 1
 
     def __post_init__(self) -> None:
-        """Raise ValueError for parameters argon2 would refuse or that are unreasonably expensive."""
+        """Raise ValueError for parameters argon2 would refuse or that are unreasonably
+        expensive."""
         if not 1 <= self.parallelism <= PARALLELISM_MAX:
             raise ValueError(f"parallelism must be 1 to {PARALLELISM_MAX}")
         if not 1 <= self.time_cost <= TIME_COST_MAX:

@@ -33,7 +33,8 @@ EXCHANGE_BYTES_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class VhostPermission:
-    """A user's permissions in one virtual host: patterns of names, see `fluxmq.auth.permissions`."""
+    """A user's permissions in one virtual host: patterns of names, see
+    `fluxmq.auth.permissions`."""
 
     vhost: str
     configure: str
@@ -56,9 +57,9 @@ class User:
     """One user as shards know it: `hash` is argon2id text, `scram` the keys for SCRAM-SHA-256
     (None: password only).
 
-    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``, for
-    MQTT. `tags` (``administrator``, ``management`` ...), `permissions` and `topic_permissions` are those
-    of AMQP; there is at most one per virtual host, and per virtual host and exchange.
+    `publish` and `subscribe` are topic filters, possibly with ``{client_id}`` and ``{username}``,
+    for MQTT. `tags` (``administrator``, ``management`` ...), `permissions` and `topic_permissions`
+    are those of AMQP; there is at most one per virtual host, and per virtual host and exchange.
     """
 
     name: str
@@ -142,7 +143,8 @@ def permission_problem(
 
 
 def user_problem(user: User, *, patterns: bool = True) -> str | None:
-    """Return the first thing wrong with a user's record, or None; `patterns` as in `permission_problem`."""
+    """Return the first thing wrong with a user's record, or None; `patterns` as in
+    `permission_problem`."""
     return (
         name_problem(user.name)
         or hash_problem(user.hash)

@@ -1,4 +1,5 @@
-"""``fluxmqctl backup DIR``: make a data directory that a broker can start from while the node runs."""
+"""``fluxmqctl backup DIR``: make a data directory that a broker can start from while the node
+runs."""
 
 from __future__ import annotations
 

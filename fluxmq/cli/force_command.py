@@ -64,7 +64,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(node: Node, options: argparse.Namespace) -> list[str]:
-    """Inspect the groups, or force them; return the lines to print. Exits when that is impossible."""
+    """Inspect the groups, or force them; return the lines to print. Exits when that is
+    impossible."""
     settings = node.settings
     if settings is None:
         raise ExitError(EXIT_USAGE, "name the node's settings file: fluxmqctl --config FILE ...")

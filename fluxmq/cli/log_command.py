@@ -109,7 +109,8 @@ def run(options: argparse.Namespace, data_dir: Path, out: Writer, complain: Writ
 
 @contextlib.contextmanager
 def _kept_still(files: Files, path: str, *, forced: bool) -> Iterator[None]:
-    """Hold the lock of the data directory that contains a path, so that no broker starts meanwhile."""
+    """Hold the lock of the data directory that contains a path, so that no broker starts
+    meanwhile."""
     root = Path(path).absolute()
     if not root.is_dir():
         root = root.parent

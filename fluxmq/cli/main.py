@@ -257,7 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; messages go to standard output and standard error."""
+    """Run one command and return its exit code; messages go to standard output and standard
+    error."""
     options = parser().parse_args(ordered(sys.argv[1:] if arguments is None else arguments))
     try:
         node = Node(options)

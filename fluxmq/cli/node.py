@@ -101,7 +101,8 @@ class Node:
         return HashParameters() if self.settings is None else parameters_of(self.settings)
 
     def change(self, kind: str, body: Body) -> None:
-        """Change users through the broker or directly; warn of shards that did not confirm in time."""
+        """Change users through the broker or directly; warn of shards that did not confirm in
+        time."""
         self.complain_of(self._changed(kind, body).unconfirmed)
 
     def complain_of(self, unconfirmed: tuple[str, ...]) -> None:

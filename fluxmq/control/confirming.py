@@ -1,4 +1,5 @@
-"""Waits until every live shard, here and on other nodes, has applied a change, within a time limit."""
+"""Waits until every live shard, here and on other nodes, has applied a change, within a time
+limit."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Confirming:
             self._elsewhere.reached(self._live(), self._held(), revision)
 
     async def missing(self, revision: int, seconds: float) -> tuple[str, ...]:
-        """Wait until all have applied a revision; return the names still missing after ``seconds``."""
+        """Wait until all have applied a revision; return the names still missing after
+        ``seconds``."""
         deadline = asyncio.get_running_loop().time() + seconds
         while missing := self._missing(revision):
             remaining = deadline - asyncio.get_running_loop().time()

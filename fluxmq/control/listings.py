@@ -196,8 +196,8 @@ class Listings:
 
 
 Record = tuple[Callable[[Any], TableRow], Any]
-"""A row's builder and its argument: each page iterates anew, but builds no rows before its start.
-"""
+"""A row's builder and its argument: each page iterates anew, but builds no rows before its
+start."""
 
 
 def _next_page(

@@ -104,7 +104,7 @@ class MetadataStore:
         self._database.close()
 
     def users(self) -> Users:
-        """Return all users with their revision. Raises MetadataError for a record that is damaged."""
+        """Return all users with their revision. Raises MetadataError for a damaged record."""
         (revision,) = self._database.execute("SELECT revision FROM state").fetchone()
         rows = self._database.execute(f"SELECT {_COLUMNS} FROM users ORDER BY name").fetchall()
         permissions, topics = self._permissions()

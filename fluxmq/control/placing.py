@@ -230,7 +230,8 @@ class Placing:
         return Placed(target, core, source != target, round(pause, 6))
 
     async def _find(self, group: str) -> GroupRow | None:
-        """Return the group's row. Raises RequestError when a shard does not answer: it may have it."""
+        """Return the group's row. Raises RequestError when a shard does not answer: it may have
+        it."""
         listing = await self.groups()
         for row in listing.groups:
             if row.group == group:

@@ -199,7 +199,8 @@ class ControlProcess:
         return await self._thread.run(store.users) if known else Users(0, ()), keeper
 
     def _group_of(self, queue: QueueSettings) -> str:
-        """Return the replicated group of a configured queue; empty for a queue local to this node."""
+        """Return the replicated group of a configured queue; empty for a queue local to this
+        node."""
         raft = self._settings.cluster.raft
         return queue.replication_group(raft) or "" if raft.enabled else ""
 

@@ -1,7 +1,7 @@
 """The node's memory and alarms as the control process reports them.
 
-Shards raise alarms and act on them (``fluxmq/shards/alarms``); this module reads the process table. It also measures the
-supervisor and the acceptor, which do not measure themselves.
+Shards raise alarms and act on them (``fluxmq/shards/alarms``); this module reads the process table.
+It also measures the supervisor and the acceptor, which do not measure themselves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class NodeResources:
         self._marks = Marks.of(settings.memory, available())
 
     def measure(self) -> None:
-        """Write the memory of this process, the supervisor and the acceptor into this process's row."""
+        """Write the memory of this process, the supervisor and the acceptor into this process's
+        row."""
         found = self._own.read()
         acceptors = [row.pid for row in self._table.rows() if row.role == ACCEPTOR]
         for pid in (self._supervisor, *acceptors):

@@ -34,7 +34,8 @@ _log = get_logger(__name__)
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `closed` is set when it has ended, `served` tells whether hello was answered."""
+    """One connection; `closed` is set when it has ended, `served` tells whether hello was
+    answered."""
 
     def __init__(self, conversation: Conversation, log: RateLimited) -> None:
         self._conversation = conversation

@@ -55,7 +55,8 @@ def shares(limit: int, workers: int, nodes: int = 1) -> Shares:
 
 
 def shares_here(settings: Settings, workers: int) -> Shares:
-    """Divide this process's limit, which equals that of shards; `raise_file_limit` has been called."""
+    """Divide this process's limit, which equals that of shards; `raise_file_limit` has been
+    called."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     cluster = settings.cluster
     others = len(cluster.raft.peers) if cluster.enabled else 0

@@ -18,8 +18,8 @@ import msgpack  # type: ignore[import-untyped]
 
 from fluxmq.model.errors import FluxmqError
 
-# A snapshot of all users is the largest message (see `user_messages.SNAPSHOT_BYTES_MAX`, which leaves room
-# for its envelope).
+# A snapshot of all users is the largest message (see `user_messages.SNAPSHOT_BYTES_MAX`, which
+# leaves room for its envelope).
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 # Longest list or map in one message: a scrape of one shard has at most some thousand samples.
 ELEMENTS_MAX: Final = 65536

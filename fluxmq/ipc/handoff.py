@@ -65,8 +65,8 @@ class HandoffDamagedError(FluxmqError):
 class Handoff:
     """One accepted connection.
 
-    ``fd`` is a non-blocking TCP socket that the holder must close or pass on; ``listener`` an index into
-    LISTENERS; ``peer`` is ``address:port``; ``data`` the bytes already read from the socket.
+    ``fd`` is a non-blocking TCP socket that the holder must close or pass on; ``listener`` an index
+    into LISTENERS; ``peer`` is ``address:port``; ``data`` the bytes already read from the socket.
     """
 
     fd: int
@@ -76,7 +76,8 @@ class Handoff:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Create the two ends, the acceptor's, then the shard's. Both non-blocking and close-on-exec."""
+    """Create the two ends, the acceptor's, then the shard's. Both non-blocking and
+    close-on-exec."""
     sender, receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sender.setblocking(False)
     receiver.setblocking(False)

@@ -242,7 +242,8 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit on open files to the hard limit and return it: a connection is a descriptor."""
+    """Raise the soft limit on open files to the hard limit and return it: a connection is a
+    descriptor."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -276,7 +277,8 @@ def fail_boot(reason: str, table: ProcessTable | None = None, slot: int = 0) -> 
 
 
 def write_settings(fd: int, payload: bytes) -> None:
-    """Replace the settings in the memfd ``fd``. Readers never see a mixture: they check the frame."""
+    """Replace the settings in the memfd ``fd``. Readers never see a mixture: they check the
+    frame."""
     if len(payload) > SETTINGS_BYTES_MAX:
         raise LaunchError(f"settings take {len(payload)} bytes, more than {SETTINGS_BYTES_MAX}")
     framed = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload

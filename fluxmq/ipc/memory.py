@@ -20,7 +20,8 @@ from fluxmq.settings.schema import Memory
 
 OWN_STATUS = "/proc/self/status"
 STATUS_BYTES_MAX = 8192
-"""Longer than the kernel's text about a process, whose lists of processors and memory nodes grow with the machine."""
+"""Longer than the kernel's text about a process, whose lists of processors and memory nodes grow
+with the machine."""
 MEMORY_INFO = "/proc/meminfo"
 OWN_GROUPS = "/proc/self/cgroup"
 GROUPS_ROOT = "/sys/fs/cgroup"
@@ -98,13 +99,15 @@ def held(status: bytes) -> int:
 def available(
     memory_info: str = MEMORY_INFO, own_groups: str = OWN_GROUPS, root: str = GROUPS_ROOT
 ) -> int:
-    """Return the bytes available to this node: the machine's memory, or the lowest limit of its control groups."""
+    """Return the bytes available to this node: the machine's memory, or the lowest limit of its
+    control groups."""
     total = _kibibytes(Path(memory_info).read_bytes(), b"MemTotal:") * 1024
     return min([total, *_group_limits(own_groups, root)])
 
 
 def _group_limits(own_groups: str, root: str) -> list[int]:
-    """Return the limits of this process's control groups, from its own to the outermost visible one."""
+    """Return the limits of this process's control groups, from its own to the outermost visible
+    one."""
     try:
         lines = Path(own_groups).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -118,7 +121,8 @@ def _group_limits(own_groups: str, root: str) -> list[int]:
             base, name = Path(root, "memory"), "memory.limit_in_bytes"
         else:
             continue
-        # In a container the path may be the host's, while only the container's own group is mounted, at the top.
+        # In a container the path may be the host's, while only the container's own group is
+        # mounted, at the top.
         place = base / path.lstrip("/")
         for directory in (place, *place.parents):
             limit = _limit(directory / name)
@@ -139,7 +143,8 @@ def _limit(file: Path) -> int | None:
 
 
 def _kibibytes(text: bytes, name: bytes) -> int:
-    """Return the number after a name at the beginning of a line, 0 where the kernel does not report it."""
+    """Return the number after a name at the beginning of a line, 0 where the kernel does not report
+    it."""
     at = text.find(b"\n" + name)
     if at < 0 and not text.startswith(name):
         return 0

@@ -1,4 +1,5 @@
-"""Moves of a queue to another replication group: fluxmqctl's requests to control, and the answers."""
+"""Moves of a queue to another replication group: fluxmqctl's requests to control, and the
+answers."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ NAME_CHARACTERS_MAX: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class Migrate:
-    """Command to move a queue to ``group``, or with ``abort`` to leave it where it is. As
-    `MIGRATION`, a mere query."""
+    """Command to move a queue to ``group``, or with ``abort`` to leave it where it is. A request of
+    kind `MIGRATION` is a mere query."""
 
     vhost: str
     name: str

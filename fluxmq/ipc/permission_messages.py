@@ -50,7 +50,8 @@ def vhost_permission(value: object) -> VhostPermission:
 
 
 def topic_permission(value: object) -> TopicPermission:
-    """Read a permission for a topic exchange, without compiling its patterns. Raises MessageError."""
+    """Read a permission for a topic exchange, without compiling its patterns. Raises
+    MessageError."""
     fields = Fields(value, "topic permission")
     patterns = (fields.text(name, PATTERN_BYTES_MAX) for name in ("write", "read"))
     vhost = fields.text("vhost", VHOST_BYTES_MAX)

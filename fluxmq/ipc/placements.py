@@ -148,7 +148,8 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """Pin a group to the shard of a core, or to a shard by number. Exactly one of them is not -1."""
+    """Pin a group to the shard of a core, or to a shard by number. Exactly one of them is not
+    -1."""
 
     group: str
     core: int = -1

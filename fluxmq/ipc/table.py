@@ -74,9 +74,9 @@ class TableError(FluxmqError):
 class Row:
     """A reading of one row.
 
-    ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is CLOCK_MONOTONIC
-    in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative for a signal, None
-    while the child has never ended; ``connections`` is indexed by listener.
+    ``started_at`` is in seconds since the epoch, 0 when never started; ``heartbeat`` is
+    CLOCK_MONOTONIC in nanoseconds, 0 before the first beat; ``last_exit`` is an exit code, negative
+    for a signal, None while the child has never ended; ``connections`` is indexed by listener.
     """
 
     slot: int

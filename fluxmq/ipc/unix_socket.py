@@ -54,7 +54,8 @@ def connect(path: Path, timeout: float | None) -> socket.socket:
 
 
 def bind(path: Path) -> socket.socket:
-    """Return a socket bound at `path` with mode 0600, not yet listening; a stale socket is replaced.
+    """Return a socket bound at `path` with mode 0600, not yet listening; a stale socket is
+    replaced.
 
     The caller must hold the data directory's lock. Raises OSError, FileExistsError when something
     other than a socket lies there.

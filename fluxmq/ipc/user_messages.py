@@ -268,7 +268,8 @@ class UserDelete:
 
 @dataclass(frozen=True, slots=True)
 class UserChanged:
-    """The answer to every change: the new revision, and the shards that did not confirm it in time."""
+    """The answer to every change: the new revision, and the shards that did not confirm it in
+    time."""
 
     revision: int
     unconfirmed: tuple[str, ...]

@@ -178,7 +178,8 @@ def _known_name(beginning: bytes | bytearray) -> Refusal | Literal[NeedMore.NEED
 def _connect(
     data: bytes | bytearray, start: int, end: int
 ) -> Sniffed | Refusal | Literal[NeedMore.NEED_MORE]:
-    """Find the client id in ``data[start:end]``, an available part of variable header and payload."""
+    """Find the client id in ``data[start:end]``, an available part of variable header and
+    payload."""
     name_length = 0
     for name in _PROTOCOL_NAMES:
         if data.startswith(name, start, end):

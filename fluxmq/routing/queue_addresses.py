@@ -53,7 +53,8 @@ class QueueAddress(NamedTuple):
 
 
 class QueueFilter(NamedTuple):
-    """Queue of a subscription, and ``pattern`` that the keys of its messages match, empty for all."""
+    """Queue of a subscription, and ``pattern`` that the keys of its messages match, empty for
+    all."""
 
     queue: bytes
     pattern: bytes

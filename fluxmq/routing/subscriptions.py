@@ -254,7 +254,8 @@ def _collect(nodes: list[_Node[S, V]], levels: list[bytes], entries: list[_Entry
 
 
 def _walk(topic_filter: bytes) -> tuple[list[bytes], bool]:
-    """Return the levels leading to a wildcard filter's node, and whether it ends in `#` below it."""
+    """Return the levels leading to a wildcard filter's node, and whether it ends in `#` below
+    it."""
     levels = topic_filter.split(SEPARATOR)
     ends_multi = levels[-1] == MULTI
     if ends_multi:

@@ -24,7 +24,8 @@ def is_wildcard(topic_filter: bytes) -> bool:
 
 
 def is_reserved(topic: bytes) -> bool:
-    """Return whether the topic starts with `$` and so hides from leading wildcards [MQTT-4.7.2-1]."""
+    """Return whether the topic starts with `$` and so hides from leading wildcards
+    [MQTT-4.7.2-1]."""
     return topic[:1] == b"$"
 
 

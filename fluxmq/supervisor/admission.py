@@ -34,7 +34,8 @@ class Reason(enum.Enum):
 
 
 def counted_key(key: str) -> str | None:
-    """Return the address key under which awaited connections are counted; None for this machine's."""
+    """Return the address key under which awaited connections are counted; None for this
+    machine's."""
     return None if is_loopback_key(key) else key
 
 
@@ -45,7 +46,8 @@ class _Bucket:
 
 
 class AddressRates:
-    """Token buckets per address key. Invariant: never more than ``settings.max_addresses`` of them."""
+    """Token buckets per address key. Invariant: never more than ``settings.max_addresses`` of
+    them."""
 
     def __init__(self, settings: ConnectionRate) -> None:
         self._settings = settings
@@ -61,7 +63,8 @@ class AddressRates:
         self._shrink(settings.max_addresses)
 
     def counts(self, loopback: bool) -> bool:
-        """Return whether connections from this machine, or from others, need a call of ``allow``."""
+        """Return whether connections from this machine, or from others, need a call of
+        ``allow``."""
         settings = self._settings
         return settings.enabled and not (loopback and settings.exempt_loopback)
 

@@ -122,7 +122,8 @@ class Children:
         return ended
 
     def _employ_standby(self, launch: Launch) -> subprocess.Popen[bytes] | None:
-        """Turn the standby into the child that ``launch`` describes; None when no standby is alive."""
+        """Turn the standby into the child that ``launch`` describes; None when no standby is
+        alive."""
         if self._standby is None:
             return None
         process, sock = self._standby

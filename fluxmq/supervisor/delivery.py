@@ -161,7 +161,8 @@ class Delivery:
             self._held[shard] = sum(held) + sum(self._uncounted[shard])
 
     def put(self, shard: int, connection: Handoff, now: float) -> bool:
-        """Queue a connection for ``shard``; False when its backlog is full (the caller closes it)."""
+        """Queue a connection for ``shard``; False when its backlog is full (the caller closes
+        it)."""
         waiting = self._waiting[shard]
         idle = not waiting and shard not in self.blocked
         if idle and handoff.put(self.batches[shard], connection):

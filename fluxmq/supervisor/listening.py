@@ -20,8 +20,8 @@ from fluxmq.settings.listeners import Listener
 from fluxmq.settings.schema import Settings
 
 ACCEPT_BATCH = 64
-"""Connections accepted per turn and socket, so that one listener's crowd cannot hold up the loop.
-"""
+"""Connections accepted per turn and socket, so that one listener's crowd cannot hold up the
+loop."""
 
 REST_SECONDS = 0.1
 """Time a listener rests when there are no descriptors."""
@@ -55,7 +55,8 @@ class ListenError(FluxmqError):
 
 @dataclass(slots=True)
 class Listening:
-    """One listener of the settings with its sockets (several when its host has several addresses)."""
+    """One listener of the settings with its sockets (several when its host has several
+    addresses)."""
 
     index: int
     path: str

@@ -95,7 +95,8 @@ def parser() -> argparse.ArgumentParser:
 def main(
     arguments: Sequence[str] | None = None, programs: Mapping[str, Sequence[str]] = PROGRAMS
 ) -> int:
-    """Run the node; return the exit code. ``programs`` are the commands to execute for each role."""
+    """Run the node; return the exit code. ``programs`` are the commands to execute for each
+    role."""
     options = parser().parse_args(arguments)
     if not __debug__:
         return _complain("assertions are part of the program: run it without python -O")

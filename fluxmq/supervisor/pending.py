@@ -78,7 +78,8 @@ class PendingConnections:
         return self.oldest() if len(self._by_fd) >= self.capacity else None
 
     def oldest(self) -> Pending | None:
-        """Return the connection to close first: the oldest that has sent nothing, else the oldest."""
+        """Return the connection to close first: the oldest that has sent nothing, else the
+        oldest."""
         for group in (self._silent, self._speaking):
             for pending in group.values():
                 return pending

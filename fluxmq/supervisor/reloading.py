@@ -29,7 +29,8 @@ class Reloading:
         self.settings = settings
 
     def read(self) -> bytes | None:
-        """Read the file again; return the settings to hand out as JSON, None to keep the old ones."""
+        """Read the file again; return the settings to hand out as JSON, None to keep the old
+        ones."""
         try:
             new = configuration.load(self._path, os.environ)
         except SettingsError as exc:

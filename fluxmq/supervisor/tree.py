@@ -227,7 +227,8 @@ class Tree:
     # Decisions.
 
     def actions(self, now: float) -> list[Action]:
-        """Return what to do now. Answer Start with ``started``, Terminate and Kill with ``exited``."""
+        """Return what to do now. Answer Start with ``started``, Terminate and Kill with
+        ``exited``."""
         if not self._stopping:
             return self._run(now)
         if self._kill_all:

@@ -21,7 +21,8 @@ SOURCE_NAME: Final = "fluxmq"
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("fluxmq")`` with a session, also when the package came with ``--py-files``."""
+    """Register ``format("fluxmq")`` with a session, also when the package came with
+    ``--py-files``."""
     from fluxmq_spark.source import FluxmqSource
 
     spark.dataSource.register(FluxmqSource)

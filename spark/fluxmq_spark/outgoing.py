@@ -26,8 +26,8 @@ from fluxmq_spark.publishing import Address, Publisher
 DEDUPLICATION_ID: Final = "x-deduplication-id"
 """Header with a message's producer and sequence."""
 CHUNK_ROWS: Final = 8192
-"""Rows of one producer: a queue remembers the newest 10,000 sequences of each, and 4096 producers.
-"""
+"""Rows of one producer: a queue remembers the newest 10,000 sequences of each, and 4096
+producers."""
 CHUNK_ROWS_SPREAD: Final = 1024
 """The same if rows may go to different queues: each gets only some of the sequences, and remembers
 1024 ranges of them."""
@@ -320,7 +320,8 @@ def chunks(messages: Iterable[Message], rows: int) -> Iterator[list[Message]]:
 
 
 def digest(chunk: Iterable[Message]) -> str:
-    """Return 64 bits of a digest of all the messages' content, in order, as 16 hexadecimal digits."""
+    """Return 64 bits of a digest of all the messages' content, in order, as 16 hexadecimal
+    digits."""
     hashed = hashlib.blake2b(digest_size=8)
     for key, body, headers, properties in chunk:
         said = [key, len(body), sorted(headers.items()), sorted(properties.items())]

@@ -90,7 +90,8 @@ def task_reader(storage: Storage, options: ReadOptions, schema: StructType) -> T
 
 
 def check_columns(options: ReadOptions, schema: StructType) -> None:
-    """Raise OptionError when a schema is given and ``columns`` names others, or in another order."""
+    """Raise OptionError when a schema is given and ``columns`` names others, or in another
+    order."""
     if options.columns is not None and list(options.columns) != schema.names:
         both = f"{', '.join(options.columns)}, and the schema {', '.join(schema.names)}"
         raise OptionError(f"columns are {both}; give one of them")

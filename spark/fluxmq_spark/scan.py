@@ -454,7 +454,7 @@ class _Reader:
         return None
 
     def _leads(self, file: OpenFile, place: _Place, anchor: _Place) -> tuple[bool, int]:
-        """Return whether batches from a place lead exactly to the anchor, and the last one's start."""
+        """Return whether batches from a place lead exactly to the anchor; and the last start."""
         window = Window(WINDOW_BYTES)
         last = place.position
         while place.position < anchor.position:

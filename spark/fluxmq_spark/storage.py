@@ -169,7 +169,8 @@ class _RemoteFile(OpenFile):
 
 
 class RemoteStorage(Storage):
-    """Files behind a file system of fsspec, pickled as its protocol and options; connects on use."""
+    """Files behind a file system of fsspec, pickled as its protocol and options; connects on
+    use."""
 
     def __init__(self, system: Any) -> None:
         self.system = system
@@ -199,7 +200,8 @@ class RemoteStorage(Storage):
         }
 
     def open(self, path: str) -> OpenFile:
-        """Open a file. Raises FileNotFoundError; without descriptors, `read_into` may raise it too."""
+        """Open a file. Raises FileNotFoundError; without descriptors, `read_into` may raise it
+        too."""
         return _RemoteFile(self.system, path)
 
     def exists(self, path: str) -> bool:

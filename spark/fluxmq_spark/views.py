@@ -118,7 +118,8 @@ T = TypeVar("T")
 
 
 def view_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
-    """Return the schema of a view, or of some of its columns in the order given. Raises OptionError."""
+    """Return the schema of a view, or of some of its columns in the order given. Raises
+    OptionError."""
     fields = _VIEWS[view]
     names = list(fields) if columns is None else columns
     mistakes = check_names(names, list(fields))
@@ -128,7 +129,8 @@ def view_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
 
 
 def view_reader(view: str, options: ReadOptions, schema: StructType) -> DataSourceReader:
-    """Return the reader of a view with a user's schema, or `view_schema`'s. Raises OptionError for another one."""
+    """Return the reader of a view with a user's schema, or `view_schema`'s. Raises OptionError for
+    another one."""
     check_schema(schema, view_schema(view), f": view={view}")
     return ViewReader(view, options, schema)
 

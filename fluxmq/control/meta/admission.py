@@ -33,7 +33,8 @@ CAUGHT_UP_ENTRIES: Final = 100
 
 
 def standing_of_new(known: Iterable[Introduction], nodes: int) -> Standing:
-    """Return the standing of a new directory after these of ``nodes`` nodes introduced themselves."""
+    """Return the standing of a new directory after these of ``nodes`` nodes introduced
+    themselves."""
     new = 1
     for each in known:
         if each.last_index > 0 or each.standing is Standing.RETURNING:

@@ -202,7 +202,7 @@ class Comparing:
         self.told(self._own, found)
 
     def _judge(self) -> None:
-        """As leader, have nodes with deviating copies give them up."""
+        """Have nodes with deviating copies give them up, as leader."""
         if not self._replica.leading:
             return
         voters = self._replica.status().membership.voters

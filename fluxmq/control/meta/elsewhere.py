@@ -40,7 +40,7 @@ class Elsewhere:
                 self.met(number)
 
     def met(self, number: int) -> None:
-        """Note a new stream to a node."""
+        """Send this node's progress over a new stream."""
         if self._own >= 0:
             self._send(number, encode(Progress(self._what, self._own)))
 

@@ -19,8 +19,8 @@ from fluxmq.raft.types import ChangeRefused, ChangeVerb, Membership, MembershipC
 CONTACT_SECONDS_MAX: Final = 2.0
 """Longest silence of a node that still counts towards the remaining majority."""
 FORGET_SECONDS_MAX: Final = 4.0
-"""Time for the change to commit before its outcome counts as unknown: less than the caller waits.
-"""
+"""Time for the change to commit before its outcome counts as unknown: less than the caller
+waits."""
 
 
 def problem(

@@ -40,7 +40,8 @@ class MetaLog:
         return self.base_index + len(self._entries)
 
     def term(self, index: int) -> int:
-        """Return the term of an entry held, or of the one before the first. Raises Compacted below."""
+        """Return the term of an entry held, or of the one before the first. Raises Compacted
+        below."""
         if index < self.base_index:
             raise Compacted(f"the log begins at {self.base_index + 1}")
         if index == self.base_index:

@@ -126,7 +126,7 @@ class Neighbourhood:
         )
 
     def tend(self, status: Status, records: dict[int, NodeRecord]) -> None:
-        """As leader: welcome returning nodes whose present directory is addressed; compare copies
+        """Welcome, as leader, returning nodes whose present directory is addressed; compare copies
         periodically."""
         for number, told in self.known.items():
             place = number, told.incarnation
@@ -181,8 +181,8 @@ class Neighbourhood:
             self._replica.step(message)
 
     def _heeds(self, number: int) -> bool:
-        """Return whether a node's messages about the log are accepted: not before this directory's
-        standing is known."""
+        """Return whether a node's messages about the log count: it has introduced itself and, while
+        this directory is returning, welcomed it."""
         if number not in self.known:
             return False
         return self._replica.standing is not Standing.RETURNING or number in self._welcomed

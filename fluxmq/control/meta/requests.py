@@ -14,8 +14,8 @@ from fluxmq.ipc.messages import ERROR_FAILED, ID_MAX, Body, MessageError
 from fluxmq.logs import get_logger
 
 ASKED_MAX: Final = 256
-"""Unanswered requests to other nodes: more than all shards and people of a node have open at once.
-"""
+"""Unanswered requests to other nodes: more than all shards and people of a node have open at
+once."""
 SERVED_MAX: Final = 1024
 """Requests of other nodes in progress: those of four nodes, which bounds the memory."""
 

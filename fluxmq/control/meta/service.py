@@ -458,7 +458,7 @@ class Meta:
             self._news.set()
 
     async def _lead(self) -> None:
-        """As leader, bootstrap the cluster and readmit returning nodes, one step at a time."""
+        """Bootstrap the cluster and readmit returning nodes as leader, one step at a time."""
         if not self.known:
             await self._seed()
             return

@@ -188,7 +188,8 @@ class MetaTables:
             database.execute("UPDATE raft_state SET standing = ?", (standing,))
 
     def restart(self, members: Membership) -> Kept:
-        """Forget the unusable log, and take a new incarnation. Term and vote are kept: they bind."""
+        """Forget the unusable log, and take a new incarnation. Term and vote are kept: they
+        bind."""
         with self._store.transaction() as database:
             database.execute("DELETE FROM raft_log")
             database.execute("DELETE FROM shared")
@@ -334,7 +335,8 @@ class MetaTables:
         database.execute("UPDATE raft_state SET brings = 0")
 
     def _standing(self, database: sqlite3.Connection) -> Standing:
-        """Return the standing, MEMBER once a returning node is a voter with its present directory."""
+        """Return the standing, MEMBER once a returning node is a voter with its present
+        directory."""
         incarnation, kept, membership = database.execute(
             "SELECT incarnation, standing, membership FROM raft_state"
         ).fetchone()

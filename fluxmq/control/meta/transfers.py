@@ -1,4 +1,5 @@
-"""Snapshot transfers between two control processes: parts in order, few unacknowledged at a time."""
+"""Snapshot transfers between two control processes: parts in order, few unacknowledged at a
+time."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from fluxmq.control.meta.snapshots import SNAPSHOT_BYTES_MAX, read_part
 from fluxmq.ipc.messages import MessageError
 
 WINDOW: Final = 4
-"""Unacknowledged parts: enough to keep a connection busy, few enough for heartbeats to get through.
-"""
+"""Unacknowledged parts: enough to keep a connection busy, few enough for heartbeats to get
+through."""
 
 
 @dataclass(slots=True)
@@ -75,7 +76,8 @@ class Receiving:
         self.send(encode(PartTaken(part.snapshot, part.place)))
 
     def complete(self, sent: SnapshotSent) -> list[bytes]:
-        """Return all parts at the end of the transfer. Raises MessageError when some are missing."""
+        """Return all parts at the end of the transfer. Raises MessageError when some are
+        missing."""
         parts, self._parts = self._parts, []
         self._bytes = 0
         if sent.snapshot != self._snapshot or sent.parts != len(parts):

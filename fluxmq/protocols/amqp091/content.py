@@ -92,7 +92,8 @@ def split_header(payload: bytes) -> tuple[int, bytes]:
 
 
 def unexpected(found: str) -> HardError:
-    """Return the error for another frame where a content header is due (505), in RabbitMQ's words."""
+    """Return the error for another frame where a content header is due (505), in RabbitMQ's
+    words."""
     text = f"expected content header for class {CLASS_BASIC}, got {found} instead"
     return HardError(ReplyCode.UNEXPECTED_FRAME, text, CLASS_BASIC, METHOD_PUBLISH)
 

@@ -297,7 +297,8 @@ def _read_field(payload: bytes, at: int, code: str) -> tuple[object, int]:
 
 
 def encode(method: Method) -> bytes:
-    """Encode a method frame's payload. Raises `ValueError` for a value that its field cannot hold."""
+    """Encode a method frame's payload. Raises `ValueError` for a value that its field cannot
+    hold."""
     layout = _BY_TYPE[type(method)]
     if not layout.fields:
         return layout.head

@@ -208,7 +208,8 @@ class _Budget:
 
 
 def read_values(raw: bytes) -> tuple[tuple[bytes, Value], ...]:
-    """Decode names and typed values of a table without its length, in order. Raises `TableError`."""
+    """Decode names and typed values of a table without its length, in order. Raises
+    `TableError`."""
     return _read_table(raw, 0, len(raw), 0, _Budget())
 
 
@@ -287,7 +288,8 @@ def _read_sized(
 
 
 def write_values(entries: Iterable[tuple[bytes, Value]]) -> bytes:
-    """Encode a table without its length. Raises `TableError` for unsuitable values and long names."""
+    """Encode a table without its length. Raises `TableError` for unsuitable values and long
+    names."""
     out = bytearray()
     _put_table(out, entries, 0)
     return bytes(out)

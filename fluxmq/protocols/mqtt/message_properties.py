@@ -195,7 +195,8 @@ def _said(value: Value) -> bytes | None:
 
 
 def _moment(time_us: int) -> bytes:
-    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date fits."""
+    """Return RFC 3339 of microseconds since the epoch, or their digits when no calendar date
+    fits."""
     try:
         moment = _EPOCH + timedelta(microseconds=time_us)
     except OverflowError:

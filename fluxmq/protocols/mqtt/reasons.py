@@ -86,7 +86,8 @@ def malformed(text: str) -> ProtocolError:
 
 
 def protocol_error(text: str) -> ProtocolError:
-    """Return the error for a parsable packet with forbidden content (section 1.2, Protocol Error)."""
+    """Return the error for a parsable packet with forbidden content (section 1.2, Protocol
+    Error)."""
     return ProtocolError(Reason.PROTOCOL_ERROR, text)
 
 

@@ -183,7 +183,8 @@ def write_binary(value: bytes) -> bytes:
 
 
 def write_string(value: str) -> bytes:
-    """Encode length and UTF-8 bytes. Raises `ValueError` for U+0000, surrogates or over-long text."""
+    """Encode length and UTF-8 bytes. Raises `ValueError` for U+0000, surrogates or over-long
+    text."""
     if "\0" in value:
         raise ValueError("string holds U+0000")
     return write_binary(value.encode("utf-8"))

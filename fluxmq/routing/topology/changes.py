@@ -24,7 +24,8 @@ class DeclareExchange:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExchange:
-    """Delete this exchange, with bindings from and to it. ``if_unused``: not while it has bindings."""
+    """Delete this exchange, with bindings from and to it. ``if_unused``: not while it has
+    bindings."""
 
     vhost: str
     name: str

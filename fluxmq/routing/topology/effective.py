@@ -39,7 +39,8 @@ any."""
 
 
 class Explained(NamedTuple):
-    """One setting of a queue: its value, its origin, and the alternatives (``policy 'p' says 10``)."""
+    """One setting of a queue: its value, its origin, and the alternatives (``policy 'p' says
+    10``)."""
 
     key: str
     value: str

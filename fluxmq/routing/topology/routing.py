@@ -195,7 +195,8 @@ class TopicInterest(NamedTuple):
 
 
 def topic_filters(topology: Topology, vhost: str) -> list[TopicInterest]:
-    """Return the MQTT filters for the bindings of ``amq.topic`` (``.`` is ``/``, ``*`` is ``+``)."""
+    """Return the MQTT filters for the bindings of ``amq.topic`` (``.`` is ``/``, ``*`` is
+    ``+``)."""
     return [
         TopicInterest(*_as_filter(binding.routing_key), binding)
         for binding in topology.bindings_from(vhost, TOPIC_EXCHANGE)

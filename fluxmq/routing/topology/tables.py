@@ -239,7 +239,8 @@ def _uncount(found: dict[Destination, int], binding: Binding) -> None:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether a header equals a binding's value: numbers compare as numbers, as in RabbitMQ."""
+    """Return whether a header equals a binding's value: numbers compare as numbers, as in
+    RabbitMQ."""
     if type(one) in (int, float) and type(other) in (int, float):
         return bool(one == other)
     return same(one, other)

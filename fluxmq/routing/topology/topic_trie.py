@@ -22,7 +22,8 @@ def words_of(key: str) -> list[str]:
 
 
 class _Node(Generic[V]):
-    """A prefix of words; ``here`` counts by value how often the pattern that ends here was added."""
+    """A prefix of words; ``here`` counts by value how often the pattern that ends here was
+    added."""
 
     __slots__ = ("children", "here", "loops")
 

@@ -89,7 +89,8 @@ def _is_revision(value: Any) -> bool:
 
 
 class Topology:
-    """Vhosts, exchanges, queues, bindings and policies, at a revision that grows with every change."""
+    """Vhosts, exchanges, queues, bindings and policies, at a revision that grows with every
+    change."""
 
     def __init__(self, records_max: int = rules.RECORDS_MAX) -> None:
         self.revision = 0
@@ -211,7 +212,8 @@ class Topology:
         return rules.check_bind(self._store, binding, asker)
 
     def check_unbind(self, binding: Binding, asker: str | None = None) -> bool:
-        """Return whether the binding exists and may go; False when it is missing. Raises `Refusal`."""
+        """Return whether the binding exists and may go; False when it is missing. Raises
+        `Refusal`."""
         return rules.check_unbind(self._store, binding, asker)
 
     def check_delete_exchange(self, vhost: str, name: str, if_unused: bool = False) -> bool:
@@ -220,7 +222,8 @@ class Topology:
         return rules.check_delete_exchange(self._store, vhost, name, if_unused)
 
     def check_delete_queue(self, vhost: str, name: str, asker: str | None = None) -> bool:
-        """Return whether the queue exists and may go; False when it is missing. Raises `Refusal`."""
+        """Return whether the queue exists and may go; False when it is missing. Raises
+        `Refusal`."""
         return rules.check_delete_queue(self._store, vhost, name, asker)
 
     def require_exchange(self, vhost: str, name: str) -> Exchange:

@@ -47,7 +47,8 @@ def need_read(channel: Channel, kind: str, name: str) -> None:
 
 
 def need_topic_read(channel: Channel, exchange: Exchange, routing_key: str) -> None:
-    """Raise SoftError 403 unless the user may bind with this key, if the exchange is of type topic."""
+    """Raise SoftError 403 unless the user may bind with this key, if the exchange is of type
+    topic."""
     if exchange.type != TOPIC:
         return
     permissions = permissions_of(channel)

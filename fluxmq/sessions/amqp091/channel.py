@@ -176,7 +176,8 @@ def precondition(text: str) -> SoftError:
 
 
 def told(error: AmqpError) -> str:
-    """Return the text of a close method: the code's name and the cause, truncated as RabbitMQ does."""
+    """Return the text of a close method: the code's name and the cause, truncated as RabbitMQ
+    does."""
     text = f"{error.code.name} - {error.text}"
     if len(text.encode("utf-8", "replace")) <= SHORT_STRING_BYTES_MAX:
         return text

@@ -117,7 +117,8 @@ def check_room(channel: Channel) -> None:
 
 
 def wanted_of(channel: Channel, method: BasicConsume, queue: Queue, tag: str) -> ConsumerWanted:
-    """Return the request of basic.consume. Raises AmqpError for what this queue does not support."""
+    """Return the request of basic.consume. Raises AmqpError for what this queue does not
+    support."""
     arguments = method.arguments
     what = named(QUEUE, queue.name, queue.vhost)
     priority = arguments.get("x-priority", 0)
@@ -202,7 +203,8 @@ def attached(channel: Channel, consumer: Consumer, no_wait: bool, held: Held | R
 
 
 def on_cancel(channel: Channel, method: BasicCancel) -> None:
-    """Cancel a consumer at the client's request; the client may still settle its unacked messages."""
+    """Cancel a consumer at the client's request; the client may still settle its unacked
+    messages."""
     tag = method.consumer_tag
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None:
@@ -302,8 +304,7 @@ def give(
 
 
 def wait(channel: Channel, consumer: Consumer) -> None:
-    """Queue deliveries. If the connection is full: request a call when it is drained, throttle the
-    queue."""
+    """Wait for room: if the connection is full, request a call when drained, and throttle."""
     connection = channel.client.connection
     if connection.room() <= 0:
         connection.feeding = True
@@ -331,7 +332,7 @@ def pump(channel: Channel) -> None:
 
 
 def flush(channel: Channel) -> None:
-    """Once per tick: pass on acknowledgements, detach finished consumers, continue writing."""
+    """Pass on acknowledgements, detach finished consumers, continue writing; once per tick."""
     settling.pass_on(channel)
     if channel.leaving:
         depart(channel)

@@ -58,7 +58,8 @@ class Heads:
 
 
 def make_head(block: bytes, key: bytes, again: int, stream: bool) -> Head:
-    """Make a head, see ``Heads.head``. Drops properties that AMQP cannot express, not the message."""
+    """Make a head, see ``Heads.head``. Drops properties that AMQP cannot express, not the
+    message."""
     extra: dict[str, Any] = {_DELIVERY_COUNT: again} if again >= 0 else {}
     try:
         exchange, routing_key = address_of(block, key)
@@ -105,7 +106,8 @@ def _head(channel: Channel, taker: Taker, batch: Batch, index: int, attempts: in
 def write(
     channel: Channel, consumer: Consumer, batch: Batch, first: int, count: int, attempts: int
 ) -> None:
-    """Write basic.deliver for ``count`` messages from index ``first``, with the next delivery tags."""
+    """Write basic.deliver for ``count`` messages from index ``first``, with the next delivery
+    tags."""
     client = channel.client
     owner = None if consumer.automatic else consumer
     index, end = first, first + count

@@ -468,7 +468,7 @@ class Handler:
         self.reschedule(client)
 
     def heartbeat(self, client: Client, now: float) -> None:
-        """Every half interval, send a heartbeat, and check for input in the last two."""
+        """Send a heartbeat every half interval, and check for input in the last two intervals."""
         if client.stage is not Stage.RUNNING:
             client.heartbeat_at = 0.0
             return

@@ -73,7 +73,8 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Figures for queue.declare-ok. A queue that cannot be asked now has none (``done`` gets None)."""
+    """Figures for queue.declare-ok. A queue that cannot be asked now has none (``done`` gets
+    None)."""
 
     ready: int
     consumers: int
@@ -225,7 +226,8 @@ class Broker(Protocol):
         if_empty: bool,
         done: Callable[[int | Refusal], None],
     ) -> None:
-        """Delete a queue, its topology and its messages; ``done`` gets their number, or Refusal 406."""
+        """Delete a queue, its topology and its messages; ``done`` gets their number, or Refusal
+        406."""
 
     # Messages
 
@@ -313,7 +315,8 @@ class Broker(Protocol):
         "incomplete"."""
 
     def close(self, connection: Connection, linger: bool) -> None:
-        """Close once output is written; ``linger``: let the client read it before the socket goes."""
+        """Close once output is written; ``linger``: let the client read it before the socket
+        goes."""
 
     def count_opened(self, client: Client) -> None:
         """Count a connection that reached connection.open-ok."""

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from fluxmq.sessions.amqp091.transactions import Transaction
 
 UNANSWERED_MAX: Final = 65_536
-"""Maximum unconfirmed publishes of a channel in confirm mode: beyond it the connection is not read.
-"""
+"""Maximum unconfirmed publishes of a channel in confirm mode: beyond it the connection is not
+read."""
 
 PREPARED_BYTES_MAX: Final = 4096
 """Longest properties for which a channel caches the result of its checks: the result holds several

@@ -16,7 +16,8 @@ TOPIC_BYTES_MAX = 256
 
 
 class Addressed:
-    """Queue topics that a client may publish messages to, under one policy and one limits object."""
+    """Queue topics that a client may publish messages to, under one policy and one limits
+    object."""
 
     __slots__ = ("_limits", "_policy", "_topics")
 

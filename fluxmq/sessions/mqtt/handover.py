@@ -36,7 +36,7 @@ def drain(delivery: Delivery) -> list[Portion]:
 def abandon(delivery: Delivery) -> None:
     """Drop everything: the session has ended.
 
-    Messages held elsewhere refer back to their publisher; this state must not keep them alive.
+    Messages held elsewhere still refer to this delivery; it must not keep the session alive.
     """
     drain(delivery)
     delivery.session = None

@@ -218,7 +218,8 @@ class Broker(Protocol):
         """Count work refused for lack of memory."""
 
     def close(self, connection: Connection, linger: bool) -> None:
-        """Close once output is written; ``linger``: let the client read it before the socket goes."""
+        """Close once output is written; ``linger``: let the client read it before the socket
+        goes."""
 
     def watch(self, client: Client, seconds: float) -> None:
         """Call the handler's ``expired`` after this long without input."""
@@ -239,4 +240,5 @@ class Broker(Protocol):
         """Count a published will."""
 
     def will_refused(self, session: Session, will: Will) -> None:
-        """Count a will that is not published because its client may not, and log it at a bounded rate."""
+        """Count a will that is not published because its client may not, and log it at a bounded
+        rate."""

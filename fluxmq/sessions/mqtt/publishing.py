@@ -186,7 +186,7 @@ def refuse(broker: Broker, client: Client, run: Run, reason: int, text: str) -> 
     disconnect. A disconnected client republishes unacknowledged messages, is refused again, and
     never makes progress.
 
-    Return whether the hot path should answer, because an earlier answer is still pending.
+    Return whether the hot path should answer: for 3.1.1, and while an earlier answer is pending.
     """
     denied = reason == Reason.NOT_AUTHORIZED
     broker.count_drop("no_permission" if denied else "queue_refused", run.count)

@@ -134,7 +134,8 @@ def whole_number(text: bytes, what: str, most: int) -> int:
 
 
 def unusable(text: str) -> ProtocolError:
-    """Return the error for an invalid property of our own: the request fails, the connection stays."""
+    """Return the error for an invalid property of our own: the request fails, the connection
+    stays."""
     return ProtocolError(Reason.IMPLEMENTATION_SPECIFIC_ERROR, text)
 
 

@@ -119,8 +119,8 @@ class RetainedFeed:
 class Session:
     """One client id's state. ``expires_at``, ``will_at``: monotonic seconds, 0 while not running.
 
-    ``subscriptions``: filter as the client wrote it (with ``$share/``) to grant. ``received``: packet
-    identifiers of QoS 2 publishes between PUBLISH and PUBREL, None while there were none.
+    ``subscriptions``: filter as the client wrote it (with ``$share/``) to grant. ``received``:
+    packet identifiers of QoS 2 publishes between PUBLISH and PUBREL, None while there were none.
     """
 
     __slots__ = (

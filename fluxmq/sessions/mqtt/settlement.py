@@ -20,8 +20,8 @@ from fluxmq.sessions.mqtt.queue_properties import (
 )
 
 REASON_BYTES_MAX: Final = 1024
-"""Maximum size of a rejection's reason, which travels with the message: a sentence, not a report.
-"""
+"""Maximum size of a rejection's reason, which travels with the message: a sentence, not a
+report."""
 
 
 class Settlement(NamedTuple):

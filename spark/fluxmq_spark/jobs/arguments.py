@@ -62,7 +62,8 @@ class Parser(argparse.ArgumentParser):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a range: an offset, a time in µs since the epoch, or neither: everything there is."""
+    """One end of a range: an offset, a time in µs since the epoch, or neither: everything there
+    is."""
 
     offset: int | None = None
     time: int | None = None
@@ -213,7 +214,8 @@ class Selection:
 def selection_of(
     arguments: argparse.Namespace, now: datetime, *, path: str | None = None
 ) -> Selection:
-    """Return the selection in the arguments of `add_source` and `add_range`. Raises `UsageError`."""
+    """Return the selection in the arguments of `add_source` and `add_range`. Raises
+    `UsageError`."""
     queues = tuple(dict.fromkeys(getattr(arguments, "queue", [])))
     pattern = getattr(arguments, "queue_pattern", None)
     if queues and pattern is not None:

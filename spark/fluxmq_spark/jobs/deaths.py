@@ -96,7 +96,8 @@ class Death(NamedTuple):
 
 
 def death_of(key: str, headers: Mapping[str, str], properties: Mapping[str, str]) -> Death:
-    """Return the death of a dead letter. The broker's own properties take precedence over a header."""
+    """Return the death of a dead letter. The broker's own properties take precedence over a
+    header."""
     reason = properties.get("dead_reason")
     if reason is not None:
         return Death(

@@ -76,7 +76,8 @@ class PartWriter:
         self.count = 0
 
     def add(self, queue: str, batch: pa.RecordBatch) -> None:
-        """Write a batch's rows; it has columns ``offset`` and ``timestamp`` and all of the schema."""
+        """Write a batch's rows; it has columns ``offset`` and ``timestamp`` and all of the
+        schema."""
         times = batch.column("timestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)
         days = times // DAY_US
         ends = [*(numpy.flatnonzero(numpy.diff(days)) + 1).tolist(), len(days)]

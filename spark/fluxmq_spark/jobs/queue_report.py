@@ -79,7 +79,8 @@ class GroupLag:
 
 @dataclass(slots=True)
 class Report:
-    """Contents of the report. Rates: messages a second by queue and time (µs), means of `step_s`."""
+    """Contents of the report. Rates: messages a second by queue and time (µs), means of
+    `step_s`."""
 
     queues: list[QueueTotals] = field(default_factory=list)
     step_s: int = 1

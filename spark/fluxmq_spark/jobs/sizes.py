@@ -22,8 +22,8 @@ _HALF_BITS: Final = 6
 _HALF: Final = 1 << _HALF_BITS
 
 ADDRESSES_MAX: Final = 1 << 16
-"""Addresses that a task collects before it emits its counts: there may be as many keys as messages.
-"""
+"""Addresses that a task collects before it emits its counts: there may be as many keys as
+messages."""
 
 SUMMARY: Final = pa.schema(
     [
@@ -35,8 +35,8 @@ SUMMARY: Final = pa.schema(
         pa.field("largest", pa.int64(), nullable=False),
     ]
 )
-"""Partial counts: of an address where `cell` is null, of a cell of sizes where `address` is null.
-"""
+"""Partial counts: of an address where `cell` is null, of a cell of sizes where `address` is
+null."""
 
 SUMMARY_DDL: Final = "queue string not null, address string, cell int, messages long not null, bytes long not null, largest long not null"
 

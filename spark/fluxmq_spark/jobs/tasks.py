@@ -147,7 +147,8 @@ class Export:
     attempt: Callable[[], str]
 
     def __call__(self, number: int) -> object:
-        """Return the files of one task, and the number of unavailable offsets, as JSON takes them."""
+        """Return the files of one task, and the number of unavailable offsets, as JSON takes
+        them."""
         statistics = Statistics()
         writer = PartWriter(
             *(self.directory, self.schema),
