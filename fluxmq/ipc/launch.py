@@ -83,10 +83,10 @@ class Launch:
 
     ``handoff_fds``: the acceptor's sending ends, index = shard; a shard's one receiving end.
     ``wake_fds``: an eventfd per shard, index = shard; a shard reads its own and writes the others.
-    ``cores``: the processors the child is bound to by the supervisor; informative. ``node_cores``:
-    all of the node's; a bound child's mostly idle threads run on them. ``spare_cores``: those of
-    them that no shard is bound to, for busy threads. ``pins``: groups pinned to shards by the
-    operator, group name to shard index.
+    ``cores``: the processors the child is bound to by the supervisor; informative.
+    ``node_cores``: all of the node's; a bound child's mostly idle threads run on them.
+    ``spare_cores``: those of them that no shard is bound to, for busy threads.
+    ``pins``: groups pinned to shards by the operator, group name to shard index.
     """
 
     role: Role

@@ -65,8 +65,8 @@ class Columns:
         return batches.have_times()
 
     def weights(self, headers: NDArray[Any], counts: Integers) -> Integers:
-        """Return the size of each batch in memory, where one value of the file may be repeated in a
-        column."""
+        """Return the bytes each batch takes in memory, where one value of the file may be repeated
+        in a column."""
         total = headers["payload_bytes"].astype(numpy.int64)
         uses = ((KEYS, "key_bytes", _FROM_KEYS), (PROPERTIES, "property_bytes", _FROM_BLOCKS))
         for flag, size, users in uses:

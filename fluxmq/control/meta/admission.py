@@ -15,8 +15,8 @@ random *incarnation*, and the group records which one each node has.
 * A directory that has less than others know it had (a restored copy) forgets its log and returns as
   well.
 
-Not covered: the loss of a majority of the directories at once, which loses the group. Source: D.
-Ongaro, dissertation, sections 4.2.1 (learners) and 11.2 (lost disks).
+Not covered: the loss of a majority of the directories at once, which loses the group.
+Source: D. Ongaro, dissertation, sections 4.2.1 (learners) and 11.2 (lost disks).
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ class Grant:
     """One subscription of a session, as granted.
 
     ``subscription_id`` is 0 for none. ``shared`` is the group name of a shared subscription, else
-    empty. ``queue`` is the subscription to a queue; None for topics. A queue's is never ``shared``.
+    empty.
+    ``queue`` is the subscription to a queue; None for topics. A queue's is never ``shared``.
     """
 
     __slots__ = ("no_local", "qos", "queue", "retain_as_published", "shared", "subscription_id")
